@@ -1,0 +1,108 @@
+"""The iteration context: everything that one pass over a graph depends on, passed down from node to node.
+
+Runs in every process that executes a part of a graph. Imports ``errors``, ``iterator``, ``nodes``, ``replay``, ``seeds``.
+There are no globals and no node is changed: two passes over one graph have a context each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from torchpipe.errors import GraphError
+from torchpipe.iterator import NodeIterator
+from torchpipe.nodes import DataPipe, alters_stream, divides, inputs_of, node_name, walk
+from torchpipe.replay import BoundInput, ReplayIterator
+from torchpipe.seeds import StreamKey, derive_seed, fresh_seed
+from torchpipe.state import SnapshotPolicy
+
+__all__ = ["Context", "Trace"]
+
+
+class Trace(Protocol):
+    """Notes which node is at work, for naming it after a crash."""
+
+    def watch(self, stream: Any, node_id: int) -> Any:
+        """``stream``, with ``node_id`` noted while it is being pulled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a pass over a graph depends on. Make one with :meth:`for_graph`.
+
+    ``seed``, ``epoch``, ``shard`` and ``num_shards`` fix the stream. ``threads`` says whether nodes may run ahead in
+    threads of their own; ``allow_pickle`` whether states being loaded may hold pickles.
+    """
+
+    seed: int
+    epoch: int = 0
+    shard: int = 0
+    num_shards: int = 1
+    section: int = 0  # 0: inside a shard, 1: after the merge of shards
+    threads: bool = True
+    allow_pickle: bool = False
+    rounds: tuple[int, ...] = ()
+    trace: Trace | None = None
+    policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
+    numbers: Mapping[int, int] = field(default_factory=dict)  # id(node) -> its place in the graph
+    divided: frozenset[int] = frozenset()  # id(node) of every node at or after a sharding point
+    leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
+    replays: list[ReplayIterator] = field(default_factory=list)
+    kept: tuple[DataPipe, ...] = ()  # keeps the nodes alive, so that their ids stay theirs
+
+    @classmethod
+    def for_graph(cls, root: DataPipe, *, seed: int | None = None, **options: Any) -> Context:
+        """The context for a pass over the graph that ends in ``root``. Without a seed, a fresh one is drawn."""
+        nodes = walk(root)
+        numbers: dict[int, int] = {}
+        divided: set[int] = set()
+        for node in nodes:
+            # Nodes that only move items in time or place have no number: with or without them, the streams stay.
+            if alters_stream(node):
+                numbers[id(node)] = sum(1 for _ in numbers)
+            if divides(node) or any(id(item) in divided for item in inputs_of(node)):
+                divided.add(id(node))
+        if seed is None:
+            bound = next((node for node in nodes if isinstance(node, BoundInput)), None)
+            if bound is not None:  # a graph made inside a user's __iter__: it belongs to the outer pass
+                outer = bound.context
+                options = {"shard": outer.shard, "num_shards": outer.num_shards, "threads": outer.threads} | options
+                seed = derive_seed(*outer.stream_key(bound.owner))
+            else:
+                seed = fresh_seed()
+        return cls(seed=seed, numbers=numbers, divided=frozenset(divided), kept=tuple(nodes), **options)
+
+    def iterate(self, node: DataPipe) -> NodeIterator[Any]:
+        """A new iterator over ``node`` in this context.
+
+        Raises: TypeError if the node is map-style or defines neither ``iterate`` nor ``__iter__``.
+        """
+        leaf = self.leaves.get(id(node))
+        if leaf is not None:
+            return leaf(self)
+        for cls in type(node).__mro__:
+            if "iterate" in vars(cls):
+                iterator = node.iterate(self)  # type: ignore[union-attr]
+                if not isinstance(iterator, NodeIterator):
+                    raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
+                return iterator
+            if "__iter__" in vars(cls):
+                return ReplayIterator(node, self)
+        raise TypeError(f"{node_name(node)} is no iterable node: convert a map-style one with to_iter_datapipe()")
+
+    def for_round(self, number: int) -> Context:
+        """The context of the ``number``-th pass over an input that is read several times within one epoch."""
+        return replace(self, rounds=(*self.rounds, number)) if number else self
+
+    def node_id(self, node: DataPipe) -> int:
+        """The node's place in the graph, the same in every process; -1 for nodes that are not in it."""
+        return self.numbers.get(id(node), -1)
+
+    def stream_key(self, node: DataPipe) -> StreamKey:
+        """The key of ``node``'s random stream: by seed, epoch, shard (after a sharding point), node and round."""
+        number = self.numbers.get(id(node))
+        if number is None:
+            raise GraphError(f"{node_name(node)} is not part of the graph that this context was made for")
+        shard = self.shard + 1 if id(node) in self.divided else 0
+        return (self.seed, self.epoch, self.section, shard, number, *self.rounds)

@@ -1,0 +1,111 @@
+"""``IterDataPipe`` and ``MapDataPipe``: immutable, picklable descriptions of one step of a pipeline.
+
+Runs in every process. Imports ``context``, ``functional``, ``iterator``, ``replay`` and the generated method stub.
+
+They subclass torch's classes, so that torch's loaders and users' older nodes accept them, without torch's per-item hooks:
+torch's metaclass wraps every ``__iter__`` in bookkeeping for a single live iterator, which torchpipe does not need.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar, cast
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+from torch.utils.data.datapipes.datapipe import DataChunk
+
+from torchpipe.context import Context
+from torchpipe.functional import functional_datapipe, lookup
+from torchpipe.functional_methods import IterMethods, MapMethods
+from torchpipe.iterator import NodeIterator
+from torchpipe.replay import BOUND
+
+__all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "iterate"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+_TorchMeta: type = type(TorchIterDataPipe)
+
+
+def _contextual(user_iter: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+    """Let ``iter(node)`` make a pass with state; the user's own ``__iter__`` runs on that pass's private copy."""
+
+    @functools.wraps(user_iter)
+    def __iter__(self: Any) -> Iterator[Any]:
+        if BOUND in self.__dict__:
+            return user_iter(self)
+        return Context.for_graph(self).iterate(self)
+
+    return __iter__
+
+
+class _NodeMeta(_TorchMeta):  # type: ignore[misc,valid-type]
+    """Makes classes as torch's metaclass does, but without its iterator and reset hooks."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        if "__iter__" in namespace and bases and "_is_base" not in namespace:
+            namespace["__iter__"] = _contextual(namespace["__iter__"])
+        return super(_TorchMeta, mcs).__new__(mcs, name, bases, namespace, **options)  # type: ignore[misc]
+
+
+class IterDataPipe(TorchIterDataPipe[T_co], IterMethods[T_co], metaclass=_NodeMeta):
+    """A step of a pipeline that yields items of type ``T_co``: a description without position, file or thread.
+
+    Write your own in one of two ways. With state: define ``iterate(self, context)`` and return a
+    :class:`~torchpipe.NodeIterator`. As a plain generator: define ``__iter__`` as for torch; it works everywhere and is
+    resumed by replay, unless the iterator it returns (or the node) has ``state_dict`` and ``load_state_dict``.
+
+    The inputs of a node are the nodes among its attributes. ``iter(node)`` starts a new pass that disturbs no other one.
+    """
+
+    _is_base = True
+
+    def iterate(self, context: Context) -> NodeIterator[T_co]:
+        """A new pass over this node. Raises: NotImplementedError if the class defines neither way to iterate."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must define iterate(self, context), returning a NodeIterator, or __iter__(self)"
+        )
+
+    def __iter__(self) -> NodeIterator[T_co]:
+        bound = self.__dict__.get(BOUND)
+        if bound is not None:  # super().__iter__() inside a user's __iter__
+            return cast("NodeIterator[T_co]", self.iterate(bound))
+        return cast("NodeIterator[T_co]", Context.for_graph(self).iterate(self))
+
+    def __getattr__(self, name: str) -> Any:
+        form = None if name.startswith("__") else lookup("iter", name, self)
+        return form if form is not None else _no_attribute(self, name)
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+class MapDataPipe(TorchMapDataPipe[T_co], MapMethods[T_co], ABC):
+    """A step of a pipeline that is read by key: define ``__getitem__`` and ``__len__``."""
+
+    def __getattr__(self, name: str) -> Any:
+        form = None if name.startswith("__") else lookup("map", name, self)
+        return form if form is not None else _no_attribute(self, name)
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+def _no_attribute(node: object, name: str) -> NoReturn:
+    raise AttributeError(
+        f"{type(node).__name__} has no attribute or functional form {name!r} (is the module that defines it imported?)"
+    )
+
+
+def iterate(
+    node: IterDataPipe[T_co], *, seed: int = 0, epoch: int = 0, shard: int = 0, num_shards: int = 1
+) -> NodeIterator[T_co]:
+    """One pass over ``node`` in this process, with everything that fixes its stream given.
+
+    ``iter(node)`` is the same with a fresh random seed.
+    """
+    context = Context.for_graph(node, seed=seed, epoch=epoch, shard=shard, num_shards=num_shards)
+    return cast("NodeIterator[T_co]", context.iterate(node))

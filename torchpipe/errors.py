@@ -1,0 +1,74 @@
+"""Every exception and warning of torchpipe: when it is raised and what to do about it.
+
+Runs in every process. Imports nothing of torchpipe.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "GraphError",
+    "IteratorInvalidated",
+    "NotSerializableError",
+    "RemoteTraceback",
+    "ReplayWarning",
+    "StateError",
+    "StateMismatchError",
+    "TorchpipeError",
+    "UnsafeStateError",
+    "WorkerDiedError",
+    "WorkerError",
+]
+
+
+class TorchpipeError(Exception):
+    """Base of the errors that torchpipe itself finds; errors of user code arrive as their own type."""
+
+
+class GraphError(TorchpipeError, ValueError):
+    """The graph cannot run as it was described. Raised when the loader is built; mend the named node."""
+
+
+class NotSerializableError(TorchpipeError, TypeError):
+    """An object in the graph cannot be sent to a worker process. Raised when the loader is built; names the node."""
+
+
+class StateError(TorchpipeError, ValueError):
+    """A state cannot be read or written: damaged bytes, an unknown version, a load after the first item."""
+
+
+class StateMismatchError(StateError):
+    """A well-formed state belongs to another graph, shard count or version. The message shows both sides."""
+
+
+class UnsafeStateError(StateError):
+    """The state holds items that only pickle can rebuild. Load with ``allow_pickle=True`` if you trust its source."""
+
+
+class IteratorInvalidated(TorchpipeError, RuntimeError):
+    """This iterator was replaced by a newer ``iter()``, by ``load_state_dict`` or by ``shutdown``. Use the new one."""
+
+
+class WorkerDiedError(TorchpipeError, RuntimeError):
+    """A process died at one position more often than the restart budget allows.
+
+    The message names the process, its exit code or signal, the shard, the item index and, where known, the node.
+    """
+
+
+class WorkerError(TorchpipeError, RuntimeError):
+    """Stands in for a remote exception whose own type cannot be rebuilt here; the message names that type."""
+
+
+class RemoteTraceback(Exception):
+    """Carries the text of a traceback from another process, as the ``__cause__`` of the exception raised here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n{self.text}"
+
+
+class ReplayWarning(UserWarning):
+    """A node or function without state has to be replayed from its start; the message says how many items."""

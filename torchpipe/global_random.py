@@ -1,0 +1,105 @@
+"""The global random states of ``random``, numpy and torch, kept apart for each shard.
+
+Runs in every process that executes a shard. Imports only ``seeds``.
+
+User functions draw from the global generators. For their draws to be a function of (seed, epoch, shard) alone, a shard
+owns a set of global states, seeded from those three; it is put in place while the shard runs and taken out again,
+so the user's own global states are never touched.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchpipe.seeds import StreamKey, derive_seed
+
+__all__ = ["GlobalRandom"]
+
+_PURPOSE = 0x9E3779B9  # keeps these seeds apart from those of nodes
+
+
+class GlobalRandom:
+    """One set of global random states. ``enter`` puts it in place, ``leave`` takes it out; not reentrant.
+
+    State: ``None`` while nothing was drawn since seeding, else plain data (about 10 KB).
+    """
+
+    def __init__(self, key: StreamKey) -> None:
+        seed = derive_seed(*key, _PURPOSE)
+        self._numpy = np.random.MT19937(seed)
+        self._python = random.Random(seed).getstate()
+        self._torch = torch.Generator().manual_seed(seed).get_state()
+        self._initial = self._pack()
+        self._outside: tuple[Any, Any, torch.Tensor] | None = None
+
+    def enter(self) -> None:
+        """Save the process's states and put this set in place."""
+        self._outside = (random.getstate(), np.random.get_bit_generator(), torch.get_rng_state())
+        self._install()
+
+    def leave(self) -> None:
+        """Keep what this set has become and restore the process's states."""
+        assert self._outside is not None, "leave() without enter()"
+        self._capture()
+        python, numpy, torch_state = self._outside
+        self._outside = None
+        random.setstate(python)
+        np.random.set_bit_generator(numpy)
+        torch.set_rng_state(torch_state)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @property
+    def entered(self) -> bool:
+        return self._outside is not None
+
+    def _install(self) -> None:
+        random.setstate(self._python)
+        np.random.set_bit_generator(self._numpy)
+        torch.set_rng_state(self._torch)
+
+    def _capture(self) -> None:
+        self._python = random.getstate()
+        self._torch = torch.get_rng_state()
+        self._numpy = np.random.get_bit_generator()
+
+    def _pack(self) -> dict[str, Any]:
+        version, words, gauss = self._python
+        numpy = self._numpy.state
+        return {
+            "python": [version, np.asarray(words, dtype=np.uint32).tobytes(), gauss],
+            "numpy": [numpy["state"]["key"].tobytes(), int(numpy["state"]["pos"])],
+            "torch": self._torch.numpy().tobytes(),
+        }
+
+    def state_dict(self) -> dict[str, Any] | None:
+        if self.entered:
+            self._capture()
+        packed = self._pack()
+        return None if packed == self._initial else packed
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        state = self._initial if state is None else state
+        version, words, gauss = state["python"]
+        self._python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
+        key, pos = state["numpy"]
+        self._numpy = np.random.MT19937()
+        self._numpy.state = {
+            "bit_generator": "MT19937",
+            "state": {"key": np.frombuffer(key, dtype=np.uint32), "pos": pos},
+        }
+        self._torch = torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8)
+        if self.entered:
+            self._install()

@@ -1,0 +1,147 @@
+"""What can be asked of any node, torchpipe's own or one derived from torch's classes: inputs, name, a private copy.
+
+Runs in every process. Imports only ``errors``.
+
+A node's inputs are the nodes that it holds in its attributes, directly or in a list, tuple or dict: they are found by
+walking these declared attributes, never by pickling.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+
+from torchpipe.errors import GraphError
+
+__all__ = ["DataPipe", "alters_stream", "callable_name", "divides", "inputs_of", "is_node", "node_name", "walk"]
+
+DataPipe: TypeAlias = "TorchIterDataPipe[Any] | TorchMapDataPipe[Any]"
+
+
+def is_node(value: object) -> bool:
+    return isinstance(value, TorchIterDataPipe | TorchMapDataPipe)
+
+
+def _nodes_in(value: object) -> Iterator[DataPipe]:
+    if is_node(value):
+        yield value  # type: ignore[misc]
+    elif type(value) in (list, tuple):
+        for item in value:  # type: ignore[attr-defined]
+            if not is_node(item) and type(item) not in (list, tuple, dict):
+                break  # a list of data: do not walk a million items in search of a node
+            yield from _nodes_in(item)
+    elif type(value) is dict:
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if not (is_node(item) or is_node(key)) and type(item) not in (list, tuple, dict):
+                break
+            yield from _nodes_in(key)
+            yield from _nodes_in(item)
+
+
+def inputs_of(node: DataPipe) -> list[DataPipe]:
+    """The nodes that ``node`` reads from, each once, in the order of its attributes."""
+    found: dict[int, DataPipe] = {}
+    for value in vars(node).values():
+        for item in _nodes_in(value):
+            found.setdefault(id(item), item)
+    return list(found.values())
+
+
+def walk(root: DataPipe) -> list[DataPipe]:
+    """Every node that ``root`` reaches, each once, inputs before the nodes that read them; ``root`` is last.
+
+    Raises: TypeError if ``root`` is no node; GraphError if the graph has a cycle.
+    """
+    if not is_node(root):
+        raise TypeError(f"expected an IterDataPipe or MapDataPipe, got {root!r} of type {type(root).__name__}")
+    order: list[DataPipe] = []
+    done: set[int] = set()
+    open_nodes: set[int] = set()
+    stack: list[tuple[DataPipe, Iterator[DataPipe]]] = [(root, iter(inputs_of(root)))]
+    open_nodes.add(id(root))
+    while stack:
+        node, rest = stack[-1]
+        for child in rest:
+            if id(child) in open_nodes:
+                raise GraphError(f"the graph has a cycle: {node_name(child)} is, through others, its own input")
+            if id(child) not in done:
+                stack.append((child, iter(inputs_of(child))))
+                open_nodes.add(id(child))
+                break
+        else:
+            stack.pop()
+            open_nodes.discard(id(node))
+            done.add(id(node))
+            order.append(node)
+    return order
+
+
+def callable_name(fn: object) -> str:
+    """A short, stable name for a function, method, class or callable object."""
+    inner = getattr(fn, "func", None)  # functools.partial
+    if inner is not None and callable(inner):
+        return f"partial({callable_name(inner)})"
+    name = getattr(fn, "__qualname__", None)
+    return str(name).rpartition("<locals>.")[2] if isinstance(name, str) else type(fn).__qualname__
+
+
+def node_name(node: object) -> str:
+    """How errors and drawings call a node: its class and, in brackets, its function if it has one."""
+    names = [
+        callable_name(value)
+        for value in getattr(node, "__dict__", {}).values()
+        if callable(value) and not is_node(value) and not isinstance(value, type)
+    ]
+    return f"{type(node).__name__}({', '.join(names)})" if names else type(node).__name__
+
+
+def alters_stream(node: DataPipe) -> bool:
+    """False for nodes that hand every item on unchanged in value and order, only earlier or on another device."""
+    return bool(getattr(type(node), "alters_stream", True))
+
+
+def divides(node: DataPipe) -> bool:
+    """True for sharding points: nodes that keep one shard's part of the stream."""
+    return callable(getattr(type(node), "apply_sharding", None)) or bool(getattr(type(node), "divides", False))
+
+
+_COPIED = (list, dict, set, bytearray, collections.deque, random.Random)
+
+
+def _substitute(value: Any, replace: Callable[[DataPipe], DataPipe]) -> Any:
+    if is_node(value):
+        return replace(value)
+    if type(value) is list and any(True for _ in _nodes_in(value)):
+        return [_substitute(item, replace) for item in value]
+    if type(value) is tuple and any(True for _ in _nodes_in(value)):
+        return tuple(_substitute(item, replace) for item in value)
+    if type(value) is dict and any(True for _ in _nodes_in(value)):
+        return {_substitute(key, replace): _substitute(item, replace) for key, item in value.items()}
+    return value
+
+
+def with_inputs(node: Any, replace: Callable[[DataPipe], DataPipe], *, private: bool = False) -> Any:
+    """A copy of ``node`` whose inputs went through ``replace``; ``node`` itself is left as it is.
+
+    ``private`` also copies the containers and generators it holds, for nodes that keep their state in themselves.
+    """
+    clone = object.__new__(type(node))
+    for name, value in vars(node).items():
+        value = _substitute(value, replace)
+        if private:
+            if isinstance(value, _COPIED):
+                value = copy.copy(value)
+            elif isinstance(value, torch.Generator):
+                value = value.clone_state()
+            elif isinstance(value, np.random.Generator | np.random.RandomState):
+                value = copy.deepcopy(value)
+        clone.__dict__[name] = value
+    return clone

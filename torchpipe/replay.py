@@ -1,0 +1,181 @@
+"""Nodes that define ``__iter__`` as torch's do: run on a private copy, resumed by state of their own or by replay.
+
+Runs in every process that executes a part of a graph. Imports ``errors``, ``functional``, ``iterator``, ``nodes``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+
+from torchpipe.errors import ReplayWarning
+from torchpipe.functional import lookup
+from torchpipe.iterator import NodeIterator, is_stateful
+from torchpipe.nodes import DataPipe, node_name, with_inputs
+from torchpipe.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from torchpipe.context import Context
+
+__all__ = ["BoundInput", "ReplayIterator"]
+
+BOUND = "_torchpipe_context"  # in the __dict__ of private copies: their __iter__ is the user's own
+
+
+class BoundInput(TorchIterDataPipe[Any]):
+    """Stands for an input of a user's node: iterating it iterates the input in the surrounding context."""
+
+    def __init__(self, node: DataPipe, owner: DataPipe, context: Context) -> None:
+        # __dict__ directly: ``node`` must not count as an input, or traversal would walk past the boundary
+        self.__dict__["wrapped"] = _Hidden(node)
+        self.owner_ref = _Hidden(owner)
+        self.context = context
+        self.opened: list[NodeIterator[Any]] = []
+        self.pending: dict[str, Any] | None = None
+
+    @property
+    def owner(self) -> DataPipe:
+        return self.owner_ref.value
+
+    def iterate(self, _context: Context) -> NodeIterator[Any]:
+        iterator = self.context.iterate(self.wrapped.value)
+        if self.pending is not None:
+            iterator.load_state_dict(self.pending)
+            self.pending = None
+        self.opened.append(iterator)
+        return iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.iterate(self.context).items()
+
+    def __len__(self) -> int:
+        return len(self.wrapped.value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("wrapped", "owner_ref") or name.startswith("__"):
+            raise AttributeError(name)
+        return lookup("iter", name, self) or getattr(self.wrapped.value, name)
+
+
+class _Hidden:
+    """Holds a node where traversal does not look."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class ReplayIterator(NodeIterator[Any]):
+    """One pass over a node that defines ``__iter__``.
+
+    If the user's iterator, or the node itself, has ``state_dict``/``load_state_dict``, that state is used. Otherwise
+    the pass is resumed by running it again from its start and dropping what was handed out, which a
+    :class:`ReplayWarning` announces once, with the number of items.
+    """
+
+    def __init__(self, node: DataPipe, context: Context) -> None:
+        super().__init__(node, context)
+        self.count = 0
+        self._bound: list[BoundInput] = []
+        self._iterator: Iterator[Any] | None = None
+        self._copy = with_inputs(node, self._bind, private=True)
+        self._copy.__dict__[BOUND] = context
+        self._prepare()
+        context.replays.append(self)
+
+    def _bind(self, item: DataPipe) -> DataPipe:
+        if isinstance(item, TorchMapDataPipe):
+            return item
+        for bound in self._bound:
+            if bound.wrapped.value is item:
+                return bound
+        bound = BoundInput(item, self.node, self.context)
+        self._bound.append(bound)
+        return bound
+
+    def _prepare(self) -> None:
+        """Honour torch's protocols on the private copy: ``apply_sharding`` and ``set_seed``."""
+        apply_sharding = _own_method(self._copy, "apply_sharding")
+        if apply_sharding is not None:
+            apply_sharding(self.context.num_shards, self.context.shard)
+        set_seed = _own_method(self._copy, "set_seed")
+        if set_seed is not None:
+            set_seed(derive_seed(*self.context.stream_key(self.node)) >> 1)  # torch's nodes take 63 bits
+
+    def _open(self) -> Iterator[Any]:
+        if self._iterator is None:
+            self._iterator = iter(self._copy)
+        return self._iterator
+
+    def _stateful(self) -> Any:
+        """The object whose state is saved: the user's iterator, else the node's copy, else None."""
+        iterator = self._open()
+        if is_stateful(iterator):
+            return iterator
+        if is_stateful(self._copy):
+            return self._copy
+        return None
+
+    @property
+    def replayed(self) -> bool:
+        """True if this node has no state and is resumed by replay."""
+        return self._stateful() is None
+
+    def run(self) -> Iterator[Any]:
+        for item in self._open():
+            self.count += 1
+            yield item
+
+    def get_state(self) -> dict[str, Any]:
+        target = self._stateful()
+        if target is None:
+            return {"replay": self.count}
+        handed = [bound.opened[-1].state_dict() if bound.opened else None for bound in self._bound]
+        return {"user": target.state_dict(), "count": self.count, "handed": handed}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        if "user" in state:
+            for bound, value in zip(self._bound, state["handed"]):
+                bound.pending = value
+            self.count = state["count"]
+            if is_stateful(self._copy):
+                self._copy.load_state_dict(state["user"])
+                self._open()
+            else:
+                iterator: Any = self._open()
+                iterator.load_state_dict(state["user"])
+            return
+        length = state["replay"]
+        if length:
+            announce_replay(self.node, length)
+            self.drop(length)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        super().close()
+        close = getattr(self._iterator, "close", None)
+        if close is not None:
+            close()
+        for bound in self._bound:
+            for iterator in bound.opened:
+                iterator.close()
+
+
+def announce_replay(node: DataPipe, length: int) -> None:
+    """Say, before it starts, that ``length`` items of ``node`` are going to be run again."""
+    warnings.warn(
+        f"{node_name(node)} keeps no state: replaying its first {length} items to resume. Give it state_dict() and "
+        "load_state_dict(), or write it as a NodeIterator, to resume at once",
+        ReplayWarning,
+        stacklevel=2,
+    )
+
+
+def _own_method(node: Any, name: str) -> Callable[..., Any] | None:
+    method = getattr(type(node), name, None)
+    return getattr(node, name) if inspect.isfunction(method) else None

@@ -1,0 +1,77 @@
+"""Cursors: how everything that runs ahead of its consumer remembers a position.
+
+Runs in every process. Imports only ``codec``.
+
+A cursor is a snapshot and the number of items handed out since. Snapshots cost time, so they are taken every so often,
+and a restore drops the few items in between. Recovery, checkpoints and pausing all start from cursors.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Cursor", "SnapshotPolicy"]
+
+_KEY = "__cursor__"
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A position: go to ``snapshot`` (encoded state; None is the start of the epoch) and drop ``skip`` items."""
+
+    snapshot: bytes | None = None
+    skip: int = 0
+
+    def after(self, items: int, snapshot: bytes | None) -> Cursor:
+        """The cursor ``items`` later; ``snapshot``, if any, was taken at just that point."""
+        if snapshot is not None:
+            return Cursor(snapshot, 0)
+        return Cursor(self.snapshot, self.skip + items)
+
+    def to_state(self) -> dict[str, Any]:
+        return {_KEY: [self.snapshot, self.skip]}
+
+    @staticmethod
+    def from_state(state: Any) -> Cursor | None:
+        """The cursor that ``state`` holds, or None if it is an ordinary state."""
+        if isinstance(state, dict) and _KEY in state:
+            snapshot, skip = state[_KEY]
+            return Cursor(snapshot, skip)
+        return None
+
+
+class SnapshotPolicy:
+    """Decides when the next snapshot is due, so that taking them costs about ``share`` of the time.
+
+    With ``every=n`` one is due after each n items, whatever it costs (tests use that). The choice never changes the
+    stream, only how many items a restore has to drop. Not thread-safe.
+    """
+
+    def __init__(self, share: float = 0.01, every: int | None = None) -> None:
+        if not 0 < share <= 1:
+            raise ValueError(f"share must be in (0, 1], got {share}")
+        if every is not None and every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self._share = share
+        self._every = every
+        self._items = 0
+        self._due_at = 0.0  # the first one at once: its cost sets the pace
+        self._started_at = 0.0
+
+    def due(self, items: int = 1) -> bool:
+        """Count ``items`` more; is a snapshot due after them?"""
+        self._items += items
+        if self._every is not None:
+            return self._items >= self._every
+        return time.perf_counter() >= self._due_at
+
+    def begin(self) -> None:
+        self._started_at = time.perf_counter()
+
+    def end(self) -> None:
+        """A snapshot was taken (or refused) since :meth:`begin`."""
+        now = time.perf_counter()
+        self._items = 0
+        self._due_at = now + (now - self._started_at) / self._share

@@ -1,0 +1,67 @@
+"""Show a loader state to a person, without running anything that is in it. Imports only ``codec`` and ``cursor``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchpipe.state.codec import decode
+from torchpipe.state.cursor import Cursor
+
+__all__ = ["inspect"]
+
+_MAX_TEXT = 72
+
+
+def inspect(state: Mapping[str, Any] | bytes) -> str:
+    """A readable, indented picture of a ``DataLoader2.state_dict()`` or of an encoded snapshot.
+
+    Snapshots inside the state are opened; items in buffers are counted and shortened; opaque items are shown by type
+    and size. Nothing is unpickled. Raises: StateError when the bytes are no state.
+    """
+    lines: list[str] = []
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            if key == "payload":
+                lines.append(f"payload: {len(value)} bytes")
+                _show(decode(value, keep_opaque=True), 1, lines)
+            else:
+                lines.append(f"{key}: {value}")
+    else:
+        _show(decode(state, keep_opaque=True), 0, lines)
+    return "\n".join(lines)
+
+
+def _show(value: Any, depth: int, lines: list[str]) -> None:
+    pad = "  " * depth
+    cursor = Cursor.from_state(value)
+    if cursor is not None:
+        where = "the start of the epoch" if cursor.snapshot is None else f"a snapshot of {len(cursor.snapshot)} bytes"
+        lines.append(f"{pad}{cursor.skip} items after {where}")
+        if cursor.snapshot is not None:
+            _show(decode(cursor.snapshot, keep_opaque=True), depth + 1, lines)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key == "graph" and isinstance(item, str):
+                lines.append(f"{pad}graph:")
+                lines.extend(f"{pad}  {line}" for line in item.splitlines())
+            elif isinstance(item, dict) or (isinstance(item, list) and item and isinstance(item[0], dict)):
+                lines.append(f"{pad}{key}:")
+                _show(item, depth + 1, lines)
+            else:
+                lines.append(f"{pad}{key}: {_short(item)}")
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for index, item in enumerate(value):
+            lines.append(f"{pad}[{index}]")
+            _show(item, depth + 1, lines)
+    else:
+        lines.append(f"{pad}{_short(value)}")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 4:
+        return f"{len(value)} items, the first {_short(value[0])}"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    text = repr(value)
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
