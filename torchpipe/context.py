@@ -1,6 +1,6 @@
 """The iteration context: everything that one pass over a graph depends on, passed down from node to node.
 
-Runs in every process that executes a part of a graph. Imports ``errors``, ``iterator``, ``nodes``, ``replay``, ``seeds``.
+Runs in every process that executes a part of a graph. Imports ``errors``, ``iterator``, ``nodes``, ``replay``.
 There are no globals and no node is changed: two passes over one graph have a context each.
 """
 

@@ -2,7 +2,7 @@
 
 Runs in every process. Imports ``context``, ``functional``, ``iterator``, ``replay`` and the generated method stub.
 
-They subclass torch's classes, so that torch's loaders and users' older nodes accept them, without torch's per-item hooks:
+They subclass torch's classes, so that its loaders and older nodes accept them, without the per-item hooks:
 torch's metaclass wraps every ``__iter__`` in bookkeeping for a single live iterator, which torchpipe does not need.
 """
 
@@ -58,7 +58,7 @@ class IterDataPipe(TorchIterDataPipe[T_co], IterMethods[T_co], metaclass=_NodeMe
     :class:`~torchpipe.NodeIterator`. As a plain generator: define ``__iter__`` as for torch; it works everywhere and is
     resumed by replay, unless the iterator it returns (or the node) has ``state_dict`` and ``load_state_dict``.
 
-    The inputs of a node are the nodes among its attributes. ``iter(node)`` starts a new pass that disturbs no other one.
+    The inputs of a node are the nodes among its attributes. ``iter(node)`` starts a pass that disturbs no other.
     """
 
     _is_base = True

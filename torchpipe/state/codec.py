@@ -2,7 +2,7 @@
 
 Runs in every process. Imports only ``errors``.
 
-The container format is msgpack. What msgpack lacks (tuples, sets, big integers, tensors, arrays ...) are extension types
+The container format is msgpack. What msgpack lacks (tuples, sets, big integers, tensors, arrays ...) are extensions
 listed in ``_Ext``. Anything else is kept as an opaque pickle that :func:`decode` refuses unless ``allow_pickle=True``,
 which is numpy's convention for ``.npy`` files.
 """
