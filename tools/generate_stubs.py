@@ -1,0 +1,478 @@
+"""Writes ``torchpipe/functional_methods.pyi``: every functional form as a typed method, from the nodes' sources.
+
+    python tools/generate_stubs.py          write the stub anew
+    python tools/generate_stubs.py --check  exit with 1 and a diff if it is out of step
+
+It reads sources and imports nothing of torchpipe, so that it works while a node is half written. From
+
+    @functional_datapipe("map")
+    class Mapper(IterDataPipe[R]):
+        def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T], R]) -> None: ...
+
+it makes ``def map(self, fn: Callable[[T_co], R]) -> IterDataPipe[R]``. Rules:
+
+- The first parameter is the node itself: it goes, and its type variable becomes the class's ``T_co``. If it asks for
+  particular items (``IterDataPipe[Sequence[T]]``) the method is typed by its ``self`` instead.
+- ``*datapipes`` stays as it is. Overloads of ``__init__`` become overloads; one that types its ``self``
+  (``self: Zipper[tuple[A, B]]``) says by it what the form returns.
+- A class with a ``__new__`` that is annotated to return something else (``fork``: a list of nodes) is typed by that.
+- Bases may be found in other modules of the package, ``__init__`` may be inherited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import builtins
+import copy
+import difflib
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+OUTPUT = ROOT / "torchpipe" / "functional_methods.pyi"
+KINDS = {"IterDataPipe": "iter", "MapDataPipe": "map"}
+CLASSES = {"iter": "IterMethods", "map": "MapMethods"}
+HEADER = '"""Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""\n'
+
+
+class StubError(Exception):
+    """A node is written in a way that no method can be made from; says where and what to write instead."""
+
+
+@dataclass
+class Module:
+    """What is known of one source file: its classes, type variables and where its other names come from."""
+
+    name: str
+    tree: ast.Module
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
+    type_vars: dict[str, str] = field(default_factory=dict)  # name -> "TypeVar(...)"
+    imports: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> (module, name there or "")
+    defined: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for node in _flat(self.tree.body):
+            if isinstance(node, ast.ClassDef):
+                self.classes[node.name] = node
+                self.defined.add(node.name)
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    self.imports[alias.asname or alias.name] = (_absolute(node, self.name), alias.name)
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    self.imports[alias.asname or alias.name.partition(".")[0]] = (alias.name, "")
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if isinstance(target, ast.Name):
+                        self._assigned(target.id, node.value)
+
+    def _assigned(self, name: str, value: ast.expr) -> None:
+        made_by = value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else ""
+        if made_by in ("TypeVar", "ParamSpec", "TypeVarTuple"):
+            self.type_vars[name] = ast.unparse(value)
+        else:
+            self.defined.add(name)
+
+
+def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a module, those under ``if TYPE_CHECKING`` and ``try`` included."""
+    for node in body:
+        yield node
+        for part in ("body", "orelse", "handlers"):
+            if isinstance(node, ast.If | ast.Try):
+                yield from _flat(getattr(node, part, []))
+
+
+def _absolute(node: ast.ImportFrom, module: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parent = module.split(".")[: -node.level]
+    return ".".join([*parent, node.module] if node.module else parent)
+
+
+def read_modules() -> dict[str, Module]:
+    """All modules of the package that may hold nodes or their bases."""
+    modules = {}
+    for path in sorted((ROOT / "torchpipe").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        modules[name] = Module(name, ast.parse(path.read_text(), str(path)))
+    return modules
+
+
+# --- types -------------------------------------------------------------------------------------------------------
+
+
+class _Substitute(ast.NodeTransformer):
+    def __init__(self, values: dict[str, ast.expr]) -> None:
+        self.values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return copy.deepcopy(self.values.get(node.id, node))
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        # a quoted annotation; strings inside Literal[...] never reach this
+        return self.visit(ast.parse(node.value, mode="eval").body) if isinstance(node.value, str) else node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if ast.unparse(node.value).rpartition(".")[2] == "Literal":
+            return node
+        self.generic_visit(node)
+        return node
+
+
+def substitute(expression: ast.expr, values: dict[str, ast.expr]) -> ast.expr:
+    result: ast.expr = _Substitute(values).visit(copy.deepcopy(expression))
+    return result
+
+
+def names_in(expression: ast.AST) -> list[str]:
+    """Names used in an expression, in order of appearance, each once."""
+    found: dict[str, None] = {}
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Name):
+            found.setdefault(node.id)
+    return list(found)
+
+
+def arguments_of(expression: ast.expr) -> list[ast.expr]:
+    """``[A, B]`` of ``X[A, B]``."""
+    if not isinstance(expression, ast.Subscript):
+        return []
+    inner = expression.slice
+    return list(inner.elts) if isinstance(inner, ast.Tuple) else [inner]
+
+
+def head_of(expression: ast.expr) -> str:
+    """``X`` of ``X[A, B]``, without its module."""
+    target = expression.value if isinstance(expression, ast.Subscript) else expression
+    return ast.unparse(target).rpartition(".")[2]
+
+
+# --- one node ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Node:
+    """A class with a functional form."""
+
+    form: str
+    kind: str
+    module: Module
+    cls: ast.ClassDef
+
+
+@dataclass
+class Builder:
+    """Resolves classes across modules and collects what the stub must import and declare."""
+
+    modules: dict[str, Module]
+    forms: frozenset[str] = frozenset()
+    imports: dict[str, tuple[str, str]] = field(default_factory=dict)
+    type_vars: dict[str, str] = field(default_factory=dict)
+
+    def find_class(self, name: str, module: Module) -> tuple[ast.ClassDef, Module] | None:
+        while name not in module.classes:
+            source, original = module.imports.get(name, ("", ""))
+            if source not in self.modules or not original:
+                return None
+            name, module = original, self.modules[source]
+        return module.classes[name], module
+
+    def item_base(self, expression: ast.expr, module: Module) -> ast.expr | None:
+        """``IterDataPipe[...]`` or ``MapDataPipe[...]`` that the type ``expression`` is derived from."""
+        if head_of(expression) in KINDS:
+            return expression
+        found = self.find_class(head_of(expression), module)
+        if found is None:
+            return None
+        cls, owner = found
+        bases = [self.item_base(base, owner) for base in cls.bases]
+        base = next((item for item in bases if item is not None), None)
+        if base is None:
+            return None
+        parameters = self._parameters(cls, owner)
+        return substitute(base, dict(zip(parameters, arguments_of(expression), strict=False)))
+
+    def _parameters(self, cls: ast.ClassDef, module: Module) -> list[str]:
+        """The type parameters of a class, in order."""
+        generic = [base for base in cls.bases if head_of(base) in ("Generic", "Protocol") and arguments_of(base)]
+        used = [name for base in (generic or cls.bases) for name in names_in(base)]
+        known = set(module.type_vars) | {
+            name for name, (source, _) in module.imports.items() if self._is_var(source, name)
+        }
+        return list(dict.fromkeys(name for name in used if name in known))
+
+    def _is_var(self, source: str, name: str) -> bool:
+        return source in self.modules and name in self.modules[source].type_vars
+
+    def own_type(self, node: Node) -> ast.expr:
+        """The class as its own methods see it: ``Mapper[R]``."""
+        parameters = ", ".join(self._parameters(node.cls, node.module))
+        return ast.parse(f"{node.cls.name}[{parameters}]" if parameters else node.cls.name, mode="eval").body
+
+    def constructors(self, cls: ast.ClassDef, module: Module) -> tuple[list[ast.FunctionDef], Module]:
+        """The ``__new__`` (if it returns something else) or ``__init__`` of a class, as overloads if it has them."""
+        for name in ("__new__", "__init__"):
+            found = [item for item in cls.body if isinstance(item, ast.FunctionDef) and item.name == name]
+            if name == "__new__":
+                found = [
+                    item for item in found if item.returns and head_of(item.returns) not in ("Self", "Any", cls.name)
+                ]
+            overloads = [item for item in found if any(head_of(mark) == "overload" for mark in item.decorator_list)]
+            if found:
+                return overloads or found, module
+        for base in cls.bases:
+            inherited = self.find_class(head_of(base), module)
+            if inherited is not None and head_of(base) not in KINDS:
+                values = dict(zip(self._parameters(*inherited), arguments_of(base), strict=False))
+                functions, owner = self.constructors(*inherited)
+                return [_substituted(item, values) for item in functions], owner
+        raise StubError(f"{module.name}.{cls.name} has a functional form but no __init__")
+
+    def methods(self, node: Node) -> str:
+        """The source of the method or overloads for one node."""
+        functions, owner = self.constructors(node.cls, node.module)
+        parts = [self._method(node, owner, function) for function in functions]
+        if len(parts) > 1:
+            parts = ["@overload\n" + part for part in parts]
+            self.imports["overload"] = ("typing", "overload")
+        return "\n".join(parts)
+
+    def _method(self, node: Node, owner: Module, function: ast.FunctionDef) -> str:
+        arguments = copy.deepcopy(function.args)
+        positional = arguments.posonlyargs + arguments.args
+        own = positional[0].annotation if positional else None
+        result = function.returns if function.name == "__new__" else None
+        if result is None:
+            result = self.item_base(own or self.own_type(node), node.module)
+        if result is None:
+            raise StubError(
+                f"{node.module.name}.{node.cls.name} is neither an IterDataPipe[...] nor a MapDataPipe[...]"
+            )
+        _drop_first(arguments)
+        values: dict[str, ast.expr] = {}
+        self_type = ""
+        varargs = arguments.vararg.annotation if arguments.vararg else None
+        if arguments.posonlyargs or arguments.args:
+            first = _drop_first(arguments)
+            values, self_type = self._bind(first.annotation, arguments, owner, node)
+        elif varargs is not None:
+            values, _ = self._bind(varargs, arguments, owner, node)
+        else:
+            raise StubError(f"{node.module.name}.{node.cls.name}.__init__ takes no input to hang the form on")
+        arguments.args.insert(0, ast.arg(arg="self"))
+        if arguments.posonlyargs:
+            arguments.posonlyargs.insert(0, arguments.args.pop(0))
+        for argument in _all_arguments(arguments):
+            if argument.annotation is not None:
+                argument.annotation = self._exported(substitute(argument.annotation, values), owner, node)
+        (arguments.posonlyargs + arguments.args)[0].annotation = (
+            self._exported(ast.parse(self_type, mode="eval").body, owner, node) if self_type else None
+        )
+        _plain_defaults(arguments)
+        returns = ast.unparse(self._exported(substitute(result, values), node.module, node))
+        body = _docstring(node)
+        return f"def {node.form}({ast.unparse(arguments)}) -> {returns}:\n{textwrap.indent(body, '    ')}\n"
+
+    def _bind(
+        self, annotation: ast.expr | None, arguments: ast.arguments, owner: Module, node: Node
+    ) -> tuple[dict[str, ast.expr], str]:
+        """What the node's own type variable becomes, and how ``self`` must be typed (empty: plain)."""
+        inner = arguments_of(annotation) if annotation is not None else []
+        if not inner or ast.unparse(inner[0]) in ("Any", "object"):
+            return {}, ""
+        item = ast.unparse(inner[0])
+        declared = self._variable(item, owner)
+        if declared is not None and declared == f"TypeVar('{item}')" and not _taken_directly(item, arguments):
+            return {item: ast.Name("T_co")}, ""
+        return {}, f"{CLASSES[node.kind]}[{item}]"
+
+    def _variable(self, name: str, module: Module) -> str | None:
+        if name in module.type_vars:
+            return module.type_vars[name].replace(", covariant=True", "")
+        source, original = module.imports.get(name, ("", ""))
+        return self._variable(original, self.modules[source]) if source in self.modules else None
+
+    def _exported(self, expression: ast.expr, module: Module, node: Node) -> ast.expr:
+        """``expression`` as it may stand in the stub; notes what it needs there."""
+        values: dict[str, ast.expr] = {}
+        for name in names_in(expression):
+            if name in ("T_co", *CLASSES.values()):
+                continue
+            declared = self._variable(name, module)
+            if declared is not None:
+                self._note(self.type_vars, name, declared, node)
+            elif name in module.imports:
+                self._note(self.imports, name, module.imports[name], node)
+            elif name in module.defined:
+                self._note(self.imports, name, (module.name, name), node)
+            elif hasattr(builtins, name):
+                if name in self.forms:  # inside the class the name means the method
+                    values[name] = ast.Attribute(ast.Name("builtins"), name)
+                    self.imports["builtins"] = ("builtins", "")
+            else:
+                raise StubError(
+                    f"{module.name}: the annotation {ast.unparse(expression)} uses {name}, which is unknown"
+                )
+        return substitute(expression, values)
+
+    @staticmethod
+    def _note(table: dict[str, Any], name: str, value: Any, node: Node) -> None:
+        if table.setdefault(name, value) != value:
+            raise StubError(
+                f"{node.module.name}: {name} means {value} there and {table[name]} in another node's module; rename one"
+            )
+
+
+def _substituted(function: ast.FunctionDef, values: dict[str, ast.expr]) -> ast.FunctionDef:
+    function = copy.deepcopy(function)
+    for argument in _all_arguments(function.args):
+        if argument.annotation is not None:
+            argument.annotation = substitute(argument.annotation, values)
+    return function
+
+
+def _all_arguments(arguments: ast.arguments) -> list[ast.arg]:
+    extra = [item for item in (arguments.vararg, arguments.kwarg) if item is not None]
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *extra]
+
+
+def _drop_first(arguments: ast.arguments) -> ast.arg:
+    return (arguments.posonlyargs or arguments.args).pop(0)
+
+
+def _plain_defaults(arguments: ast.arguments) -> None:
+    """Keep literal defaults, which editors show; write others as ``...``."""
+
+    def plain(value: ast.expr) -> ast.expr:
+        try:
+            literal = ast.literal_eval(value)
+        except ValueError:
+            return ast.Constant(...)
+        return value if isinstance(literal, str | bytes | int | float | None) else ast.Constant(...)
+
+    arguments.defaults = [plain(item) for item in arguments.defaults]
+    arguments.kw_defaults = [item if item is None else plain(item) for item in arguments.kw_defaults]
+
+
+def _taken_directly(variable: str, arguments: ast.arguments) -> bool:
+    """Is a value of the variable's own type passed in? Then it cannot be the covariant one of the class."""
+    for argument in _all_arguments(arguments):
+        parts = [argument.annotation]
+        while parts:
+            part = parts.pop()
+            if isinstance(part, ast.BinOp):
+                parts += [part.left, part.right]
+            elif isinstance(part, ast.Name) and part.id == variable:
+                return True
+    return False
+
+
+def _docstring(node: Node) -> str:
+    """The first sentence that the class, or else its module, says about itself."""
+    text = ast.get_docstring(node.cls) or ast.get_docstring(node.module.tree)
+    if not text:
+        return "..."
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    sentence = paragraph.split(". ")[0].rstrip(".") + "."
+    lines = textwrap.wrap(sentence, 104, break_long_words=False)
+    if len(lines) > 1:
+        lines.append("")
+    return 'r"""' + "\n".join(lines) + '"""' if "\\" in sentence else '"""' + "\n".join(lines) + '"""'
+
+
+# --- the file ----------------------------------------------------------------------------------------------------
+
+
+def find_nodes(modules: dict[str, Module], builder: Builder) -> list[Node]:
+    """Every class of ``torchpipe.iter`` and ``torchpipe.map`` with a functional form, sorted by it."""
+    nodes = []
+    for name, module in modules.items():
+        if not name.startswith(("torchpipe.iter.", "torchpipe.map.")):
+            continue
+        for cls in module.classes.values():
+            for mark in cls.decorator_list:
+                if isinstance(mark, ast.Call) and head_of(mark.func) == "functional_datapipe":
+                    nodes.append(_registered(cls, mark, module, builder))
+    return sorted(nodes, key=lambda node: (node.kind, node.form))
+
+
+def _registered(cls: ast.ClassDef, mark: ast.Call, module: Module, builder: Builder) -> Node:
+    try:
+        form = ast.literal_eval(mark.args[0])
+        on = {item.arg: ast.literal_eval(item.value) for item in mark.keywords}.get("on")
+    except (ValueError, IndexError):
+        raise StubError(f"{module.name}.{cls.name}: write the functional name as a literal string") from None
+    base = builder.item_base(ast.Name(cls.name), module)
+    if base is None:
+        raise StubError(f"{module.name}.{cls.name} is neither an IterDataPipe[...] nor a MapDataPipe[...]")
+    return Node(form, on or KINDS[head_of(base)], module, cls)
+
+
+def generate() -> str:
+    """The stub's text, formatted."""
+    modules = read_modules()
+    nodes = find_nodes(modules, Builder(modules))
+    builder = Builder(modules, frozenset(node.form for node in nodes))
+    builder.imports |= {name: ("typing", name) for name in ("Generic", "TypeVar")}
+    classes = []
+    for kind, name in CLASSES.items():
+        methods = [textwrap.indent(builder.methods(node), "    ") for node in nodes if node.kind == kind]
+        doc = f'    """The functional forms of {"iterable" if kind == "iter" else "map-style"} nodes."""\n'
+        classes.append(f"class {name}(Generic[T_co]):\n{doc}\n" + "\n".join(methods))
+    variables = ['T_co = TypeVar("T_co", covariant=True)']
+    variables += [f"{name} = {value}" for name, value in sorted(builder.type_vars.items())]
+    for value in builder.type_vars.values():
+        maker = value.partition("(")[0]
+        builder.imports[maker] = ("typing", maker)
+    text = "\n".join([HEADER, _import_block(builder.imports), "", '__all__ = ["IterMethods", "MapMethods"]', ""])
+    return _formatted("\n".join([text, *variables, "", *classes]))
+
+
+def _import_block(imports: dict[str, tuple[str, str]]) -> str:
+    lines = []
+    for name, (module, original) in imports.items():
+        if not original:
+            lines.append(f"import {module}" + (f" as {name}" if name != module.partition(".")[0] else ""))
+        else:
+            lines.append(f"from {module} import {original}" + (f" as {name}" if name != original else ""))
+    return "\n".join(lines)
+
+
+def _formatted(text: str) -> str:
+    for options in (["check", "--fix-only", "--select", "I,UP"], ["format"]):
+        command = [sys.executable, "-m", "ruff", *options, "--quiet", "--stdin-filename", str(OUTPUT), "-"]
+        text = subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="write or check torchpipe/functional_methods.pyi")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 and a diff if out of step")
+    options = parser.parse_args(arguments)
+    try:
+        text = generate()
+    except StubError as error:
+        print(f"cannot make the stub: {error}", file=sys.stderr)
+        return 1
+    found = OUTPUT.read_text() if OUTPUT.exists() else ""
+    if not options.check:
+        if text != found:
+            OUTPUT.write_text(text)
+        return 0
+    diff = list(
+        difflib.unified_diff(found.splitlines(), text.splitlines(), "as it is", "as the nodes say", lineterm="")
+    )
+    if diff:
+        print("\n".join([*diff, "", f"{OUTPUT.relative_to(ROOT)} is out of step: run `make stubs`"]))
+    return 1 if diff else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
