@@ -83,7 +83,7 @@ class Context:
             return leaf(self)
         for cls in type(node).__mro__:
             if "iterate" in vars(cls):
-                iterator = node.iterate(self)  # type: ignore[union-attr]
+                iterator = node.iterate(self)
                 if not isinstance(iterator, NodeIterator):
                     raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
                 return iterator

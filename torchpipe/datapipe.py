@@ -27,7 +27,7 @@ __all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "i
 
 T_co = TypeVar("T_co", covariant=True)
 
-_TorchMeta: type = type(TorchIterDataPipe)
+_TorchMeta: Any = type(TorchIterDataPipe)
 
 
 def _contextual(user_iter: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
@@ -42,16 +42,17 @@ def _contextual(user_iter: Callable[[Any], Iterator[Any]]) -> Callable[[Any], It
     return __iter__
 
 
-class _NodeMeta(_TorchMeta):  # type: ignore[misc,valid-type]
+class _NodeMeta(_TorchMeta):  # type: ignore[misc]
     """Makes classes as torch's metaclass does, but without its iterator and reset hooks."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
         if "__iter__" in namespace and bases and "_is_base" not in namespace:
             namespace["__iter__"] = _contextual(namespace["__iter__"])
-        return super(_TorchMeta, mcs).__new__(mcs, name, bases, namespace, **options)  # type: ignore[misc]
+        return super(_TorchMeta, mcs).__new__(mcs, name, bases, namespace, **options)
 
 
-class IterDataPipe(TorchIterDataPipe[T_co], IterMethods[T_co], metaclass=_NodeMeta):
+# The methods come first: torch's own stub types the same names for its nodes.
+class IterDataPipe(IterMethods[T_co], TorchIterDataPipe[T_co], metaclass=_NodeMeta):  # type: ignore[misc]
     """A step of a pipeline that yields items of type ``T_co``: a description without position, file or thread.
 
     Write your own in one of two ways. With state: define ``iterate(self, context)`` and return a
@@ -72,7 +73,7 @@ class IterDataPipe(TorchIterDataPipe[T_co], IterMethods[T_co], metaclass=_NodeMe
     def __iter__(self) -> NodeIterator[T_co]:
         bound = self.__dict__.get(BOUND)
         if bound is not None:  # super().__iter__() inside a user's __iter__
-            return cast("NodeIterator[T_co]", self.iterate(bound))
+            return self.iterate(bound)
         return cast("NodeIterator[T_co]", Context.for_graph(self).iterate(self))
 
     def __getattr__(self, name: str) -> Any:
@@ -80,10 +81,10 @@ class IterDataPipe(TorchIterDataPipe[T_co], IterMethods[T_co], metaclass=_NodeMe
         return form if form is not None else _no_attribute(self, name)
 
     def __repr__(self) -> str:
-        return type(self).__name__
+        return str(type(self).__name__)
 
 
-class MapDataPipe(TorchMapDataPipe[T_co], MapMethods[T_co], ABC):
+class MapDataPipe(MapMethods[T_co], TorchMapDataPipe[T_co], ABC):
     """A step of a pipeline that is read by key: define ``__getitem__`` and ``__len__``."""
 
     def __getattr__(self, name: str) -> Any:

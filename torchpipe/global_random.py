@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import get_bit_generator, set_bit_generator  # type: ignore[attr-defined]
 
 from torchpipe.seeds import StreamKey, derive_seed
 
@@ -32,7 +33,7 @@ class GlobalRandom:
 
     def __init__(self, key: StreamKey) -> None:
         seed = derive_seed(*key, _PURPOSE)
-        self._numpy = np.random.MT19937(seed)
+        self._numpy: Any = np.random.MT19937(seed)
         self._python = random.Random(seed).getstate()
         self._torch = torch.Generator().manual_seed(seed).get_state()
         self._initial = self._pack()
@@ -40,7 +41,7 @@ class GlobalRandom:
 
     def enter(self) -> None:
         """Save the process's states and put this set in place."""
-        self._outside = (random.getstate(), np.random.get_bit_generator(), torch.get_rng_state())
+        self._outside = (random.getstate(), get_bit_generator(), torch.get_rng_state())
         self._install()
 
     def leave(self) -> None:
@@ -50,7 +51,7 @@ class GlobalRandom:
         python, numpy, torch_state = self._outside
         self._outside = None
         random.setstate(python)
-        np.random.set_bit_generator(numpy)
+        set_bit_generator(numpy)
         torch.set_rng_state(torch_state)
 
     @contextmanager
@@ -67,13 +68,13 @@ class GlobalRandom:
 
     def _install(self) -> None:
         random.setstate(self._python)
-        np.random.set_bit_generator(self._numpy)
+        set_bit_generator(self._numpy)
         torch.set_rng_state(self._torch)
 
     def _capture(self) -> None:
         self._python = random.getstate()
         self._torch = torch.get_rng_state()
-        self._numpy = np.random.get_bit_generator()
+        self._numpy = get_bit_generator()
 
     def _pack(self) -> dict[str, Any]:
         version, words, gauss = self._python

@@ -39,7 +39,7 @@ def _nodes_in(value: object) -> Iterator[DataPipe]:
                 break  # a list of data: do not walk a million items in search of a node
             yield from _nodes_in(item)
     elif type(value) is dict:
-        for key, item in value.items():  # type: ignore[attr-defined]
+        for key, item in value.items():
             if not (is_node(item) or is_node(key)) and type(item) not in (list, tuple, dict):
                 break
             yield from _nodes_in(key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
@@ -40,7 +40,7 @@ class BoundInput(TorchIterDataPipe[Any]):
 
     @property
     def owner(self) -> DataPipe:
-        return self.owner_ref.value
+        return cast("DataPipe", self.owner_ref.value)
 
     def iterate(self, _context: Context) -> NodeIterator[Any]:
         iterator = self.context.iterate(self.wrapped.value)

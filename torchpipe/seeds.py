@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def derive_seed(*key: int) -> int:
     return int(sequence.generate_state(1, np.uint64)[0])
 
 
-def _philox_key(key: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+def _philox_key(key: Sequence[int]) -> np.ndarray[Any, Any]:
     return np.random.SeedSequence(entropy=key[0], spawn_key=tuple(key[1:])).generate_state(2, np.uint64)
 
 

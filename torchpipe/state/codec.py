@@ -98,7 +98,7 @@ def _pickle(value: Any) -> bytes:
     try:
         return pickle.dumps(value, protocol=5)
     except Exception:  # local classes and lambdas: cloudpickle knows more
-        return cloudpickle.dumps(value, protocol=5)
+        return bytes(cloudpickle.dumps(value, protocol=5))
 
 
 def encode(value: Any) -> bytes:
