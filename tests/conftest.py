@@ -1,0 +1,62 @@
+"""For every test: nothing may be left behind, XLA tests share a process, and hypothesis is repeatable in CI."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from tests import leaks
+
+hypothesis.settings.register_profile("dev", deadline=None, max_examples=30, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=500, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    absent = importlib.util.find_spec("torch_xla") is None
+    for item in items:
+        if item.get_closest_marker("xla") is not None:
+            item.add_marker(pytest.mark.xdist_group("xla"))  # importing torch_xla takes seconds: do it in one process
+            if absent:
+                item.add_marker(pytest.mark.skip(reason="torch_xla is not installed (it needs torch 2.9)"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    if report.when == "call" and report.failed:
+        item.stash[_FAILED] = True
+    return report  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="session")
+def _xla_started() -> None:
+    """Start the XLA runtime once: it keeps threads and descriptors for the life of the process."""
+    import torch_xla
+
+    torch_xla.device()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test, within 5 s: no process, thread, segment or descriptor more than before (law L6).
+
+    A test that failed is not measured, since its traceback keeps its objects alive; its processes are killed.
+    """
+    if request.node.get_closest_marker("xla") is not None:
+        request.getfixturevalue("_xla_started")
+    before = leaks.Footprint.take()
+    yield
+    failed = request.node.stash.get(_FAILED, False)
+    left = [] if failed else leaks.wait_nothing_left(before)
+    leaks.kill_left(before)
+    if left:
+        pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
