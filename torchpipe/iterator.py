@@ -145,6 +145,11 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                     "become shorter, or does a function not depend on its input alone?"
                 ) from None
 
+    def interrupt(self) -> None:
+        """Wake whoever waits for this iterator's inputs in another thread; the pass is then over. Thread-safe."""
+        for item in self.inputs:
+            item.interrupt()
+
     def close(self) -> None:
         """End this pass and let go of everything it holds: files, threads, inputs. Idempotent."""
         if self._closed:

@@ -1,0 +1,283 @@
+"""``DataLoader2``: a graph, a reading service, a seed, and the position in the stream.
+
+Runs in the user's process. Imports ``graph``, ``reading_service``, ``state`` and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from torchpipe.errors import IteratorInvalidated
+from torchpipe.graph import describe_graph
+from torchpipe.graph.length import total_length
+from torchpipe.iterator import NodeIterator
+from torchpipe.loader_state import LoaderState
+from torchpipe.nodes import DataPipe, is_node
+from torchpipe.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
+from torchpipe.seeds import check_seed, fresh_seed
+from torchpipe.validate import check_count
+
+__all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+Adapter = Callable[[Any], Any]
+
+
+class DataLoader2(Generic[T_co]):
+    """Iterates a graph, epoch after epoch, wherever its reading service runs it.
+
+    Each ``iter(loader)`` is the next epoch. The stream is fixed by the graph, the seed, the epoch and the number of
+    shards; without :meth:`seed`, a fresh seed is drawn once, and every epoch differs all the same. ``datapipe_adapter_fn``
+    (one function or several) changes the graph before it runs. ``reading_service`` defaults to in-process execution.
+
+    State: :meth:`state_dict` describes the items that were delivered to the ``for`` loop, no more; it is a flat dict of
+    plain values with a fixed set of keys. Use one loader from one thread. Close it with :meth:`shutdown` or ``with``.
+
+    Raises: TypeError, GraphError and NotSerializableError for what cannot run, when the loader is built.
+    """
+
+    def __init__(
+        self,
+        datapipe: Any,
+        datapipe_adapter_fn: Adapter | Iterable[Adapter] | None = None,
+        reading_service: ReadingServiceInterface | None = None,
+    ) -> None:
+        if not is_node(datapipe):
+            raise TypeError(
+                f"DataLoader2 needs a datapipe, got {datapipe!r} of type {type(datapipe).__name__}: "
+                "wrap an iterable in torchpipe.iter.IterableWrapper"
+            )
+        if reading_service is not None and not isinstance(reading_service, ReadingServiceInterface):
+            raise TypeError(f"reading_service must be a ReadingServiceInterface, got {reading_service!r}")
+        self.datapipe = _adapt(datapipe, datapipe_adapter_fn)
+        self.reading_service = reading_service or InProcessReadingService()
+        self.reading_service.initialize(self.datapipe)
+        self._graph_text = describe_graph(self.datapipe)
+        self._seed = fresh_seed()
+        self._next_epoch = 0
+        self._adopted_num_shards: int | None = None
+        self._loaded: LoaderState | None = None  # where the next iter() is to go on
+        self._allow_pickle = False
+        self._live: DataLoader2Iterator[T_co] | None = None
+        self._parked: LoaderState | None = None  # the position of an iterator that has been closed in mid-epoch
+
+    @property
+    def num_shards(self) -> int:
+        """The number of shards of the stream: as asked for, as adopted from a state, or the service's default."""
+        return (
+            self.reading_service.fixed_num_shards or self._adopted_num_shards or self.reading_service.default_num_shards
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the live iterator, or, if there is none, the one that the next ``iter()`` gives."""
+        if self._live is not None and not self._live.finished:
+            return self._live.epoch
+        return self._loaded.epoch if self._loaded is not None else self._next_epoch
+
+    def seed(self, seed: int) -> None:
+        """Fix the whole run: the next ``iter()`` is epoch 0 of ``seed``. Epochs differ, and repeat for the same seed.
+
+        Raises: TypeError or ValueError if it is no non-negative integer; RuntimeError after ``load_state_dict`` of
+        another seed's state, which it would discard.
+        """
+        seed = check_seed(seed)
+        if self._loaded is not None:
+            if seed == self._loaded.seed:
+                return
+            raise RuntimeError(
+                f"seed({seed}) would discard the loaded position, which belongs to seed {self._loaded.seed}: "
+                "call seed() before load_state_dict(), or not at all"
+            )
+        self._seed = seed
+        self._next_epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next ``iter()`` be epoch ``epoch``, from its start, or from a loaded position within that epoch."""
+        check_count("epoch", epoch, at_least=0)
+        if self._loaded is not None and self._loaded.epoch != epoch:
+            self._loaded = None
+        self._next_epoch = epoch
+
+    def __iter__(self) -> DataLoader2Iterator[T_co]:
+        self._retire()
+        loaded = self._loaded
+        epoch = self._next_epoch if loaded is None else loaded.epoch
+        self._live = DataLoader2Iterator(self, epoch, loaded)  # if this raises, nothing is lost
+        self._next_epoch = epoch + 1
+        self._loaded = self._parked = None
+        return self._live
+
+    def __len__(self) -> int:
+        """The number of items in an epoch. Raises: TypeError where that is not known (after ``filter``, say)."""
+        return total_length(self.datapipe, self.num_shards)
+
+    def explain(self) -> str:
+        """Which node runs where, as text."""
+        return self.reading_service.explain()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position behind the last delivered item, in microseconds: nothing is asked or stopped.
+
+        Keys: version, fingerprint, seed, epoch, delivered, num_shards and payload (bytes). Holds no code;
+        ``torchpipe.state.inspect`` shows it.
+        """
+        return self._state().to_dict(self._graph_text)
+
+    def _state(self) -> LoaderState:
+        live = self._live
+        if live is not None and not live.finished:
+            return live.state()
+        pending = self._loaded or self._parked
+        if pending is not None:
+            return pending
+        return LoaderState(
+            seed=self._seed, epoch=self._next_epoch, delivered=0, num_shards=self.num_shards, position=None
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
+        """Let the next ``iter()`` go on behind the items that ``state_dict`` counts as delivered.
+
+        A live iterator becomes invalid. A loader whose ``num_shards`` was left unset adopts the state's. Runs no code
+        from the state, unless ``allow_pickle`` is set for buffered items that only pickle can rebuild.
+
+        Raises: StateMismatchError if the state belongs to another graph, shard count or version (both are shown);
+        UnsafeStateError if it needs ``allow_pickle``; StateError if it is damaged. The loader is then unchanged.
+        """
+        state = LoaderState.from_dict(
+            state_dict, self._graph_text, self.reading_service.fixed_num_shards, allow_pickle=allow_pickle
+        )
+        self._retire()
+        self._parked = None
+        self._loaded = state
+        self._allow_pickle = allow_pickle
+        self._seed = state.seed
+        self._next_epoch = state.epoch
+        self._adopted_num_shards = state.num_shards
+
+    @classmethod
+    def from_state(
+        cls,
+        state: dict[str, Any],
+        datapipe: Any,
+        reading_service: ReadingServiceInterface | None = None,
+        *,
+        allow_pickle: bool = False,
+    ) -> Self:
+        """A loader over ``datapipe`` that goes on from ``state``; the graph comes from code, never from the state."""
+        loader = cls(datapipe, reading_service=reading_service)
+        loader.load_state_dict(state, allow_pickle=allow_pickle)
+        return loader
+
+    def shutdown(self) -> None:
+        """End every process and thread. ``state_dict`` still answers; ``iter()`` would start anew. Idempotent."""
+        live = self._live
+        if live is not None and not live.finished:
+            self._parked = live.state()
+        self._retire()
+        self.reading_service.finalize()
+
+    def _retire(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live._close()
+            self.reading_service.finalize_iteration()
+
+    def _begin(self, epoch: int, state: LoaderState | None) -> NodeIterator[Any]:
+        return self.reading_service.initialize_iteration(
+            EpochStart(
+                seed=self._seed,
+                epoch=epoch,
+                num_shards=self.num_shards,
+                state=None if state is None else state.position,
+                allow_pickle=self._allow_pickle,
+            )
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+class DataLoader2Iterator(Iterator[T_co]):
+    """One epoch of a loader. After an exception or the end it is over; the loader can be iterated again or restored."""
+
+    def __init__(self, loader: DataLoader2[T_co], epoch: int, loaded: LoaderState | None) -> None:
+        self.epoch = epoch
+        self.delivered = 0 if loaded is None else loaded.delivered
+        self.finished = False
+        self._loader = loader
+        self._resumed = loaded is not None and loaded.delivered > 0
+        self._stream: NodeIterator[Any] = loader._begin(epoch, loaded)
+        self._over = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T_co:
+        if self._loader._live is not self:
+            raise IteratorInvalidated(
+                "this iterator was replaced by a newer iter(), by load_state_dict() or by shutdown(): use iter(loader) again"
+            )
+        if self._over:
+            raise StopIteration
+        try:
+            item = next(self._stream)
+        except StopIteration:
+            if not self._resumed:
+                self._finish()
+                raise
+            return self._next_epoch()
+        except BaseException:
+            self._over = True
+            raise
+        self._resumed = False
+        self.delivered += 1
+        return item  # type: ignore[no-any-return]
+
+    def _next_epoch(self) -> T_co:
+        """The state that was loaded had been taken behind the epoch's last item: go on with the next epoch."""
+        self._close()
+        self._loader.reading_service.finalize_iteration()
+        self.epoch += 1
+        self.delivered = 0
+        self._resumed = False
+        self._loader._next_epoch = self.epoch + 1
+        self._stream = self._loader._begin(self.epoch, None)
+        return next(self)
+
+    def _finish(self) -> None:
+        self._over = True
+        self.finished = True
+        self._close()
+
+    def _close(self) -> None:
+        self._stream.close()
+
+    def state(self) -> LoaderState:
+        """The position behind the last item delivered."""
+        return LoaderState(
+            seed=self._loader._seed,
+            epoch=self.epoch,
+            delivered=self.delivered,
+            num_shards=self._loader.num_shards,
+            position=self._stream.state_dict(),
+        )
+
+
+def _adapt(datapipe: DataPipe, adapters: Adapter | Iterable[Adapter] | None) -> DataPipe:
+    if adapters is None:
+        return datapipe
+    for adapter in [adapters] if callable(adapters) else list(adapters):
+        adapted = adapter(datapipe)
+        if not is_node(adapted):
+            raise TypeError(f"the adapter {adapter!r} must return a datapipe, got {adapted!r}")
+        datapipe = adapted
+    return datapipe

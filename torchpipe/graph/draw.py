@@ -1,0 +1,33 @@
+"""A plan as text, for ``loader.explain()``: which node runs where. Imports ``nodes`` and ``plan``."""
+
+from __future__ import annotations
+
+from torchpipe.graph.plan import Plan
+from torchpipe.nodes import DataPipe, divides, inputs_of, node_name
+
+__all__ = ["draw"]
+
+
+def draw(plan: Plan, shard_section: str, main_section: str, appended: tuple[str, ...] = ()) -> str:
+    """The sections one below the other, one line a node with the numbers of its inputs.
+
+    ``shard_section`` and ``main_section`` say who runs them; ``appended`` names stages that a reading service adds.
+    """
+    numbers: dict[int, int] = {}
+    lines = [f"shard section: {shard_section}"]
+    for node in plan.shard_nodes:
+        lines.append("  " + _line(node, numbers))
+    lines.append(f"main section: {main_section}")
+    lines.append("  merge: one item from each shard in turn")
+    for node in plan.main_nodes:
+        lines.append("  " + _line(node, numbers))
+    lines.extend(f"  {name} (added by the reading service)" for name in appended)
+    return "\n".join(lines)
+
+
+def _line(node: DataPipe, numbers: dict[int, int]) -> str:
+    numbers[id(node)] = len(numbers) + 1
+    inputs = [str(numbers[id(item)]) for item in inputs_of(node)]
+    mark = "  [divides the stream between the shards]" if divides(node) else ""
+    source = f"  <- {', '.join(inputs)}" if inputs else ""
+    return f"{numbers[id(node)]:>3} {node_name(node)}{source}{mark}"

@@ -1,0 +1,87 @@
+"""The planner: a pure function from a graph to the sections that different processes run. Imports ``errors``, ``nodes``.
+
+The *shard* section is everything up to the cut, and runs once for each shard; the *main* section is what follows, and
+runs once, in the consumer's process: nodes that must be there (``runs_in_main``, or ``is_replicable()`` says no) and all
+that reads from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchpipe.errors import GraphError
+from torchpipe.nodes import DataPipe, divides, inputs_of, node_name, walk
+
+__all__ = ["Plan", "plan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Where each node runs. ``cut`` is the last node of the shard section; ``root`` the last of the graph."""
+
+    root: DataPipe
+    cut: DataPipe
+    shard_nodes: tuple[DataPipe, ...]
+    main_nodes: tuple[DataPipe, ...]
+    sharding_points: tuple[DataPipe, ...]
+
+    def check_num_shards(self, num_shards: int) -> None:
+        """Raises: GraphError if ``num_shards`` copies of the shard section would each yield every item."""
+        if num_shards > 1 and not self.sharding_points:
+            sources = [node_name(node) for node in self.shard_nodes if not inputs_of(node)]
+            raise GraphError(
+                f"the graph has no sharding point, so each of {num_shards} shards would yield every item of "
+                f"{', '.join(sources)} again. Put .sharding_filter() behind the source, before the costly steps "
+                "(after a shuffle of file names, say), or use a single shard"
+            )
+
+
+def _must_run_in_main(node: DataPipe) -> bool:
+    if getattr(type(node), "runs_in_main", False):
+        return True
+    is_replicable = getattr(type(node), "is_replicable", None)
+    return callable(is_replicable) and not is_replicable(node)
+
+
+def plan(root: DataPipe) -> Plan:
+    """Split the graph that ends in ``root`` into its sections.
+
+    Raises: GraphError for a cycle, for two sharding points on one path, and for graphs that would need several shard
+    sections; TypeError if ``root`` is no node.
+    """
+    nodes = walk(root)
+    in_main: set[int] = set()
+    for node in nodes:
+        if _must_run_in_main(node) or any(id(item) in in_main for item in inputs_of(node)):
+            in_main.add(id(node))
+    _check_single_division(nodes)
+    cuts = [root] if id(root) not in in_main else []
+    for node in nodes:
+        if id(node) in in_main:
+            cuts += [item for item in inputs_of(node) if id(item) not in in_main]
+    if len(cuts) != 1:
+        names = ", ".join(node_name(node) for node in cuts) or "none"
+        raise GraphError(
+            f"the nodes that run in the main process read from {len(cuts)} branches of the shard section ({names}), and "
+            "just one is supported so far. Join the branches (zip, concat) before to_device()"
+        )
+    cut = cuts[0]
+    shard_nodes = tuple(walk(cut))
+    main_nodes = tuple(node for node in nodes if id(node) in in_main)
+    points = tuple(node for node in shard_nodes if divides(node))
+    return Plan(root=root, cut=cut, shard_nodes=shard_nodes, main_nodes=main_nodes, sharding_points=points)
+
+
+def _check_single_division(nodes: list[DataPipe]) -> None:
+    divided_by: dict[int, DataPipe] = {}
+    for node in nodes:
+        above = next((divided_by[id(item)] for item in inputs_of(node) if id(item) in divided_by), None)
+        if divides(node):
+            if above is not None:
+                raise GraphError(
+                    f"two sharding points on one path: {node_name(node)} divides what {node_name(above)} has divided "
+                    "already, so items would be lost. Keep the one that stands nearer to the source"
+                )
+            above = node
+        if above is not None:
+            divided_by[id(node)] = above

@@ -1,0 +1,110 @@
+"""The state of a loader: flat, versioned, checked before anything of it is used. Imports ``errors``, ``graph``, ``state``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.graph.fingerprint import digest
+from torchpipe.state import Cursor, decode, encode
+
+__all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState"]
+
+STATE_VERSION = 1
+STATE_KEYS = ("version", "fingerprint", "seed", "epoch", "delivered", "num_shards", "payload")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderState:
+    """A position in a run: ``delivered`` items into ``epoch`` of ``seed``; ``position`` is the stream's own state."""
+
+    seed: int
+    epoch: int
+    delivered: int
+    num_shards: int
+    position: dict[str, Any] | None
+
+    def to_dict(self, graph_text: str) -> dict[str, Any]:
+        """The flat dict that users keep; its keys never depend on the position."""
+        return {
+            "version": STATE_VERSION,
+            "fingerprint": digest(graph_text),
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "delivered": self.delivered,
+            "num_shards": self.num_shards,
+            "payload": encode({"graph": graph_text, "position": self.position}),
+        }
+
+    @classmethod
+    def from_dict(
+        cls, state: Any, graph_text: str, num_shards: int | None, *, allow_pickle: bool = False
+    ) -> LoaderState:
+        """Read a flat dict that must fit the graph and, unless None, ``num_shards``.
+
+        Raises: StateMismatchError, showing both sides; StateError for what is no loader state.
+        """
+        if not isinstance(state, Mapping):
+            raise StateError(
+                f"a loader state is the dict from state_dict(), got {type(state).__name__}: {str(state)[:40]!r}"
+            )
+        missing = [key for key in STATE_KEYS if key not in state]
+        if missing:
+            raise StateError(
+                f"not a torchpipe loader state: {', '.join(missing)} missing, it has {', '.join(map(str, state))[:200]}"
+            )
+        if state["version"] != STATE_VERSION:
+            raise StateMismatchError(
+                f"the state has version {state['version']!r}, this torchpipe reads version {STATE_VERSION}: "
+                "load it with the version of torchpipe that wrote it"
+            )
+        for key in ("seed", "epoch", "delivered", "num_shards"):
+            if not isinstance(state[key], int) or state[key] < (1 if key == "num_shards" else 0):
+                raise StateError(f"the state is damaged: {key} is {state[key]!r}")
+        payload = decode(state["payload"], allow_pickle=allow_pickle)
+        if not isinstance(payload, dict) or not {"graph", "position"} <= payload.keys():
+            raise StateError("the state is damaged: its payload holds no graph and position. Use an older checkpoint")
+        if state["fingerprint"] != digest(graph_text):
+            raise StateMismatchError(_graph_difference(state["fingerprint"], payload["graph"], graph_text))
+        if num_shards is not None and num_shards != state["num_shards"]:
+            raise StateMismatchError(
+                f"the state was saved with num_shards={state['num_shards']}, this loader has num_shards={num_shards}: "
+                "the streams differ. Leave num_shards unset to adopt the state's (num_workers may be anything)"
+            )
+        _check_snapshots(payload["position"], allow_pickle)
+        return cls(
+            seed=state["seed"],
+            epoch=state["epoch"],
+            delivered=state["delivered"],
+            num_shards=state["num_shards"],
+            position=payload["position"],
+        )
+
+
+def _graph_difference(saved_digest: Any, saved: str, ours: str) -> str:
+    theirs, mine = saved.splitlines(), ours.splitlines()
+    length = max(len(theirs), len(mine))
+    theirs += ["(no node)"] * (length - len(theirs))
+    mine += ["(no node)"] * (length - len(mine))
+    where = next((index for index in range(length) if theirs[index] != mine[index]), 0)
+    return (
+        f"the state belongs to another graph: fingerprint {saved_digest} was saved, this graph has {digest(ours)}. "
+        f"The first node that differs:\n  saved: {theirs[where]}\n  here:  {mine[where]}"
+    )
+
+
+def _check_snapshots(value: Any, allow_pickle: bool) -> None:
+    """Open every snapshot inside the state now, so that damage or unsafe items are found before anything starts."""
+    cursor = Cursor.from_state(value)
+    if cursor is not None:
+        if cursor.snapshot is not None:
+            _check_snapshots(decode(cursor.snapshot, allow_pickle=allow_pickle), allow_pickle)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _check_snapshots(item, allow_pickle)
+    elif isinstance(value, list):
+        for item in value:
+            if isinstance(item, dict):
+                _check_snapshots(item, allow_pickle)

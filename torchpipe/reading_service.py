@@ -1,0 +1,268 @@
+"""Reading services decide where a graph runs. This file has their interface and in-process execution, the oracle.
+
+Runs in the user's process. Imports ``context``, ``graph``, ``merge``, ``shard`` and ``state``.
+
+Every service runs the same plan: shards produce, the merge takes from them in turn, the main section follows. A service
+supplies the :class:`~torchpipe.merge.ShardProvider`; the stream and its state are the same under all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torchpipe.context import Context
+from torchpipe.errors import GraphError
+from torchpipe.graph import Plan, draw, plan
+from torchpipe.iter.prefetch import Prefetcher
+from torchpipe.iterator import NodeIterator
+from torchpipe.merge import MergeIterator, ShardPosition, ShardProvider
+from torchpipe.nodes import DataPipe
+from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graph
+from torchpipe.state import SnapshotPolicy
+from torchpipe.validate import check_count
+
+__all__ = ["EpochStart", "InProcessReadingService", "ReadingServiceInterface", "ShardedReadingService"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochStart:
+    """What a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None."""
+
+    seed: int
+    epoch: int
+    num_shards: int
+    state: dict[str, Any] | None = None
+    allow_pickle: bool = False
+
+
+class ReadingServiceInterface(ABC):
+    """Where a graph runs. A service belongs to one loader, which calls it from one thread, in this order:
+
+    ``initialize`` once; for every epoch ``initialize_iteration``, pulls from the iterator, ``finalize_iteration``;
+    ``finalize`` at the end, after which a new epoch may still begin.
+    """
+
+    @abstractmethod
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        """Check that ``datapipe`` can run here and take it; starts nothing. Raises: GraphError and the like."""
+
+    @property
+    @abstractmethod
+    def default_num_shards(self) -> int:
+        """The number of shards if no state says otherwise."""
+
+    @property
+    @abstractmethod
+    def fixed_num_shards(self) -> int | None:
+        """The number of shards that the user asked for, or None if a state's number may be adopted."""
+
+    @abstractmethod
+    def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
+        """The stream of an epoch, from ``start.state`` on."""
+
+    @abstractmethod
+    def finalize_iteration(self) -> None:
+        """The epoch is over or abandoned; its iterator has been closed. Idempotent."""
+
+    @abstractmethod
+    def finalize(self) -> None:
+        """End every process and thread of this service. Idempotent."""
+
+    @abstractmethod
+    def explain(self) -> str:
+        """Which node runs where, as text."""
+
+
+class ShardedReadingService(ReadingServiceInterface):
+    """What all services share: the plan, the merge and the main section."""
+
+    def __init__(self, num_shards: int | None, init_fn: InitFn | None, reset_fn: ResetFn | None) -> None:
+        if num_shards is not None:
+            check_count("num_shards", num_shards, at_least=1)
+        for name, fn in (("worker_init_fn", init_fn), ("worker_reset_fn", reset_fn)):
+            if fn is not None and not callable(fn):
+                raise TypeError(f"{name} must be callable, got {fn!r}")
+        self._num_shards = num_shards
+        self._init_fn = init_fn
+        self._reset_fn = reset_fn
+        self._plan: Plan | None = None
+
+    @property
+    def plan(self) -> Plan:
+        if self._plan is None:
+            raise RuntimeError(
+                "the reading service has no graph yet: give it to DataLoader2(datapipe, reading_service=...)"
+            )
+        return self._plan
+
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        if self._plan is not None and self._plan.root is not datapipe:
+            raise GraphError("this reading service belongs to another loader: make one for each loader")
+        checked = plan(datapipe)
+        checked.check_num_shards(self.default_num_shards)
+        self._plan = checked
+        return datapipe
+
+    @property
+    def fixed_num_shards(self) -> int | None:
+        return self._num_shards
+
+    def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
+        plan = self.plan
+        plan.check_num_shards(start.num_shards)
+        root = self._main_root(plan.root)
+
+        def merge(context: Context) -> NodeIterator[Any]:
+            return MergeIterator(
+                plan.cut, context, start.num_shards, lambda positions: self._start_shards(start, positions)
+            )
+
+        context = Context.for_graph(
+            root,
+            seed=start.seed,
+            epoch=start.epoch,
+            section=1,
+            threads=self._threads_in_main(),
+            allow_pickle=start.allow_pickle,
+            policy=self._policy,
+            leaves={id(plan.cut): merge},
+        )
+        iterator = context.iterate(root)
+        if start.state is not None:
+            iterator.load_state_dict(start.state)
+        return iterator
+
+    def finalize_iteration(self) -> None:
+        return
+
+    def finalize(self) -> None:
+        return
+
+    def _main_root(self, root: DataPipe) -> DataPipe:
+        """The graph with the stages that this service appends to the main section."""
+        return root
+
+    def _threads_in_main(self) -> bool:
+        """May nodes of the main section run ahead in threads?"""
+        return False
+
+    def _policy(self) -> SnapshotPolicy:
+        return SnapshotPolicy()
+
+    @abstractmethod
+    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+        """Begin to produce the given shards."""
+
+
+class InProcessReadingService(ShardedReadingService):
+    """Runs everything in the user's process: the oracle that all other services are tested against, and for debugging.
+
+    ``num_shards`` gives the stream that this number of shards gives anywhere (default 1). ``init_fn(datapipe,
+    worker_info)`` runs once for each shard, ``reset_fn(datapipe, worker_info, seed_generator)`` for each shard and epoch;
+    both return the datapipe, changed or not. Nothing runs ahead, and functions draw from global random states of their shard's own: the
+    user's global states are not touched.
+
+    With ``prefetch_cnt`` > 0 a thread runs that many items ahead. A thread cannot have global random states of its
+    own, so functions then draw from the process's: draw from ``random_map``'s generator to stay reproducible.
+
+    Raises: ValueError or TypeError for arguments out of range.
+    """
+
+    def __init__(
+        self,
+        prefetch_cnt: int = 0,
+        init_fn: InitFn | None = None,
+        reset_fn: ResetFn | None = None,
+        *,
+        num_shards: int | None = None,
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+    ) -> None:
+        super().__init__(num_shards, init_fn, reset_fn)
+        check_count("prefetch_cnt", prefetch_cnt, at_least=0)
+        self._prefetch_cnt = prefetch_cnt
+        self._make_policy = policy
+        self._graphs: dict[tuple[int, int], DataPipe] = {}  # (num_shards, shard) -> what init_fn made of the graph
+
+    @property
+    def default_num_shards(self) -> int:
+        return self._num_shards or 1
+
+    def explain(self) -> str:
+        count = self.default_num_shards
+        where = f"in this process, {count} shard{'s' if count > 1 else ''} one after the other"
+        appended = (f"Prefetcher({self._prefetch_cnt})",) if self._prefetch_cnt else ()
+        return draw(self.plan, where, "in this process", appended)
+
+    def _main_root(self, root: DataPipe) -> DataPipe:
+        if not self._prefetch_cnt:
+            return root
+        return Prefetcher(root, self._prefetch_cnt)
+
+    def _threads_in_main(self) -> bool:
+        return self._prefetch_cnt > 0
+
+    def _policy(self) -> SnapshotPolicy:
+        return self._make_policy()
+
+    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+        return LocalShards(
+            self._graph_for,
+            start,
+            positions,
+            reset_fn=self._reset_fn,
+            policy=self._policy,
+            manage_random=self._prefetch_cnt == 0,
+        )
+
+    def _graph_for(self, spec: ShardSpec) -> DataPipe:
+        key = (spec.num_shards, spec.shard)
+        if key not in self._graphs:
+            self._graphs[key] = initialize_graph(self.plan.cut, self._init_fn, spec)
+        return self._graphs[key]
+
+
+class LocalShards(ShardProvider):
+    """Produces shards in this process, an item at a time, when it is asked for."""
+
+    def __init__(
+        self,
+        graph_for: Callable[[ShardSpec], DataPipe],
+        start: EpochStart,
+        positions: list[ShardPosition],
+        *,
+        reset_fn: ResetFn | None,
+        policy: Callable[[], SnapshotPolicy],
+        manage_random: bool,
+    ) -> None:
+        self._shards: dict[int, Shard] = {}
+        try:
+            for position in positions:
+                spec = ShardSpec(seed=start.seed, epoch=start.epoch, shard=position.shard, num_shards=start.num_shards)
+                shard = Shard(
+                    graph_for(spec),
+                    spec,
+                    reset_fn=reset_fn,
+                    policy=policy,
+                    manage_random=manage_random,
+                    allow_pickle=start.allow_pickle,
+                )
+                self._shards[position.shard] = shard
+                with shard.installed():
+                    shard.start(position.cursor, position.count)
+        except BaseException:
+            self.close()
+            raise
+
+    def pull(self, shard: int) -> Chunk:
+        running = self._shards[shard]
+        with running.installed():
+            return running.produce(1)
+
+    def close(self) -> None:
+        for shard in self._shards.values():
+            with shard.installed():
+                shard.close()
+        self._shards.clear()

@@ -1,0 +1,191 @@
+"""One shard of the stream being produced: its pass over the graph, its random states, its snapshots.
+
+Runs in the user's process (in-process execution) or in a worker; the same code in both, so that the streams are equal.
+Imports ``context``, ``failure``, ``global_random``, ``seeds``, ``state`` and ``worker_info``.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torchpipe.context import Context, Trace
+from torchpipe.errors import ReplayWarning, StateError
+from torchpipe.failure import add_position
+from torchpipe.global_random import GlobalRandom
+from torchpipe.nodes import DataPipe, is_node, node_name
+from torchpipe.seeds import SeedGenerator, derive_seed
+from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
+from torchpipe.worker_info import WorkerInfo
+
+__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardSpec", "initialize_graph"]
+
+InitFn: TypeAlias = Callable[[Any, WorkerInfo], Any]
+ResetFn: TypeAlias = Callable[[Any, WorkerInfo, SeedGenerator], Any]
+
+_RESET_SEEDS, _INIT_SEEDS = 0x5EED, 0x1417  # keep the seeds of reset and init functions apart from all others
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSpec:
+    """Which shard of which run: all that its stream depends on besides the graph."""
+
+    seed: int
+    epoch: int
+    shard: int
+    num_shards: int
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Consecutive items of one shard.
+
+    ``snapshot`` describes the position behind the last item; ``ended`` says that the shard has no more; ``error`` was
+    raised behind the last item, in place of the next one.
+    """
+
+    items: list[Any] = field(default_factory=list)
+    snapshot: bytes | None = None
+    ended: bool = False
+    error: BaseException | None = None
+
+
+class Shard:
+    """Produces the items of one shard from a cursor on.
+
+    With ``manage_random`` the shard has its own global random states; whoever calls :meth:`start`, :meth:`produce` or
+    :meth:`close` does so inside :meth:`installed`. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        graph: DataPipe,
+        spec: ShardSpec,
+        *,
+        reset_fn: ResetFn | None = None,
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+        manage_random: bool = True,
+        allow_pickle: bool = False,
+        trace: Trace | None = None,
+    ) -> None:
+        self.spec = spec
+        self.produced = 0
+        self._graph = graph
+        self._reset_fn = reset_fn
+        self._allow_pickle = allow_pickle
+        self._trace = trace
+        self._make_policy = policy
+        self._policy = policy()
+        self._context: Context | None = None
+        self._stream: Any = iter(())
+        self._random = GlobalRandom((spec.seed, spec.epoch, spec.shard)) if manage_random else None
+
+    def installed(self) -> AbstractContextManager[None]:
+        """Put the shard's global random states in place for a while; without managed states, nothing happens."""
+        return nullcontext() if self._random is None else self._random.installed()
+
+    def start(self, cursor: Cursor, position: int = 0) -> None:
+        """Make the pass over the graph and go to ``cursor``; ``position`` is the number of items before it."""
+        spec = self.spec
+        graph = self._graph
+        if self._reset_fn is not None:
+            info = WorkerInfo(spec.num_shards, spec.shard)
+            seeds = SeedGenerator(derive_seed(spec.seed, spec.epoch, _RESET_SEEDS)).spawn(spec.shard)
+            graph = _expect_node(self._reset_fn(graph, info, seeds), "worker_reset_fn")
+        self._context = Context.for_graph(
+            graph,
+            seed=spec.seed,
+            epoch=spec.epoch,
+            shard=spec.shard,
+            num_shards=spec.num_shards,
+            threads=False,  # threads would make the order of global random draws depend on timing
+            allow_pickle=self._allow_pickle,
+            trace=self._trace,
+            policy=self._make_policy,
+        )
+        self._iterator = self._context.iterate(graph)
+        if cursor.snapshot is not None:
+            state = decode(cursor.snapshot, allow_pickle=self._allow_pickle)
+            self._iterator.load_state_dict(state["iterator"])
+            if self._random is not None:
+                self._random.load_state_dict(state["random"])
+        elif cursor.skip and self._context.replays:
+            names = ", ".join(node_name(item.node) for item in self._context.replays)
+            warnings.warn(
+                f"replaying the first {cursor.skip} items of shard {spec.shard} to resume, because {names} keeps no state",
+                ReplayWarning,
+                stacklevel=2,
+            )
+        self._iterator.drop(cursor.skip)
+        self._stream = self._iterator.items()
+        self.produced = position
+
+    def produce(self, limit: int, seconds: float = 0.0, note: Callable[[int], None] | None = None) -> Chunk:
+        """The next items, at most ``limit`` (at least 1); no further one is begun after ``seconds``.
+
+        A chunk also ends where a snapshot is due. ``note`` is told each item's index before it is made. User errors
+        are returned in the chunk, with a note of their position; only BaseExceptions such as KeyboardInterrupt escape.
+        """
+        chunk = Chunk()
+        items, stream, due = chunk.items, self._stream, self._policy.due
+        stop_at = time.perf_counter() + seconds
+        try:
+            while True:
+                if note is not None:
+                    note(self.produced)
+                items.append(next(stream))
+                self.produced += 1
+                if due():
+                    chunk.snapshot = self._snapshot()
+                    break
+                if len(items) >= limit or time.perf_counter() >= stop_at:
+                    break
+        except StopIteration:
+            chunk.ended = True
+        except Exception as error:
+            spec = self.spec
+            add_position(error, shard=spec.shard, num_shards=spec.num_shards, index=self.produced, epoch=spec.epoch)
+            chunk.error = error
+        return chunk
+
+    def _snapshot(self) -> bytes | None:
+        self._policy.begin()
+        try:
+            random_state = None if self._random is None else self._random.state_dict()
+            assert self._context is not None
+            if random_state is not None and any(item.replayed for item in self._context.replays):
+                # A replayed node may have drawn from the global states: only a replay of the whole shard is exact.
+                return None
+            return encode({"iterator": self._iterator.state_dict(), "random": random_state})
+        except StateError:
+            return None  # something in a buffer cannot be saved: an older snapshot and more items to drop do as well
+        finally:
+            self._policy.end()
+
+    def close(self) -> None:
+        """Let go of the pass. Idempotent."""
+        if self._context is not None:
+            self._iterator.close()
+            self._context = None
+        self._stream = iter(())
+
+
+def initialize_graph(graph: DataPipe, init_fn: InitFn | None, spec: ShardSpec) -> DataPipe:
+    """What ``init_fn`` makes of the graph for this shard; it has global random states of its own meanwhile.
+
+    Called once for each shard in each process that hosts it, before the shard's first epoch there.
+    """
+    if init_fn is None:
+        return graph
+    with GlobalRandom((spec.seed, spec.num_shards, spec.shard, _INIT_SEEDS)).installed():
+        return _expect_node(init_fn(graph, WorkerInfo(spec.num_shards, spec.shard)), "worker_init_fn")
+
+
+def _expect_node(value: Any, function: str) -> DataPipe:
+    if not is_node(value):
+        raise TypeError(f"{function} must return the datapipe (changed or not), got {value!r}: is a return missing?")
+    return value  # type: ignore[no-any-return]
