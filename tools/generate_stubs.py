@@ -26,6 +26,7 @@ import ast
 import builtins
 import copy
 import difflib
+import re
 import subprocess
 import sys
 import textwrap
@@ -380,8 +381,8 @@ def _docstring(node: Node) -> str:
     if not text:
         return "..."
     paragraph = " ".join(text.split("\n\n")[0].split())
-    sentence = paragraph.split(". ")[0].rstrip(".") + "."
-    lines = textwrap.wrap(sentence, 104, break_long_words=False)
+    sentence = re.split(r"(?<=[^\s.])\.\s", paragraph)[0].rstrip(".") + "."
+    lines = textwrap.wrap(sentence, 106, break_long_words=False)
     if len(lines) > 1:
         lines.append("")
     return 'r"""' + "\n".join(lines) + '"""' if "\\" in sentence else '"""' + "\n".join(lines) + '"""'
@@ -391,11 +392,9 @@ def _docstring(node: Node) -> str:
 
 
 def find_nodes(modules: dict[str, Module], builder: Builder) -> list[Node]:
-    """Every class of ``torchpipe.iter`` and ``torchpipe.map`` with a functional form, sorted by it."""
+    """Every class with a functional form, sorted by it."""
     nodes = []
-    for name, module in modules.items():
-        if not name.startswith(("torchpipe.iter.", "torchpipe.map.")):
-            continue
+    for module in modules.values():
         for cls in module.classes.values():
             for mark in cls.decorator_list:
                 if isinstance(mark, ast.Call) and head_of(mark.func) == "functional_datapipe":

@@ -21,7 +21,17 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.errors import GraphError
 
-__all__ = ["DataPipe", "alters_stream", "callable_name", "divides", "inputs_of", "is_node", "node_name", "walk"]
+__all__ = [
+    "DataPipe",
+    "alters_stream",
+    "callable_name",
+    "divides",
+    "inputs_of",
+    "is_node",
+    "node_name",
+    "walk",
+    "with_inputs",
+]
 
 DataPipe: TypeAlias = "TorchIterDataPipe[Any] | TorchMapDataPipe[Any]"
 

@@ -24,7 +24,7 @@ from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize
 from torchpipe.state import SnapshotPolicy
 from torchpipe.validate import check_count
 
-__all__ = ["EpochStart", "InProcessReadingService", "ReadingServiceInterface", "ShardedReadingService"]
+__all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServiceInterface", "ShardedReadingService"]
 
 
 @dataclass(frozen=True, kw_only=True)

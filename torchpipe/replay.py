@@ -22,7 +22,7 @@ from torchpipe.seeds import derive_seed
 if TYPE_CHECKING:
     from torchpipe.context import Context
 
-__all__ = ["BoundInput", "ReplayIterator"]
+__all__ = ["BOUND", "BoundInput", "ReplayIterator", "announce_replay"]
 
 BOUND = "_torchpipe_context"  # in the __dict__ of private copies: their __iter__ is the user's own
 

@@ -1,0 +1,202 @@
+"""The shape of the code: imports go one way, modules say what is public, files are short and open with their job."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe.
+LAYERS = (
+    ("errors", "functional", "functional_methods", "seeds", "worker_info", "copying"),
+    ("nodes", "state", "global_random"),
+    ("columns",),
+    ("iterator",),
+    ("replay",),
+    ("context",),
+    ("datapipe", "background", "failure", "feed", "validate"),
+    ("iter", "map", "graph"),
+    ("shard", "loader_state"),
+    ("merge", "device"),
+    ("reading_service",),
+    ("dataloader2",),
+    ("testing",),
+    ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it
+)
+# Packages whose modules are one node (or close family) each: they know neither each other nor the graph. What several
+# share stands in a module of the package that begins with an underscore.
+NODE_PACKAGES = ("torchpipe.iter", "torchpipe.map")
+# Only the named place may import these, and torch_xla only inside functions: it takes seconds and exists for one torch.
+KEPT_IN = {
+    "torch_xla": ("torchpipe.device.xla",),
+    "multiprocessing": ("torchpipe.testing", "reading_services"),
+    "subprocess": ("torchpipe.testing", "reading_services"),
+    "reading_services": ("reading_services", "torchpipe.testing"),
+}
+MAX_LINES = 400
+
+
+@dataclass(frozen=True)
+class Import:
+    """``importer`` imports ``target`` at run time; both are full module names."""
+
+    importer: str
+    target: str
+    line: int
+    in_function: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.target}"
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every source file of the two packages, by module name."""
+    paths = sorted(path for package in ("torchpipe", "reading_services") for path in (ROOT / package).rglob("*.py"))
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(modules()[module].read_text())
+
+
+def _imports_in(node: ast.AST, in_function: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            for other in child.orelse:
+                yield from _imports_in(other, in_function)
+        elif isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, in_function
+        else:
+            yield from _imports_in(child, in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def _targets(node: ast.Import | ast.ImportFrom, importer: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    source = node.module or ""
+    if node.level:
+        package = importer.split(".") if modules()[importer].name == "__init__.py" else importer.split(".")[:-1]
+        base = package[: len(package) - node.level + 1]
+        source = ".".join([*base, source] if source else base)
+    for alias in node.names:  # ``from package import module`` imports the module
+        inner = f"{source}.{alias.name}"
+        yield inner if inner in modules() else source
+
+
+@cache
+def all_imports() -> tuple[Import, ...]:
+    """Every import that is carried out at run time; those for type checkers alone do not count."""
+    return tuple(
+        Import(importer, target, node.lineno, in_function)
+        for importer in modules()
+        for node, in_function in _imports_in(tree_of(importer))
+        for target in _targets(node, importer)
+    )
+
+
+def layer_of(module: str) -> int:
+    part = module.removeprefix("torchpipe").removeprefix(".").partition(".")[0]
+    found = [index for index, names in enumerate(LAYERS) if part in names]
+    assert found, f"{module} is in no layer: put it in the table in {Path(__file__).name}, as low as its imports allow"
+    return found[0]
+
+
+def top_of(module: str) -> str:
+    """The module or package directly below torchpipe."""
+    return ".".join(module.split(".")[:2])
+
+
+def is_within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+def test_imports_go_one_way() -> None:
+    wrong = [
+        str(item)
+        for item in all_imports()
+        if is_within(item.importer, ("torchpipe",)) and is_within(item.target, ("torchpipe",))
+        if top_of(item.importer) != top_of(item.target) and layer_of(item.target) >= layer_of(item.importer)
+    ]
+    assert not wrong, "against the table of layers:\n  " + "\n  ".join(wrong)
+
+
+def test_nodes_know_neither_each_other_nor_the_graph() -> None:
+    wrong = []
+    for item in all_imports():
+        if item.importer in NODE_PACKAGES or not is_within(item.importer, NODE_PACKAGES):
+            continue
+        shared = top_of(item.importer) == top_of(item.target) and item.target.rpartition(".")[2].startswith("_")
+        if is_within(item.target, (*NODE_PACKAGES, "torchpipe.graph")) and not shared:
+            wrong.append(str(item))
+    assert not wrong, "\n  ".join(["nodes that import others:", *wrong])
+
+
+@pytest.mark.parametrize("package", KEPT_IN)
+def test_some_imports_are_kept_in_one_place(package: str) -> None:
+    wrong = [
+        str(item)
+        for item in all_imports()
+        if is_within(item.target, (package,)) and not is_within(item.importer, KEPT_IN[package])
+    ]
+    assert not wrong, f"only {KEPT_IN[package]} may import {package}:\n  " + "\n  ".join(wrong)
+
+
+def test_torch_xla_is_imported_only_when_needed() -> None:
+    wrong = [str(item) for item in all_imports() if is_within(item.target, ("torch_xla",)) and not item.in_function]
+    assert not wrong, "import torch_xla inside the function that needs it:\n  " + "\n  ".join(wrong)
+
+
+def test_there_are_no_import_cycles() -> None:
+    edges: dict[str, set[str]] = {module: set() for module in modules()}
+    for item in all_imports():
+        if item.target in edges and item.target != item.importer:
+            edges[item.importer].add(item.target)
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, "import cycle: " + " -> ".join([*path[path.index(module) :], module])
+        if module not in done:
+            for target in sorted(edges[module]):
+                visit(target, (*path, module))
+            done.add(module)
+
+    for module in edges:
+        visit(module, ())
+
+
+def _public_names(tree: ast.Module) -> set[str]:
+    """Classes and functions that a module defines without a leading underscore."""
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")}
+
+
+@pytest.mark.parametrize("module", modules())
+def test_a_module_says_what_is_public(module: str) -> None:
+    if not modules()[module].read_text().strip():
+        return  # an empty __init__.py
+    loaded = importlib.import_module(module)
+    listed = getattr(loaded, "__all__", None)
+    if module.rpartition(".")[2].startswith("_"):
+        return
+    assert listed is not None, f"{module} has no __all__"
+    assert not [name for name in listed if not hasattr(loaded, name)], f"{module}.__all__ has names that do not exist"
+    assert len(set(listed)) == len(listed), f"{module}.__all__ has a name twice"
+    missing = _public_names(tree_of(module)) - set(listed)
+    assert not missing, f"{module} defines {sorted(missing)}: list them in __all__ or begin them with an underscore"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_a_file_is_short_and_opens_with_its_job(module: str) -> None:
+    text = modules()[module].read_text()
+    assert len(text.splitlines()) <= MAX_LINES, f"{module} has over {MAX_LINES} lines: split it by responsibility"
+    assert not text.strip() or ast.get_docstring(tree_of(module)), f"{module} must open with a docstring: its job"
