@@ -1,9 +1,12 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, overload
 
-from torchpipe.datapipe import IterDataPipe
+import numpy as np
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+
+from torchpipe.datapipe import IterDataPipe, MapDataPipe
 
 __all__ = ["IterMethods", "MapMethods"]
 
@@ -13,8 +16,84 @@ R = TypeVar("R")
 class IterMethods(Generic[T_co]):
     """The functional forms of iterable nodes."""
 
+    def batch(
+        self, batch_size: int, drop_last: bool = False, wrapper_class: Callable[[list[Any]], Any] = ...
+    ) -> IterDataPipe[list[T_co]]:
+        """Gathers ``batch_size`` consecutive items into a list; a shorter last one is left out with ``drop_last``."""
+
+    @overload
+    def collate(self) -> IterDataPipe[Any]:
+        """Applies ``collate_fn``, or else ``conversion``, to every item, usually a list from ``batch``."""
+
+    @overload
+    def collate(self, conversion: Callable[[T_co], R]) -> IterDataPipe[R]:
+        """Applies ``collate_fn``, or else ``conversion``, to every item, usually a list from ``batch``."""
+
+    @overload
+    def collate(self, conversion: Callable[..., Any] = ..., *, collate_fn: Callable[[T_co], R]) -> IterDataPipe[R]:
+        """Applies ``collate_fn``, or else ``conversion``, to every item, usually a list from ``batch``."""
+
+    def concat(self, *datapipes: IterDataPipe[T_co]) -> IterDataPipe[T_co]:
+        """All items of the first input, then all of the second one, and so on."""
+
+    def cycle(self, count: int | None = None) -> IterDataPipe[T_co]:
+        """Reads its input ``count`` times in a row, or for ever if ``count`` is None."""
+
+    def enumerate(self, starting_index: int = 0) -> IterDataPipe[tuple[int, T_co]]:
+        """Pairs ``(number, item)``, numbered from ``starting_index``."""
+
+    @overload
+    def filter(self, filter_fn: Callable[[T_co], Any]) -> IterDataPipe[T_co]:
+        """Hands on the items for which ``filter_fn`` returns True, in order; open streams in the others are closed."""
+
+    @overload
+    def filter(self, filter_fn: Callable[..., Any], input_col: Any) -> IterDataPipe[T_co]:
+        """Hands on the items for which ``filter_fn`` returns True, in order; open streams in the others are closed."""
+
+    def header(self, limit: int | None = 10) -> IterDataPipe[T_co]:
+        """The first ``limit`` items (None: all of them); no more than these are pulled from the input."""
+
+    @overload
     def map(self, fn: Callable[[T_co], R]) -> IterDataPipe[R]:
-        """``map``: apply a function to every item."""
+        """Applies ``fn`` to every item."""
+
+    @overload
+    def map(self, fn: Callable[..., Any], input_col: Any, output_col: Any = None) -> IterDataPipe[Any]:
+        """Applies ``fn`` to every item."""
+
+    def prefetch(self, buffer_size: int = 10) -> IterDataPipe[T_co]:
+        """Pulls up to ``buffer_size`` items of ``source_datapipe`` ahead in one thread, and hands them on in order."""
+
+    def random_map(self, fn: Callable[[T_co, np.random.Generator], R]) -> IterDataPipe[R]:
+        """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item
+        alone.
+        """
+
+    def repeat(self, times: int) -> IterDataPipe[T_co]:
+        """Hands out every item ``times`` times in a row: the same object, not copies."""
+
+    def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> IterDataPipe[T_co]:
+        """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input."""
+
+    def shuffle(self, *, buffer_size: int = 10000, unbatch_level: int = 0) -> IterDataPipe[T_co]:
+        """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left."""
+
+    def unbatch(self, unbatch_level: int = 1) -> IterDataPipe[Any]:
+        """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole."""
+
+    def zip(self, *datapipes: IterDataPipe[Any]) -> IterDataPipe[tuple[Any, ...]]:
+        """Tuples of the first items of all inputs, then of the second ones ..., until the shortest input ends."""
 
 class MapMethods(Generic[T_co]):
     """The functional forms of map-style nodes."""
+
+    @overload
+    def map(self, fn: Callable[[T_co], R]) -> MapDataPipe[R]:
+        """Applies ``fn`` to every item that is read."""
+
+    @overload
+    def map(self) -> MapDataPipe[T_co]:
+        """Applies ``fn`` to every item that is read."""
+
+    def to_iter_datapipe(self, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
+        """Reads the keys ``indices`` of a map-style node in order, by default ``range(len(datapipe))``."""

@@ -1,0 +1,42 @@
+"""Iterable nodes. Importing this module makes their functional forms known (``dp.map(...)``)."""
+
+from torchpipe.datapipe import DataChunk, IterDataPipe, functional_datapipe
+from torchpipe.iter.batcher import Batcher
+from torchpipe.iter.collator import Collator
+from torchpipe.iter.concater import Concater
+from torchpipe.iter.cycler import Cycler
+from torchpipe.iter.enumerator import Enumerator
+from torchpipe.iter.filter import Filter
+from torchpipe.iter.header import Header
+from torchpipe.iter.map_to_iter import MapToIterConverter
+from torchpipe.iter.mapper import Mapper
+from torchpipe.iter.random_mapper import RandomMapper
+from torchpipe.iter.repeater import Repeater
+from torchpipe.iter.sharding_filter import SHARDING_PRIORITIES, ShardingFilter
+from torchpipe.iter.shuffler import Shuffler
+from torchpipe.iter.unbatcher import UnBatcher
+from torchpipe.iter.wrapper import IterableWrapper
+from torchpipe.iter.zipper import Zipper
+
+__all__ = [
+    "SHARDING_PRIORITIES",
+    "Batcher",
+    "Collator",
+    "Concater",
+    "Cycler",
+    "DataChunk",
+    "Enumerator",
+    "Filter",
+    "Header",
+    "IterDataPipe",
+    "IterableWrapper",
+    "MapToIterConverter",
+    "Mapper",
+    "RandomMapper",
+    "Repeater",
+    "ShardingFilter",
+    "Shuffler",
+    "UnBatcher",
+    "Zipper",
+    "functional_datapipe",
+]

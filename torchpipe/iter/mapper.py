@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
+from torchpipe.columns import apply_to_columns, single_output
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.iterator import NodeIterator
+from torchpipe.validate import check_columns, check_input
 
 __all__ = ["Mapper"]
 
@@ -17,9 +19,32 @@ R = TypeVar("R")
 
 @functional_datapipe("map")
 class Mapper(IterDataPipe[R]):
-    def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T], R]) -> None:
+    """Applies ``fn`` to every item.
+
+    With ``input_col`` (an index or key, or a list of them) ``fn`` is called with those parts of the item, and its
+    result goes into a copy of the item: into ``output_col`` (-1 appends), by default in place of the first of
+    ``input_col``, the others being removed.
+
+    State: that of ``fn`` if it has ``state_dict``/``load_state_dict``. Exceptions of ``fn`` pass unchanged.
+
+    Raises: TypeError if ``fn`` is no function; ValueError if it cannot take the columns, or for ``output_col`` alone.
+    """
+
+    @overload
+    def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T], R]) -> None: ...
+    @overload
+    def __init__(
+        self: Mapper[Any], datapipe: IterDataPipe[Any], fn: Callable[..., Any], input_col: Any, output_col: Any = None
+    ) -> None: ...
+    def __init__(
+        self, datapipe: IterDataPipe[Any], fn: Callable[..., Any], input_col: Any = None, output_col: Any = None
+    ) -> None:
+        check_input("map", datapipe)
+        check_columns("fn", fn, input_col)
         self.datapipe = datapipe
         self.fn = fn
+        self.input_col = input_col
+        self.output_col = single_output(input_col, output_col)
 
     def __len__(self) -> int:
         return len(self.datapipe)
@@ -31,7 +56,7 @@ class Mapper(IterDataPipe[R]):
 class _MapIterator(NodeIterator[R]):
     def __init__(self, node: Mapper[R], context: Context) -> None:
         super().__init__(node, context, node.datapipe)
-        self.fn = self.adopt(node.fn)
+        self.fn: Callable[[Any], R] = apply_to_columns(self.adopt(node.fn), node.input_col, node.output_col)
 
     def run(self) -> Iterator[R]:
         fn = self.fn

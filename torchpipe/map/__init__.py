@@ -1,0 +1,7 @@
+"""Map-style nodes, which are read by key."""
+
+from torchpipe.datapipe import MapDataPipe, functional_datapipe
+from torchpipe.map.mapper import Mapper
+from torchpipe.map.sequence_wrapper import SequenceWrapper
+
+__all__ = ["MapDataPipe", "Mapper", "SequenceWrapper", "functional_datapipe"]

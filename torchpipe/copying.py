@@ -1,0 +1,42 @@
+"""Copies of items: for nodes that keep what they hand out. Runs in every process. Imports nothing of torchpipe."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["copy_item"]
+
+_IMMUTABLE = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, range, type(...), pathlib.PosixPath, pathlib.PurePosixPath}
+)
+
+
+def copy_item(item: Any) -> Any:
+    """``item``, or a copy of it if it could be changed in place; what cannot be copied (an open file) itself.
+
+    Arrays and tensors are copied alone, where ``copy.deepcopy`` would copy all the memory that a view looks into.
+    """
+    kind = type(item)
+    if kind in _IMMUTABLE:
+        return item
+    if kind is torch.Tensor and not item.requires_grad:
+        return item.clone()
+    if kind is np.ndarray and not item.dtype.hasobject:
+        return item.copy()
+    if kind is tuple:
+        return tuple([copy_item(part) for part in item])
+    try:
+        if kind is dict:
+            return {key: copy_item(value) for key, value in item.items()}
+        if kind is list:
+            return [copy_item(part) for part in item]
+        return copy.deepcopy(item)
+    except RecursionError:  # a list that holds itself
+        return copy.deepcopy(item)
+    except Exception:  # objects refuse in many ways: TypeError, NotImplementedError, errors of their own
+        return item

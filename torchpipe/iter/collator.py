@@ -1,0 +1,68 @@
+"""``collate``: make a batch of tensors from a list of items. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, overload
+
+from torch.utils.data import default_collate
+
+from torchpipe.context import Context
+from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.iterator import NodeIterator
+from torchpipe.validate import check_columns, check_input
+
+__all__ = ["Collator"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@functional_datapipe("collate")
+class Collator(IterDataPipe[R]):
+    """Applies ``collate_fn``, or else ``conversion``, to every item, usually a list from ``batch``.
+
+    The default is :func:`torch.utils.data.default_collate`, which stacks numbers, arrays and tensors into tensors.
+
+    State: that of the function if it has any.
+
+    Raises: TypeError if the function cannot be called (the dict form of ``conversion`` was for torcharrow data frames,
+    which are no longer made); ValueError if it does not take one argument.
+    """
+
+    @overload
+    def __init__(self: Collator[Any], datapipe: IterDataPipe[Any]) -> None: ...
+    @overload
+    def __init__(self, datapipe: IterDataPipe[T], conversion: Callable[[T], R]) -> None: ...
+    @overload
+    def __init__(
+        self, datapipe: IterDataPipe[T], conversion: Callable[..., Any] = ..., *, collate_fn: Callable[[T], R]
+    ) -> None: ...
+    def __init__(
+        self,
+        datapipe: IterDataPipe[Any],
+        conversion: Callable[..., Any] = default_collate,
+        collate_fn: Callable[..., Any] | None = None,
+    ) -> None:
+        check_input("collate", datapipe)
+        fn = conversion if collate_fn is None else collate_fn
+        check_columns("conversion" if collate_fn is None else "collate_fn", fn, None)
+        self.datapipe = datapipe
+        self.fn: Callable[[Any], R] = fn
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+    def iterate(self, context: Context) -> NodeIterator[R]:
+        return _CollateIterator(self, context)
+
+
+class _CollateIterator(NodeIterator[R]):
+    def __init__(self, node: Collator[R], context: Context) -> None:
+        super().__init__(node, context, node.datapipe)
+        self.fn = self.adopt(node.fn)
+
+    def run(self) -> Iterator[R]:
+        fn = self.fn
+        for item in self.source.items():
+            yield fn(item)

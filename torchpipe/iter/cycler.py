@@ -1,0 +1,79 @@
+"""``cycle``: read the input again and again. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from torchpipe.context import Context
+from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.iterator import NodeIterator
+from torchpipe.validate import check_count, check_input
+
+__all__ = ["Cycler"]
+
+T = TypeVar("T")
+
+
+@functional_datapipe("cycle")
+class Cycler(IterDataPipe[T]):
+    """Reads its input ``count`` times in a row, or for ever if ``count`` is None.
+
+    Every round is a new pass over everything upstream: it shuffles and augments anew.
+
+    State: the number of the round.
+
+    Raises: ValueError if ``count`` is negative; RuntimeError, while iterating, if an endless cycle finds nothing in its
+    input (too few items for this shard, or a filter that keeps none).
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[T], count: int | None = None) -> None:
+        check_input("cycle", source_datapipe)
+        self.source_datapipe = source_datapipe
+        self.count = None if count is None else check_count("count", count, at_least=0)
+
+    def __len__(self) -> int:
+        if self.count is None:
+            raise TypeError("cycle() without a count never ends, so it has no length")
+        return self.count * len(self.source_datapipe)
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        return _CycleIterator(self, context)
+
+
+class _CycleIterator(NodeIterator[T]):
+    node: Cycler[T]
+
+    def __init__(self, node: Cycler[T], context: Context) -> None:
+        super().__init__(node, context)
+        self._enter(0)
+
+    def _enter(self, number: int) -> None:
+        """Begin a round: a new pass over the input, in a context of its own."""
+        for item in self.inputs:
+            item.close()
+        self.round = number
+        self.found = False  # has this round given an item?
+        self.inputs = (self.context.for_round(number).iterate(self.node.source_datapipe),)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"round": self.round, "found": self.found}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._enter(state["round"])
+        self.found = state["found"]
+
+    def run(self) -> Iterator[T]:
+        count = self.node.count
+        for number in itertools.count(self.round) if count is None else range(self.round, count):
+            if number != self.round:
+                self._enter(number)
+            for item in self.source.items():
+                self.found = True
+                yield item
+            if not self.found and count is None:
+                raise RuntimeError(
+                    f"cycle() read its input to the end in round {number} and found no item: it would turn for ever. "
+                    f"Does shard {self.context.shard} of {self.context.num_shards} get any?"
+                )

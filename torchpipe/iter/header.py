@@ -1,0 +1,64 @@
+"""``header``: the first items alone. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from torchpipe.context import Context
+from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.iterator import NodeIterator
+from torchpipe.validate import check_count, check_input
+
+__all__ = ["Header"]
+
+T = TypeVar("T")
+
+
+@functional_datapipe("header")
+class Header(IterDataPipe[T]):
+    """The first ``limit`` items (None: all of them); no more than these are pulled from the input.
+
+    State: the number of items handed out. The length is known only if that of the input is.
+
+    Raises: ValueError if ``limit`` is negative.
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[T], limit: int | None = 10) -> None:
+        check_input("header", source_datapipe)
+        self.source_datapipe = source_datapipe
+        self.limit = None if limit is None else check_count("limit", limit, at_least=0)
+
+    def __len__(self) -> int:
+        length = len(self.source_datapipe)
+        return length if self.limit is None else min(length, self.limit)
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        return _HeadIterator(self, context)
+
+
+class _HeadIterator(NodeIterator[T]):
+    node: Header[T]
+
+    def __init__(self, node: Header[T], context: Context) -> None:
+        super().__init__(node, context, node.source_datapipe)
+        self.count = 0
+
+    def get_state(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+    def run(self) -> Iterator[T]:
+        limit = self.node.limit
+        if limit is None:
+            yield from self.source.items()
+            return
+        if self.count >= limit:
+            return
+        for item in self.source.items():
+            self.count += 1
+            yield item
+            if self.count >= limit:
+                return

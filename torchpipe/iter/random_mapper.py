@@ -1,0 +1,66 @@
+"""``random_map``: apply a function that draws random numbers to every item. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from torchpipe.context import Context
+from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.iterator import NodeIterator
+from torchpipe.seeds import ItemStreams
+from torchpipe.validate import check_columns, check_input
+
+__all__ = ["RandomMapper"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@functional_datapipe("random_map")
+class RandomMapper(IterDataPipe[R]):
+    """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item alone.
+
+    What an item draws is a function of seed, epoch, shard, place in the graph and index, whatever happened before it:
+    the way to write augmentation that does not depend on workers, prefetching or resuming.
+
+    State: a key and the number of items; that of ``fn`` if it has any.
+
+    Raises: TypeError if ``fn`` is no function; ValueError if it does not take two arguments.
+    """
+
+    def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T, np.random.Generator], R]) -> None:
+        check_input("random_map", datapipe)
+        check_columns("fn", fn, ["item", "rng"])
+        self.datapipe: IterDataPipe[Any] = datapipe
+        self.fn: Callable[[Any, np.random.Generator], R] = fn
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+    def iterate(self, context: Context) -> NodeIterator[R]:
+        return _RandomMapIterator(self, context)
+
+
+class _RandomMapIterator(NodeIterator[R]):
+    def __init__(self, node: RandomMapper[R], context: Context) -> None:
+        super().__init__(node, context, node.datapipe)
+        self.fn = self.adopt(node.fn)
+        self.streams = ItemStreams(context.stream_key(node))
+        self.index = 0
+
+    def get_state(self) -> dict[str, Any]:
+        return {"key": list(self.streams.key), "index": self.index}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.streams = ItemStreams(tuple(state["key"]))
+        self.index = state["index"]
+
+    def run(self) -> Iterator[R]:
+        fn, generator = self.fn, self.streams.generator
+        for item in self.source.items():
+            index = self.index
+            self.index = index + 1
+            yield fn(item, generator(index))

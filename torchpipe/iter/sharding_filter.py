@@ -1,0 +1,103 @@
+"""``sharding_filter``: the point where a stream is divided. Runs in every shard, each with its own copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+
+from torchpipe.context import Context
+from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.iterator import NodeIterator
+from torchpipe.validate import check_count, check_input
+
+__all__ = ["SHARDING_PRIORITIES", "ShardingFilter"]
+
+T = TypeVar("T")
+
+
+@functional_datapipe("sharding_filter")
+class ShardingFilter(IterDataPipe[T]):
+    """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input.
+
+    Which shard of how many is told by the pass, so that the node needs no preparation. Everything before it runs in
+    every shard: put it early, where items are cheap (file names, indices), but after ``shuffle``.
+
+    State: the number of items seen. ``len()`` counts the items of all shards together, until ``apply_sharding``.
+    """
+
+    divides = True
+
+    def __init__(
+        self, source_datapipe: IterDataPipe[T], sharding_group_filter: SHARDING_PRIORITIES | None = None
+    ) -> None:
+        check_input("sharding_filter", source_datapipe)
+        self.source_datapipe = source_datapipe
+        self.sharding_group_filter = sharding_group_filter
+        self._groups: dict[int, tuple[int, int]] = {}
+
+    def apply_sharding(
+        self,
+        num_of_instances: int,
+        instance_id: int,
+        sharding_group: SHARDING_PRIORITIES = SHARDING_PRIORITIES.DEFAULT,
+    ) -> None:
+        """Say which part to keep, whatever a pass says. For torch's loaders, which call it; it changes the node.
+
+        Parts of several groups are nested, DISTRIBUTED around MULTIPROCESSING. Raises: ValueError unless
+        ``0 <= instance_id < num_of_instances``; RuntimeError if DEFAULT is mixed with other groups.
+        """
+        check_count("num_of_instances", num_of_instances, at_least=1)
+        if check_count("instance_id", instance_id, at_least=0) >= num_of_instances:
+            raise ValueError(f"instance_id must be below num_of_instances={num_of_instances}, got {instance_id}")
+        default = SHARDING_PRIORITIES.DEFAULT
+        if any((group == default) != (sharding_group == default) for group in self._groups):
+            raise RuntimeError(
+                f"sharding group {sharding_group!r} cannot join {sorted(self._groups)}: DEFAULT goes with no other"
+            )
+        self._groups[sharding_group] = (num_of_instances, instance_id)
+
+    def _applied(self) -> tuple[int, int] | None:
+        """(parts, which one) from ``apply_sharding``, or None if it was not called (for the wanted group)."""
+        wanted = self.sharding_group_filter
+        groups = [group for group in self._groups if wanted is None or group == wanted]
+        if not self._groups:
+            return None
+        parts, part = 1, 0
+        for group in sorted(groups, reverse=True):
+            count, index = self._groups[group]
+            part += parts * index
+            parts *= count
+        return parts, part
+
+    def __len__(self) -> int:
+        parts, part = self._applied() or (1, 0)
+        full, rest = divmod(len(self.source_datapipe), parts)
+        return full + (part < rest)
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        parts, part = self._applied() or (context.num_shards, context.shard)
+        return _ShardIterator(self, context, parts, part)
+
+
+class _ShardIterator(NodeIterator[T]):
+    def __init__(self, node: ShardingFilter[T], context: Context, parts: int, part: int) -> None:
+        super().__init__(node, context, node.source_datapipe)
+        self.parts = parts
+        self.part = part
+        self.seen = 0
+
+    def get_state(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+    def run(self) -> Iterator[T]:
+        parts, part = self.parts, self.part
+        for item in self.source.items():
+            index = self.seen
+            self.seen = index + 1
+            if index % parts == part:
+                yield item

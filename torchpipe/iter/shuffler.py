@@ -1,0 +1,108 @@
+"""``shuffle``: mix the order of items with a bounded buffer. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self, TypeVar
+
+from torchpipe.context import Context
+from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.errors import StateError
+from torchpipe.functional import lookup
+from torchpipe.iterator import NodeIterator
+from torchpipe.seeds import IndexStream, StreamKey, check_seed
+from torchpipe.validate import check_count, check_input
+
+__all__ = ["Shuffler"]
+
+T = TypeVar("T")
+
+
+@functional_datapipe("shuffle")
+class Shuffler(IterDataPipe[T]):
+    """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left.
+
+    The order is a function of seed, epoch and place in the graph. Before ``sharding_filter`` all shards shuffle alike,
+    which keeps their shares apart; after it, each has an order of its own. A buffer as large as the data gives every
+    order the same chance. ``unbatch_level`` takes lists apart first, as ``unbatch`` does.
+
+    State: up to ``buffer_size - 1`` items, a key and the number of draws.
+
+    Raises: ValueError if ``buffer_size`` is below 1.
+    """
+
+    _seed: int | None = None
+    _enabled = True
+
+    def __init__(self, datapipe: IterDataPipe[T], *, buffer_size: int = 10000, unbatch_level: int = 0) -> None:
+        check_input("shuffle", datapipe)
+        self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
+        if check_count("unbatch_level", unbatch_level, at_least=-1):
+            unbatch = lookup("iter", "unbatch", datapipe)
+            assert unbatch is not None
+            datapipe = unbatch(unbatch_level=unbatch_level)
+        self.datapipe = datapipe
+
+    def set_seed(self, seed: int) -> Self:
+        """Use ``seed`` instead of the pass's own, from the next pass on. For torch's loaders; it changes the node."""
+        self._seed = check_seed(seed)
+        return self
+
+    def set_shuffle(self, shuffle: bool = True) -> Self:
+        """Switch shuffling on or off, from the next pass on. For torch's loaders; it changes the node."""
+        self._enabled = shuffle
+        return self
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        key = context.stream_key(self)
+        return _ShuffleIterator(self, context, key if self._seed is None else (self._seed, *key[1:]))
+
+
+class _ShuffleIterator(NodeIterator[T]):
+    node: Shuffler[T]
+
+    def __init__(self, node: Shuffler[T], context: Context, key: StreamKey) -> None:
+        super().__init__(node, context, node.datapipe)
+        self.random = IndexStream(key)
+        self.buffer: list[T] = []
+
+    def get_state(self) -> dict[str, Any]:
+        if not self.node._enabled:
+            return {}
+        return {"random": self.random.state_dict(), "buffer": list(self.buffer)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        if ("buffer" in state) != self.node._enabled:
+            raise StateError(
+                f"the state was saved with shuffling {'on' if 'buffer' in state else 'off'}, which it is not now: "
+                "call set_shuffle() as it was called then"
+            )
+        if self.node._enabled:
+            self.random.load_state_dict(state["random"])
+            self.buffer = list(state["buffer"])
+
+    def run(self) -> Iterator[T]:
+        source = self.source.items()
+        if not self.node._enabled:
+            yield from source
+            return
+        buffer, index, size = self.buffer, self.random.index, self.node.buffer_size
+        for item in source:
+            buffer.append(item)
+            if len(buffer) >= size:
+                yield self._take(index(len(buffer)))
+        while buffer:
+            yield self._take(index(len(buffer)))
+
+    def _take(self, place: int) -> T:
+        buffer = self.buffer
+        item, buffer[place] = buffer[place], buffer[-1]  # the last one fills the gap: no shifting
+        buffer.pop()
+        return item
+
+    def close(self) -> None:
+        super().close()
+        self.buffer = []

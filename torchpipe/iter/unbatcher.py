@@ -1,0 +1,71 @@
+"""``unbatch``: take lists apart again. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torchpipe.context import Context
+from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.iterator import NodeIterator
+from torchpipe.validate import check_count, check_input
+
+__all__ = ["UnBatcher"]
+
+
+@functional_datapipe("unbatch")
+class UnBatcher(IterDataPipe[Any]):
+    """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole.
+
+    State: what is left of the list being taken apart.
+
+    Raises: ValueError if ``unbatch_level`` is below -1; IndexError, while iterating, if an item has fewer levels.
+    """
+
+    def __init__(self, datapipe: IterDataPipe[Any], unbatch_level: int = 1) -> None:
+        check_input("unbatch", datapipe)
+        self.datapipe = datapipe
+        self.unbatch_level = check_count("unbatch_level", unbatch_level, at_least=-1)
+
+    def iterate(self, context: Context) -> NodeIterator[Any]:
+        return _UnBatchIterator(self, context)
+
+
+class _UnBatchIterator(NodeIterator[Any]):
+    node: UnBatcher
+
+    def __init__(self, node: UnBatcher, context: Context) -> None:
+        super().__init__(node, context, node.datapipe)
+        self.parts: list[Any] = []
+        self.handed_out = 0  # how many of the parts
+
+    def get_state(self) -> dict[str, Any]:
+        return {"left": self.parts[self.handed_out :]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.parts = list(state["left"])
+
+    def run(self) -> Iterator[Any]:
+        yield from self._hand_out()
+        level = self.node.unbatch_level
+        for item in self.source.items():
+            self.parts = list(self._flat(item, level))
+            self.handed_out = 0
+            yield from self._hand_out()
+
+    def _hand_out(self) -> Iterator[Any]:
+        for part in self.parts:
+            self.handed_out += 1
+            yield part
+
+    def _flat(self, item: Any, level: int) -> Iterator[Any]:
+        if level == 0 or (level < 0 and not isinstance(item, list)):
+            yield item
+        elif isinstance(item, list):
+            for part in item:
+                yield from self._flat(part, level - 1 if level > 0 else level)
+        else:
+            raise IndexError(
+                f"unbatch(unbatch_level={self.node.unbatch_level}) goes deeper than the items: found a "
+                f"{type(item).__name__} where a list was expected. Use a smaller level, or -1 for all there are"
+            )

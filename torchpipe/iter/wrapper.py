@@ -1,0 +1,203 @@
+"""``IterableWrapper``: begin a pipeline with data or any iterable. Runs wherever its shard runs.
+
+There are four ways to go to a position, chosen by what is wrapped: sequences by index, iterables with state by their
+state, iterators that can be read once by replay if nobody has read them yet, and everything else by replay.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import copy
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, MappingView, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+
+from torchpipe.context import Context
+from torchpipe.copying import copy_item
+from torchpipe.datapipe import IterDataPipe
+from torchpipe.errors import ReplayWarning, StateError
+from torchpipe.iterator import NodeIterator, is_stateful
+
+__all__ = ["IterableWrapper"]
+
+T = TypeVar("T")
+
+_INDEXED = (Sequence, np.ndarray, torch.Tensor, array.array)
+_LISTED = (list, dict, collections.deque, MappingView)  # listed anew for each pass, which costs a pointer an item
+
+
+class IterableWrapper(IterDataPipe[T]):
+    """Yields the items of ``iterable``, which should be able to be iterated again and again.
+
+    With ``deepcopy`` every pass gets copies of the items, made as they are handed out, so that no function that changes
+    an item in place can change the data for later passes; adding to a list or taking from it does not disturb a
+    running pass. With ``deepcopy=False`` the items themselves are handed out. An iterable with
+    ``state_dict``/``load_state_dict`` is copied as a whole for each pass instead. What cannot be copied is used itself.
+
+    State: for sequences (anything indexed from 0: list, tuple, range, array, tensor, classes with ``__len__`` and
+    ``__getitem__`` but no ``__iter__``) one integer; for iterables that, or whose iterators, have a state, that state;
+    for others the position, reached by replay, which a :class:`~torchpipe.ReplayWarning` announces. An iterator or
+    generator serves a single pass.
+
+    Raises: TypeError for what is not iterable, and for sets, whose order differs between processes; RuntimeError, while
+    iterating, if an iterator that can be read once is read again.
+    """
+
+    def __init__(self, iterable: Iterable[T], deepcopy: bool = True) -> None:
+        if isinstance(iterable, set | frozenset):
+            raise TypeError(
+                "IterableWrapper cannot wrap a set: its order differs between processes, so shards would overlap and "
+                "no position could be found again. Pass sorted(...) or list(...) instead"
+            )
+        if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
+            raise TypeError(f"IterableWrapper needs an iterable, got {iterable!r} of type {type(iterable).__name__}")
+        self.iterable = iterable
+        self.deepcopy = deepcopy
+        self._once = _Once() if isinstance(iterable, Iterator) and not is_stateful(iterable) else None
+
+    def __len__(self) -> int:
+        return len(self.iterable)  # type: ignore[arg-type]
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        if isinstance(self.iterable, TorchIterDataPipe):
+            return context.iterate(self.iterable)
+        if is_stateful(self.iterable):
+            return _IterableIterator(self, context)
+        if _is_indexed(self.iterable):
+            return _SequenceIterator(self, context)
+        return _IterableIterator(self, context)
+
+
+class _Once:
+    """Belongs to an iterator that can be read once: notes whether a pass has begun to. The node never changes."""
+
+    taken = False
+
+
+def _is_indexed(value: Any) -> bool:
+    """Does indexing from 0 give the items that iterating gives? By type only: a DataFrame's index gives columns."""
+    if isinstance(value, _INDEXED + _LISTED):
+        return True
+    kind = type(value)
+    return not hasattr(kind, "__iter__") and hasattr(kind, "__len__") and not isinstance(value, Mapping)
+
+
+def _private(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:  # objects refuse in many ways
+        warnings.warn(
+            f"IterableWrapper cannot copy its {type(value).__name__} ({type(error).__name__}: {error}): all passes "
+            "share it, and two at a time disturb each other",
+            stacklevel=2,
+        )
+        return value
+
+
+class _SequenceIterator(NodeIterator[T]):
+    node: IterableWrapper[T]
+
+    def __init__(self, node: IterableWrapper[T], context: Context) -> None:
+        super().__init__(node, context)
+        self.position = 0
+
+    def get_state(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.position = state["position"]
+        if self.position > len(self.node):
+            raise StateError(
+                f"the state stands behind item {self.position}, but the sequence given to IterableWrapper has only "
+                f"{len(self.node)}: is it the same data?"
+            )
+
+    def run(self) -> Iterator[T]:
+        items: Any = self.node.iterable
+        if isinstance(items, _LISTED) and (self.node.deepcopy or not isinstance(items, list)):
+            items = tuple(items)  # type: ignore[arg-type]  # a pass is not disturbed by what is added to a list or taken from it
+        deep = self.node.deepcopy
+        for index in range(self.position, len(items)):
+            item = items[index]
+            self.position = index + 1
+            yield copy_item(item) if deep else item
+
+
+class _IterableIterator(NodeIterator[T]):
+    """Goes to a position by the state of the iterator, else by that of the iterable, else by replay."""
+
+    node: IterableWrapper[T]
+
+    def __init__(self, node: IterableWrapper[T], context: Context) -> None:
+        super().__init__(node, context)
+        self.position = 0
+        self._stateful = is_stateful(node.iterable)
+        self._iterable: Any = _private(node.iterable) if self._stateful and node.deepcopy else node.iterable
+        self._iterator: Any = None
+        self._loaded: dict[str, Any] = {"position": 0}
+
+    def _open(self) -> Any:
+        once = self.node._once
+        if once is not None:
+            if once.taken:
+                raise RuntimeError(f"{self._read_once()}, and was read already")
+            once.taken = True
+        return iter(self._iterable)
+
+    def _read_once(self) -> str:
+        return (
+            f"IterableWrapper was given {self._iterable!r}, which can be read once (give it a list, or an object whose "
+            "__iter__ starts anew)"
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        if self._stream is None:
+            return copy.deepcopy(self._loaded)
+        if self.node._once is None and is_stateful(self._iterator):
+            return {"position": self.position, "iterator": copy.deepcopy(self._iterator.state_dict())}
+        if self._stateful:
+            return {"position": self.position, "iterable": copy.deepcopy(self._iterable.state_dict())}
+        return {"position": self.position}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.position = state["position"]
+        self._loaded = copy.deepcopy(state)
+        if "iterator" in state:
+            self._iterator = self._open()
+            self._iterator.load_state_dict(copy.deepcopy(state["iterator"]))
+        elif "iterable" in state:
+            self._iterable.load_state_dict(copy.deepcopy(state["iterable"]))
+        elif self.position:
+            if self.node._once is not None and self.node._once.taken:
+                raise StateError(f"{self._read_once()}, and was read already: item {self.position} cannot be reached")
+            warnings.warn(
+                f"IterableWrapper holds a {type(self._iterable).__name__} without state: replaying its first "
+                f"{self.position} items to resume. Wrap a sequence, or give the iterable state_dict() and "
+                "load_state_dict(), to resume at once",
+                ReplayWarning,
+                stacklevel=2,
+            )
+
+    def run(self) -> Iterator[T]:
+        replay = 0 if self._loaded.keys() & {"iterator", "iterable"} else self.position
+        if self._iterator is None:
+            self._iterator = self._open()
+        for done in range(replay):
+            if next(self._iterator, self) is self:
+                raise StateError(f"the iterable in IterableWrapper ended after {done} of {replay} items to replay")
+        deep = self.node.deepcopy and not self._stateful and self.node._once is None
+        for item in self._iterator:
+            self.position += 1
+            yield copy_item(item) if deep else item
+
+    def close(self) -> None:
+        super().close()
+        close = getattr(self._iterator, "close", None)
+        if close is not None and self.node._once is None:
+            close()
+        self._iterator = None

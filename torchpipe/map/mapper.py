@@ -1,0 +1,49 @@
+"""``map`` of map-style nodes: apply a function to an item when it is read. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+
+from torchpipe.datapipe import MapDataPipe, functional_datapipe
+from torchpipe.validate import check_columns
+
+__all__ = ["Mapper"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def _unchanged(item: Any) -> Any:
+    return item
+
+
+@functional_datapipe("map")
+class Mapper(MapDataPipe[R]):
+    """Applies ``fn`` to every item that is read.
+
+    Raises: TypeError if ``datapipe`` is not map-style or ``fn`` is no function; ValueError if ``fn`` does not take one
+    argument.
+    """
+
+    @overload
+    def __init__(self, datapipe: MapDataPipe[T], fn: Callable[[T], R]) -> None: ...
+    @overload
+    def __init__(self: Mapper[T], datapipe: MapDataPipe[T]) -> None: ...
+    def __init__(self, datapipe: MapDataPipe[Any], fn: Callable[[Any], Any] = _unchanged) -> None:
+        if not isinstance(datapipe, TorchMapDataPipe):
+            raise TypeError(
+                f"map (map-style) needs a MapDataPipe, got {datapipe!r} of type {type(datapipe).__name__}: "
+                "wrap a sequence in SequenceWrapper(...)"
+            )
+        check_columns("fn", fn, None)
+        self.datapipe = datapipe
+        self.fn: Callable[[Any], R] = fn
+
+    def __getitem__(self, index: Any) -> R:
+        return self.fn(self.datapipe[index])
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
