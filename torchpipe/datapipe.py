@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from abc import ABC
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
@@ -27,7 +27,10 @@ __all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "i
 
 T_co = TypeVar("T_co", covariant=True)
 
-_TorchMeta: Any = type(TorchIterDataPipe)
+if TYPE_CHECKING:  # with a metaclass that they do not know, checkers take every node for Any
+    from torch.utils.data.datapipes._typing import _IterDataPipeMeta as _TorchMeta
+else:
+    _TorchMeta = type(TorchIterDataPipe)
 
 
 def _contextual(user_iter: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
@@ -42,13 +45,13 @@ def _contextual(user_iter: Callable[[Any], Iterator[Any]]) -> Callable[[Any], It
     return __iter__
 
 
-class _NodeMeta(_TorchMeta):  # type: ignore[misc]
+class _NodeMeta(_TorchMeta):
     """Makes classes as torch's metaclass does, but without its iterator and reset hooks."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
         if "__iter__" in namespace and bases and "_is_base" not in namespace:
             namespace["__iter__"] = _contextual(namespace["__iter__"])
-        return super(_TorchMeta, mcs).__new__(mcs, name, bases, namespace, **options)
+        return super(_TorchMeta, mcs).__new__(mcs, name, bases, namespace, **options)  # type: ignore[no-untyped-call]
 
 
 # The methods come first: torch's own stub types the same names for its nodes.
@@ -70,7 +73,7 @@ class IterDataPipe(IterMethods[T_co], TorchIterDataPipe[T_co], metaclass=_NodeMe
             f"{type(self).__name__} must define iterate(self, context), returning a NodeIterator, or __iter__(self)"
         )
 
-    def __iter__(self) -> NodeIterator[T_co]:
+    def __iter__(self) -> Iterator[T_co]:
         bound = self.__dict__.get(BOUND)
         if bound is not None:  # super().__iter__() inside a user's __iter__
             return self.iterate(bound)
@@ -84,7 +87,7 @@ class IterDataPipe(IterMethods[T_co], TorchIterDataPipe[T_co], metaclass=_NodeMe
         return str(type(self).__name__)
 
 
-class MapDataPipe(MapMethods[T_co], TorchMapDataPipe[T_co], ABC):
+class MapDataPipe(MapMethods[T_co], TorchMapDataPipe[T_co], ABC):  # type: ignore[misc]
     """A step of a pipeline that is read by key: define ``__getitem__`` and ``__len__``."""
 
     def __getattr__(self, name: str) -> Any:

@@ -199,7 +199,7 @@ class InProcessReadingService(ShardedReadingService):
     def _main_root(self, root: DataPipe) -> DataPipe:
         if not self._prefetch_cnt:
             return root
-        return Prefetcher(root, self._prefetch_cnt)
+        return Prefetcher(root, self._prefetch_cnt)  # type: ignore[arg-type]
 
     def _threads_in_main(self) -> bool:
         return self._prefetch_cnt > 0

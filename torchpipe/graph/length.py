@@ -26,8 +26,8 @@ class _Sized(TorchIterDataPipe[Any]):
 def total_length(root: DataPipe, num_shards: int) -> int:
     """The number of items that ``num_shards`` shards deliver together. Raises: TypeError where it is not known."""
     split = plan(root)
-    total = sum(len(_for_shard(split.cut, num_shards, shard)) for shard in range(num_shards))  # type: ignore[arg-type]
-    return len(replace_node(root, split.cut, _Sized(total)))  # type: ignore[arg-type]
+    total = sum(len(_for_shard(split.cut, num_shards, shard)) for shard in range(num_shards))
+    return len(replace_node(root, split.cut, _Sized(total)))  # type: ignore[abstract]
 
 
 def _for_shard(root: DataPipe, num_shards: int, shard: int) -> DataPipe:
