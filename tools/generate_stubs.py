@@ -414,9 +414,9 @@ def _registered(cls: ast.ClassDef, mark: ast.Call, module: Module, builder: Buil
     return Node(form, on or KINDS[head_of(base)], module, cls)
 
 
-def generate() -> str:
-    """The stub's text, formatted."""
-    modules = read_modules()
+def generate(modules: dict[str, Module] | None = None) -> str:
+    """The stub's text, formatted; by default of the whole package."""
+    modules = read_modules() if modules is None else modules
     nodes = find_nodes(modules, Builder(modules))
     builder = Builder(modules, frozenset(node.form for node in nodes))
     builder.imports |= {name: ("typing", name) for name in ("Generic", "TypeVar")}
