@@ -1,0 +1,295 @@
+"""Run ahead of the consumer in one thread, with a cursor: the engine of ``prefetch`` and of the device stage.
+
+Runs in any process that iterates a graph. Imports ``feed`` and what a node iterator needs.
+
+Who owns what
+    feed thread   pulls the source, moves items, takes snapshots; once it runs, nobody else touches the source
+    Feed          what both sides share. The thread holds this and nothing else, so an abandoned pass can be collected
+    RunAhead      the consumer's side: owns the thread and the cursor; its ``weakref.finalize`` stops the thread
+    the source    is closed once, after its last pull: by the thread if it ends after stop(), else by close()
+
+How each wait ends
+    the thread waits for room        an item is taken; stop()
+    the thread is in user code       it returns; close() calls ``source.interrupt()`` for inputs that wait elsewhere
+    the consumer waits for an item   an item, the end or an error arrives; stop(); the thread is found dead within 1 s
+    close() waits for the thread     it ends; after 5 s a warning names it, and it closes the source when it returns
+
+At most ``depth`` items are between the source and the consumer at any time, the one in the thread's hands included.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torchpipe.context import Context
+from torchpipe.errors import IteratorInvalidated, StateError, WorkerDiedError
+from torchpipe.feed import Feed, Mover, Snapshots, move
+from torchpipe.iterator import NodeIterator
+from torchpipe.nodes import DataPipe, node_name
+from torchpipe.state import Cursor, SnapshotPolicy, encode
+
+__all__ = ["FeedStats", "RunAhead", "RunAheadIterator"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+_JOIN_S = 5.0
+_LIVENESS_S = 1.0
+
+_log = logging.getLogger("torchpipe")
+
+
+@dataclass(frozen=True, slots=True)
+class FeedStats:
+    """Counters of one pass: who waited for whom, in seconds; ``ready`` items wait for the consumer just now."""
+
+    items: int
+    ready: int
+    consumer_wait_s: float
+    feeder_wait_s: float
+
+
+_running: weakref.WeakSet[Feed] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    """At exit, end the threads while they can still end: one that is cut off inside native code aborts the process."""
+    deadline = time.monotonic() + _JOIN_S
+    feeds = [feed for feed in list(_running) if not feed.forked]
+    for feed in feeds:
+        feed.stop()
+    for feed in feeds:
+        feed.join(max(0.0, deadline - time.monotonic()))
+
+
+class RunAhead:
+    """Pulls ``source`` in a thread of its own, moves each item with ``mover`` and hands the items out in order.
+
+    Keeps at most ``depth`` items ahead. An exception of the source or the mover is raised at its place in the stream,
+    after the items before it. ``cursor`` describes what was handed out and nothing else; reading it asks nobody. With
+    ``depth`` 0 there is no thread: the same, item by item, in the consumer's. The consumer's side is not thread-safe,
+    except for :meth:`interrupt`.
+    """
+
+    def __init__(
+        self,
+        source: NodeIterator[Any],
+        *,
+        depth: int,
+        policy: SnapshotPolicy,
+        mover: Mover | None = None,
+        name: str = "RunAhead",
+    ) -> None:
+        self._snapshot: bytes | None = None
+        self._skip = 0
+        self._source = source
+        self._mover = mover
+        self._snapshots = Snapshots(source, policy, name)
+        self._feed = Feed(source, depth, mover, self._snapshots, name)
+        self._inline = depth == 0
+        self._closing = False
+        self._items = 0
+        self._wait_s = 0.0
+
+    def items(self) -> Iterator[Any]:
+        """The stream; call it once. The thread starts at the first ``next``."""
+        if self._mover is not None:
+            self._mover.prepare()
+        if self._inline:
+            for item in self._source.items():
+                yield self._move_here(item)
+            return
+        self._start()
+        while self._wait_for_item():
+            yield self._take()
+
+    @property
+    def cursor(self) -> Cursor:
+        """The position after the items handed out."""
+        return Cursor(self._snapshot, self._skip)
+
+    @cursor.setter
+    def cursor(self, value: Cursor) -> None:
+        self._snapshot, self._skip = value.snapshot, value.skip
+
+    def stats(self) -> FeedStats:
+        feed = self._feed
+        return FeedStats(
+            items=self._items, ready=len(feed.ready), consumer_wait_s=self._wait_s, feeder_wait_s=feed.wait_s
+        )
+
+    def _start(self) -> None:
+        feed = self._feed
+        weakref.finalize(self, feed.stop).atexit = False
+        _running.add(feed)
+        # Last registered, first called: before the device libraries that were imported meanwhile take themselves down.
+        atexit.unregister(_stop_all)
+        atexit.register(_stop_all)
+        feed.start()
+
+    def _move_here(self, item: Any) -> Any:
+        if self._mover is not None:
+            item = move(self._mover.transfer, item, self._items, self._feed.name)
+            item = move(self._mover.receive, item, self._items, self._feed.name)
+        self._count(self._snapshots.after_item())
+        return item
+
+    def _take(self) -> Any:
+        feed = self._feed
+        try:
+            item, snapshot = feed.ready.popleft()
+        except IndexError:
+            raise self._interrupted() from None
+        if feed.feeder_waits:
+            self._wake_feeder()
+        if self._mover is not None:
+            item = move(self._mover.receive, item, self._items, feed.name)
+        self._count(snapshot)
+        return item
+
+    def _wake_feeder(self) -> None:
+        self._check_fork()
+        with self._feed.changed:
+            self._feed.changed.notify_all()
+
+    def _count(self, snapshot: bytes | None) -> None:
+        if snapshot is None:
+            self._skip += 1
+        else:
+            self._snapshot, self._skip = snapshot, 0
+        self._items += 1
+
+    def _wait_for_item(self) -> bool:
+        """Wait until an item is ready: True; False at the end of the stream. Raises the stream's error at its place."""
+        feed = self._feed
+        if feed.ready and not feed.stopping:
+            return True
+        self._check_fork()
+        began = time.perf_counter()
+        with feed.changed:
+            feed.consumer_waits = True
+            try:
+                while not (feed.ready or feed.ended or feed.stopping):
+                    if not feed.changed.wait(_LIVENESS_S):
+                        self._check_alive()
+            finally:
+                feed.consumer_waits = False
+        self._wait_s += time.perf_counter() - began
+        if feed.stopping:
+            if self._closing:
+                return False
+            raise self._interrupted()
+        if feed.ready:
+            return True
+        if feed.error is None:
+            return False
+        try:
+            raise feed.error
+        finally:
+            feed.error = None  # its traceback leads to this frame
+
+    def _check_fork(self) -> None:
+        """Called before the lock is taken, which a forked copy may have inherited locked."""
+        if self._feed.forked:
+            raise WorkerDiedError(
+                f"{self._feed.name} runs ahead in a thread of the parent process, which process {os.getpid()} does not "
+                "have since the fork: make a new iterator in it"
+            )
+
+    def _check_alive(self) -> None:
+        feed = self._feed
+        if feed.thread is None or not (feed.thread.is_alive() or feed.ended):
+            raise WorkerDiedError(
+                f"the thread of {feed.name} is gone without having said why, after {self._items} items. A saved state "
+                "is still good: restore from it"
+            )
+
+    def _interrupted(self) -> IteratorInvalidated:
+        return IteratorInvalidated(f"{self._feed.name} was stopped from another thread while its next item was awaited")
+
+    def interrupt(self) -> None:
+        """End the stream with IteratorInvalidated, also in a ``next`` that waits in another thread. Thread-safe."""
+        self._feed.stop()
+        self._source.interrupt()
+
+    def close(self) -> None:
+        """End the thread, then close the source and the mover. Idempotent. Waits at most 5 s.
+
+        A thread that is still inside user code then is named in a warning; it closes the source when it comes back.
+        """
+        self._closing = True
+        feed = self._feed
+        if feed.forked:
+            return  # a forked copy: the pass belongs to the parent
+        feed.stop()
+        if feed.thread is not None and not feed.ended:
+            self._source.interrupt()
+        if not feed.join(_JOIN_S):
+            _log.warning(
+                "thread %r still runs the input of %s, %g s after it was asked to stop: is it waiting for something? "
+                "It will close the input when it returns",
+                feed.thread.name if feed.thread else "",
+                feed.name,
+                _JOIN_S,
+            )
+            return
+        feed.close()
+        error, feed.close_error = feed.close_error, None
+        if error is not None:
+            raise error
+
+
+class RunAheadIterator(NodeIterator[T_co]):
+    """The pass of a node that hands its input's items on unchanged, earlier or elsewhere: the base of such nodes.
+
+    Runs ahead by ``depth`` items in a thread; in the consumer's thread if ``context.threads`` is False or ``depth`` is
+    0. State: either the input's own state or a cursor over it. Both load here and into the input itself, so a state
+    saved with this stage loads without it, and the other way round.
+    """
+
+    def __init__(
+        self, node: DataPipe, context: Context, source: DataPipe, *, depth: int, mover: Mover | None = None
+    ) -> None:
+        super().__init__(node, context, source)
+        self._ahead = RunAhead(
+            self.source,
+            depth=depth if context.threads else 0,
+            policy=context.policy(),
+            mover=mover,
+            name=node_name(node),
+        )
+        self._transparent = mover is None and (depth == 0 or not context.threads)
+
+    def run(self) -> Iterator[T_co]:
+        # Not a generator of this object's own: it would keep an abandoned pass alive until the collector runs.
+        return self.source.items() if self._transparent else self._ahead.items()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.source.state_dict() if self._transparent else self._ahead.cursor.to_state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._stream is not None or self._closed:
+            raise StateError(
+                f"{type(self).__name__} has already started: load a state into a new iterator, before its first item"
+            )
+        self.source.load_state_dict(state)  # takes both forms; of a cursor, it drops the items that were handed out
+        if not self._transparent:
+            self._ahead.cursor = Cursor.from_state(state) or Cursor(encode(state))
+
+    def stats(self) -> FeedStats:
+        """How the two sides kept pace so far."""
+        return self._ahead.stats()
+
+    def interrupt(self) -> None:
+        self._ahead.interrupt()
+
+    def close(self) -> None:
+        self._closed = True
+        self._stream = iter(())
+        self._ahead.close()

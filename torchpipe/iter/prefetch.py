@@ -1,0 +1,42 @@
+"""``prefetch``: a thread runs ahead of the consumer. Runs wherever its shard runs; the thread is in ``background``."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from torchpipe.background import RunAheadIterator
+from torchpipe.context import Context
+from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.iterator import NodeIterator
+from torchpipe.validate import check_count
+
+__all__ = ["Prefetcher"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@functional_datapipe("prefetch")
+class Prefetcher(IterDataPipe[T_co]):
+    """Pulls up to ``buffer_size`` items of ``source_datapipe`` ahead in one thread, and hands them on in order.
+
+    Helps where the input waits for files or the network, or computes without holding Python's interpreter lock. The
+    items and their order stay as they are. The thread starts with the first item and ends with the pass: at
+    ``close()``, or when the iterator is dropped. An exception of the input is raised at its place in the stream.
+
+    State: describes the items handed out; those in the buffer are pulled again after a restore. A state saved with
+    this node loads into the same graph without it, and the other way round.
+
+    Raises: TypeError or ValueError if ``buffer_size`` is no integer of at least 1.
+    """
+
+    alters_stream = False
+
+    def __init__(self, source_datapipe: IterDataPipe[T_co], buffer_size: int = 10) -> None:
+        self.source_datapipe = source_datapipe
+        self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)
+
+    def iterate(self, context: Context) -> NodeIterator[T_co]:
+        return RunAheadIterator(self, context, self.source_datapipe, depth=self.buffer_size)
