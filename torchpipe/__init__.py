@@ -1,0 +1,43 @@
+"""torchpipe: declarative data pipelines for PyTorch and XLA that survive crashes and resume exactly.
+
+Describe a pipeline as a graph of nodes (``torchpipe.iter``, ``torchpipe.map``), hand it to :class:`DataLoader2` with a
+reading service that decides where it runs (``reading_services``), and iterate.
+"""
+
+from __future__ import annotations
+
+from torchpipe import errors, graph, iter, map, state
+from torchpipe.adapters import Shuffle
+from torchpipe.context import Context
+from torchpipe.dataloader2 import DataLoader2, DataLoader2Iterator
+from torchpipe.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
+from torchpipe.iterator import NodeIterator
+from torchpipe.reading_service import InProcessReadingService, ReadingServiceInterface
+from torchpipe.seeds import SeedGenerator
+from torchpipe.state import SnapshotPolicy
+from torchpipe.worker_info import WorkerInfo
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Context",
+    "DataChunk",
+    "DataLoader2",
+    "DataLoader2Iterator",
+    "InProcessReadingService",
+    "IterDataPipe",
+    "MapDataPipe",
+    "NodeIterator",
+    "ReadingServiceInterface",
+    "SeedGenerator",
+    "Shuffle",
+    "SnapshotPolicy",
+    "WorkerInfo",
+    "errors",
+    "functional_datapipe",
+    "graph",
+    "iter",
+    "iterate",
+    "map",
+    "state",
+]

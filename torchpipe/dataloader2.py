@@ -60,7 +60,6 @@ class DataLoader2(Generic[T_co]):
         self._next_epoch = 0
         self._adopted_num_shards: int | None = None
         self._loaded: LoaderState | None = None  # where the next iter() is to go on
-        self._allow_pickle = False
         self._live: DataLoader2Iterator[T_co] | None = None
         self._parked: LoaderState | None = None  # the position of an iterator that has been closed in mid-epoch
 
@@ -153,7 +152,6 @@ class DataLoader2(Generic[T_co]):
         self._retire()
         self._parked = None
         self._loaded = state
-        self._allow_pickle = allow_pickle
         self._seed = state.seed
         self._next_epoch = state.epoch
         self._adopted_num_shards = state.num_shards
@@ -193,7 +191,6 @@ class DataLoader2(Generic[T_co]):
                 epoch=epoch,
                 num_shards=self.num_shards,
                 state=None if state is None else state.position,
-                allow_pickle=self._allow_pickle,
             )
         )
 
@@ -224,7 +221,7 @@ class DataLoader2Iterator(Iterator[T_co]):
     def __next__(self) -> T_co:
         if self._loader._live is not self:
             raise IteratorInvalidated(
-                "this iterator was replaced by a newer iter(), by load_state_dict() or by shutdown(): use iter(loader) again"
+                "this iterator was replaced by a newer iter(), load_state_dict() or shutdown(): call iter(loader) again"
             )
         if self._over:
             raise StopIteration

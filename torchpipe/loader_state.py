@@ -97,14 +97,15 @@ def _graph_difference(saved_digest: Any, saved: str, ours: str) -> str:
 
 def _check_snapshots(value: Any, allow_pickle: bool) -> None:
     """Open every snapshot inside the state now, so that damage or unsafe items are found before anything starts."""
-    cursor = Cursor.from_state(value)
-    if cursor is not None:
-        if cursor.snapshot is not None:
+    if isinstance(value, dict):
+        try:
+            cursor = Cursor.from_state(value)
+        except (TypeError, ValueError):
+            raise StateError("the state is damaged: it holds a malformed cursor. Use an older checkpoint") from None
+        if cursor is not None and cursor.snapshot is not None:
             _check_snapshots(decode(cursor.snapshot, allow_pickle=allow_pickle), allow_pickle)
-    elif isinstance(value, dict):
         for item in value.values():
             _check_snapshots(item, allow_pickle)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for item in value:
-            if isinstance(item, dict):
-                _check_snapshots(item, allow_pickle)
+            _check_snapshots(item, allow_pickle)

@@ -35,7 +35,6 @@ class EpochStart:
     epoch: int
     num_shards: int
     state: dict[str, Any] | None = None
-    allow_pickle: bool = False
 
 
 class ReadingServiceInterface(ABC):
@@ -89,6 +88,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._init_fn = init_fn
         self._reset_fn = reset_fn
         self._plan: Plan | None = None
+        self._graphs: dict[tuple[int, int], DataPipe] = {}  # (num_shards, shard) -> what init_fn made of the graph
 
     @property
     def plan(self) -> Plan:
@@ -126,7 +126,7 @@ class ShardedReadingService(ReadingServiceInterface):
             epoch=start.epoch,
             section=1,
             threads=self._threads_in_main(),
-            allow_pickle=start.allow_pickle,
+            allow_pickle=True,  # the loader has checked the state
             policy=self._policy,
             leaves={id(plan.cut): merge},
         )
@@ -156,14 +156,33 @@ class ShardedReadingService(ReadingServiceInterface):
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
         """Begin to produce the given shards."""
 
+    def _start_local_shards(
+        self, start: EpochStart, positions: list[ShardPosition], *, manage_random: bool = True
+    ) -> ShardProvider:
+        """Produce the shards in this process."""
+        return LocalShards(
+            self._graph_for,
+            start,
+            positions,
+            reset_fn=self._reset_fn,
+            policy=self._policy,
+            manage_random=manage_random,
+        )
+
+    def _graph_for(self, spec: ShardSpec) -> DataPipe:
+        key = (spec.num_shards, spec.shard)
+        if key not in self._graphs:
+            self._graphs[key] = initialize_graph(self.plan.cut, self._init_fn, spec)
+        return self._graphs[key]
+
 
 class InProcessReadingService(ShardedReadingService):
     """Runs everything in the user's process: the oracle that all other services are tested against, and for debugging.
 
     ``num_shards`` gives the stream that this number of shards gives anywhere (default 1). ``init_fn(datapipe,
-    worker_info)`` runs once for each shard, ``reset_fn(datapipe, worker_info, seed_generator)`` for each shard and epoch;
-    both return the datapipe, changed or not. Nothing runs ahead, and functions draw from global random states of their shard's own: the
-    user's global states are not touched.
+    worker_info)`` runs once for each shard, ``reset_fn(datapipe, worker_info, seed_generator)`` for each shard and
+    epoch; both return the datapipe, changed or not. Nothing runs ahead, and functions draw from global random states of
+    their shard's own: the user's global states are not touched.
 
     With ``prefetch_cnt`` > 0 a thread runs that many items ahead. A thread cannot have global random states of its
     own, so functions then draw from the process's: draw from ``random_map``'s generator to stay reproducible.
@@ -184,7 +203,6 @@ class InProcessReadingService(ShardedReadingService):
         check_count("prefetch_cnt", prefetch_cnt, at_least=0)
         self._prefetch_cnt = prefetch_cnt
         self._make_policy = policy
-        self._graphs: dict[tuple[int, int], DataPipe] = {}  # (num_shards, shard) -> what init_fn made of the graph
 
     @property
     def default_num_shards(self) -> int:
@@ -208,20 +226,7 @@ class InProcessReadingService(ShardedReadingService):
         return self._make_policy()
 
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
-        return LocalShards(
-            self._graph_for,
-            start,
-            positions,
-            reset_fn=self._reset_fn,
-            policy=self._policy,
-            manage_random=self._prefetch_cnt == 0,
-        )
-
-    def _graph_for(self, spec: ShardSpec) -> DataPipe:
-        key = (spec.num_shards, spec.shard)
-        if key not in self._graphs:
-            self._graphs[key] = initialize_graph(self.plan.cut, self._init_fn, spec)
-        return self._graphs[key]
+        return self._start_local_shards(start, positions, manage_random=self._prefetch_cnt == 0)
 
 
 class LocalShards(ShardProvider):
@@ -247,7 +252,6 @@ class LocalShards(ShardProvider):
                     reset_fn=reset_fn,
                     policy=policy,
                     manage_random=manage_random,
-                    allow_pickle=start.allow_pickle,
                 )
                 self._shards[position.shard] = shard
                 with shard.installed():

@@ -69,14 +69,12 @@ class Shard:
         reset_fn: ResetFn | None = None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         manage_random: bool = True,
-        allow_pickle: bool = False,
         trace: Trace | None = None,
     ) -> None:
         self.spec = spec
         self.produced = 0
         self._graph = graph
         self._reset_fn = reset_fn
-        self._allow_pickle = allow_pickle
         self._trace = trace
         self._make_policy = policy
         self._policy = policy()
@@ -103,13 +101,13 @@ class Shard:
             shard=spec.shard,
             num_shards=spec.num_shards,
             threads=False,  # threads would make the order of global random draws depend on timing
-            allow_pickle=self._allow_pickle,
+            allow_pickle=True,  # loaders check a state when it is loaded; what comes here is safe or allowed
             trace=self._trace,
             policy=self._make_policy,
         )
         self._iterator = self._context.iterate(graph)
         if cursor.snapshot is not None:
-            state = decode(cursor.snapshot, allow_pickle=self._allow_pickle)
+            state = decode(cursor.snapshot, allow_pickle=True)
             self._iterator.load_state_dict(state["iterator"])
             if self._random is not None:
                 self._random.load_state_dict(state["random"])

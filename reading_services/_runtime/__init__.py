@@ -1,0 +1,19 @@
+"""The multi-process runtime: who runs where, and what they say to each other. Private to ``reading_services``.
+
+==================  ====================================================================================
+``messages``        everything that main and workers say to each other, as frozen dataclasses
+``channel``         one two-way connection: frames over a socket, and an in-memory one for tests
+``items``           a chunk's items <-> bytes
+``remote_error``    an exception <-> bytes, keeping its type
+``board``           a page of shared memory where a worker notes what it is doing, readable after its death
+``parent``          how a worker notices that the main process is gone, and shows that it is alive
+``worker``          the loop of a worker process
+``ledger``          what main knows of each shard: what has arrived, what was used, what a restart must begin with
+``process``         one worker process and its connection, from start to the last rung of the stop ladder
+``supervisor``      owns all of these in the main process: starts, waits, restarts, stops
+==================  ====================================================================================
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

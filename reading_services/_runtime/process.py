@@ -1,0 +1,135 @@
+"""One worker process, its connection and its board, from start to the last rung of the stop ladder.
+
+Runs in the main process. Owner: the supervisor, which alone creates and ends these.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from reading_services._runtime.board import Board, Slot
+from reading_services._runtime.channel import ChannelClosed, SocketChannel, socket_pair
+from reading_services._runtime.messages import Stop
+from reading_services._runtime.worker import WorkerSetup, run_worker
+
+__all__ = ["WorkerProcess", "stop_all"]
+
+_log = logging.getLogger("torchpipe")
+
+_STARTUP_S = 120.0  # before the first sign of life, importing torch included
+
+
+class WorkerProcess:
+    """Started by the constructor's caller with :meth:`start`; ended by :func:`stop_all` or found dead."""
+
+    def __init__(self, worker: int, context: BaseContext, graph: bytes) -> None:
+        self.worker = worker
+        self.ready = False
+        self._context: Any = context
+        self._graph = graph
+        self.board = Board()
+        ours, self._theirs = socket_pair()
+        self.channel = SocketChannel(ours, queued=True)
+        self.process: Any = None
+        self._seen_beat = -1
+        self._seen_at = 0.0
+
+    def start(self, inherited_fds: tuple[int, ...]) -> None:
+        """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of."""
+        forked = self._context.get_start_method() == "fork"
+        setup = WorkerSetup(
+            worker=self.worker,
+            graph=self._graph,
+            parent_pid=os.getpid(),
+            # The signal comes when the starting *thread* ends; a forkserver's child has the server's for a parent.
+            death_signal=threading.current_thread() is threading.main_thread(),
+            inherited_fds=(*inherited_fds, self.channel.fileno()) if forked else (),
+        )
+        self.process = self._context.Process(
+            target=run_worker,
+            args=(setup, self._theirs, self.board),
+            name=f"torchpipe-worker-{self.worker}",
+            daemon=True,
+        )
+        try:
+            self.process.start()
+        except BaseException:
+            self.process = None
+            self.release()
+            raise
+        finally:
+            self._theirs.close()
+        self._seen_at = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        return int(self.process.pid)
+
+    @property
+    def sentinel(self) -> int:
+        return int(self.process.sentinel)
+
+    def is_alive(self) -> bool:
+        return bool(self.process.is_alive())
+
+    def silent_for_s(self, timeout_s: float) -> bool:
+        """Has the process shown no sign of life for ``timeout_s``, as far as this side has been looking?"""
+        beat, now = self.board[Slot.BEAT], time.monotonic()
+        if beat != self._seen_beat:
+            self._seen_beat, self._seen_at = beat, now
+        return now - self._seen_at > (timeout_s if self.ready else max(timeout_s, _STARTUP_S))
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def cause_of_death(self) -> str:
+        """How the process ended, in words; it has been joined."""
+        code = self.process.exitcode
+        if code is None:
+            return "has closed its connection but is still alive"
+        if code < 0:
+            try:
+                return f"was killed by {signal.Signals(-code).name} (signal {-code})"
+            except ValueError:
+                return f"was killed by signal {-code}"
+        return f"exited with code {code}"
+
+    def release(self) -> None:
+        """Let go of the connection, the board and the process handle. The process has ended. Idempotent."""
+        self.channel.close()
+        self._theirs.close()
+        self.board.close()
+        if self.process is not None and self.process.exitcode is not None:
+            self.process.close()
+            self.process = None
+
+
+def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:
+    """The ladder, for all of them together: ask, join, terminate, kill, report. Returns within about 3 x ``grace_s``."""
+    for worker in workers:
+        try:
+            worker.channel.send(Stop())
+        except ChannelClosed:
+            pass
+        worker.channel.close()  # ends a worker that waits for room in the socket
+    for rung in ("join", "terminate", "kill"):
+        if rung != "join":
+            for worker in workers:
+                if worker.process is not None and worker.is_alive():
+                    getattr(worker.process, rung)()
+        deadline = time.monotonic() + grace_s
+        for worker in workers:
+            if worker.process is not None:
+                worker.process.join(max(0.0, deadline - time.monotonic()))
+        if not any(worker.process is not None and worker.is_alive() for worker in workers):
+            break
+    for worker in workers:
+        if worker.process is not None and worker.is_alive():
+            _log.error("worker %d (pid %d) survived SIGKILL for %.1f s", worker.worker, worker.pid, grace_s)
+        worker.release()

@@ -1,0 +1,249 @@
+"""The loop of a worker process: take messages, produce chunks of the shards that have credit, send them.
+
+Runs as the main thread of a worker. It owns the shards of the present epoch and its end of the channel. Its waits: for a
+message, when no shard has credit (ends with a message, or when the main process is gone); for room in the socket.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import torch
+
+from reading_services._runtime.board import Board, BoardTrace, Slot
+from reading_services._runtime.channel import Channel, ChannelClosed, SocketChannel
+from reading_services._runtime.items import dump_items
+from reading_services._runtime.messages import (
+    ChunkMessage,
+    EndEpoch,
+    Failed,
+    Grant,
+    Message,
+    Notice,
+    Ready,
+    ShardStart,
+    StartEpoch,
+    Stop,
+)
+from reading_services._runtime.parent import watch_parent
+from reading_services._runtime.remote_error import dump_error
+from torchpipe.errors import NotSerializableError
+from torchpipe.nodes import DataPipe
+from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graph
+from torchpipe.state import Cursor, SnapshotPolicy
+
+__all__ = ["Worker", "WorkerSetup", "dump_graph", "run_worker"]
+
+_CHUNK_S = 0.002  # no further item is begun after this: longer chunks would keep a waiting consumer waiting
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSetup:
+    """What a worker process starts with. ``graph`` is cloudpickled: (shard section, init_fn, reset_fn, policy)."""
+
+    worker: int
+    graph: bytes
+    parent_pid: int
+    death_signal: bool
+    inherited_fds: tuple[int, ...]  # of the main process: a forked child has copies, which would keep them open
+
+
+def run_worker(setup: WorkerSetup, sock: socket.socket, board: Board) -> None:
+    """The entry point of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the main process decides
+    for fd in setup.inherited_fds:
+        os.close(fd)
+    watch_parent(setup.parent_pid, board, death_signal=setup.death_signal)
+    torch.set_num_threads(1)
+    channel = SocketChannel(sock, queued=False)
+    try:
+        channel.send(Ready(pid=os.getpid()))
+        try:
+            graph, init_fn, reset_fn, policy = pickle.loads(setup.graph)
+        except Exception as error:
+            error.add_note(f"torchpipe: worker {setup.worker} (pid {os.getpid()}) could not rebuild the graph")
+            channel.send(Failed(error=dump_error(error)))
+            return
+        Worker(setup.worker, channel, board, graph, init_fn, reset_fn, policy).run()
+    except ChannelClosed:
+        pass  # the main process has gone or has given this worker up
+
+
+class Worker:
+    """The loop itself, apart from the process around it, so that a test can drive it through a MemoryChannel."""
+
+    def __init__(
+        self,
+        worker: int,
+        channel: Channel,
+        board: Board,
+        graph: DataPipe,
+        init_fn: InitFn | None,
+        reset_fn: ResetFn | None,
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+    ) -> None:
+        self._worker = worker
+        self._channel = channel
+        self._board = board
+        self._graph = graph
+        self._init_fn = init_fn
+        self._reset_fn = reset_fn
+        self._policy = policy
+        self._graphs: dict[tuple[int, int], DataPipe] = {}  # (num_shards, shard) -> what init_fn made of the graph
+        self._epoch: StartEpoch | None = None
+        self._shards: dict[int, Shard] = {}
+        self._credit: dict[int, int] = {}
+        self._turns: list[int] = []
+
+    def run(self) -> None:
+        """Serve until told to stop. Raises: ChannelClosed when the main process is gone."""
+        while True:
+            shard = self._next_with_credit()
+            frame = self._channel.receive(wait=shard is None)
+            if frame is not None:
+                if isinstance(frame[0], Stop):
+                    self._end_epoch()
+                    return
+                self._handle(frame[0])
+            elif shard is not None:
+                self._produce(shard)
+
+    def _next_with_credit(self) -> int | None:
+        for place, shard in enumerate(self._turns):
+            if self._credit[shard] > 0:
+                self._turns.append(self._turns.pop(place))  # the next turn is another's
+                return shard
+        return None
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case StartEpoch():
+                self._end_epoch()
+                self._epoch = message
+                for start in message.shards:
+                    self._start_shard(message, start)
+            case Grant(generation=generation, shard=shard, items=items):
+                if self._epoch is not None and generation == self._epoch.generation and shard in self._credit:
+                    self._credit[shard] += items
+            case EndEpoch(generation=generation):
+                if self._epoch is not None and generation == self._epoch.generation:
+                    self._end_epoch()
+            case _ as never:
+                raise TypeError(f"a worker cannot handle {never!r}")
+
+    def _start_shard(self, epoch: StartEpoch, start: ShardStart) -> None:
+        self._note(start.shard, start.count)
+        spec = ShardSpec(seed=epoch.seed, epoch=epoch.epoch, shard=start.shard, num_shards=epoch.num_shards)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                shard = Shard(
+                    self._graph_for(spec),
+                    spec,
+                    reset_fn=self._reset_fn,
+                    policy=self._policy,
+                    trace=BoardTrace(self._board) if epoch.careful else None,
+                )
+                with shard.installed():
+                    shard.start(Cursor(start.snapshot, start.skip), start.count)
+        except Exception as error:
+            error.add_note(f"torchpipe: while shard {start.shard} of {epoch.num_shards} was being started")
+            self._send(epoch, start.shard, Chunk(error=error))
+            return
+        finally:
+            self._board[Slot.SHARD] = -1
+            for warning in caught:
+                self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
+        self._shards[start.shard] = shard
+        self._credit[start.shard] = start.credit
+        self._turns.append(start.shard)
+
+    def _graph_for(self, spec: ShardSpec) -> DataPipe:
+        key = (spec.num_shards, spec.shard)
+        if key not in self._graphs:
+            self._graphs[key] = initialize_graph(self._graph, self._init_fn, spec)
+        return self._graphs[key]
+
+    def _produce(self, number: int) -> None:
+        epoch, shard = self._epoch, self._shards[number]
+        assert epoch is not None
+        limit = 1 if epoch.careful else min(self._credit[number], epoch.max_chunk)
+        with shard.installed():
+            chunk = shard.produce(limit, _CHUNK_S, partial(self._note, number))
+        self._board[Slot.SHARD] = -1
+        if chunk.ended or chunk.error is not None:
+            self._retire(number)
+        else:
+            self._credit[number] -= len(chunk.items)
+        self._send(epoch, number, chunk)
+
+    def _note(self, shard: int, index: int) -> None:
+        self._board[Slot.INDEX] = index
+        self._board[Slot.SHARD] = shard
+
+    def _retire(self, number: int) -> None:
+        self._turns.remove(number)
+        del self._credit[number]
+        shard = self._shards.pop(number)
+        with shard.installed():
+            shard.close()
+
+    def _end_epoch(self) -> None:
+        for number in list(self._shards):
+            self._retire(number)
+        self._epoch = None
+
+    def _send(self, epoch: StartEpoch, shard: int, chunk: Chunk) -> None:
+        try:
+            payload = dump_items(chunk.items)
+        except Exception as error:
+            payload = self._keep_sendable(chunk, error)
+            if shard in self._shards:
+                self._retire(shard)
+        if chunk.error is not None:
+            chunk.error.add_note(f"torchpipe: in worker {self._worker} (pid {os.getpid()})")
+        message = ChunkMessage(
+            generation=epoch.generation,
+            shard=shard,
+            count=len(chunk.items),
+            snapshot=chunk.snapshot,
+            ended=chunk.ended,
+            error=None if chunk.error is None else dump_error(chunk.error),
+        )
+        self._channel.send(message, payload)
+
+    @staticmethod
+    def _keep_sendable(chunk: Chunk, error: Exception) -> bytes:
+        """Cut the chunk before the first item that cannot be sent, which becomes its error."""
+        for index, item in enumerate(chunk.items):
+            try:
+                dump_items([item])
+            except Exception as culprit:
+                error = culprit
+                chunk.error = NotSerializableError(
+                    f"an item of type {type(item).__qualname__} cannot be sent from the worker to the main process: "
+                    f"{culprit}. Turn it into plain data or tensors inside the pipeline"
+                )
+                chunk.error.__cause__ = error
+                del chunk.items[index:]
+                break
+        else:  # each for itself can be sent
+            chunk.error = error
+            chunk.items.clear()
+        chunk.snapshot, chunk.ended = None, False
+        return dump_items(chunk.items)
+
+
+def dump_graph(*parts: Any) -> bytes:
+    """What :class:`WorkerSetup` carries, pickled once for all workers."""
+    data: bytes = cloudpickle.dumps(parts, protocol=5)
+    return data

@@ -1,0 +1,249 @@
+"""``MultiProcessingReadingService``: shards run in worker processes that may die at any moment.
+
+Runs in the main process. Imports ``torchpipe`` and the runtime.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import sys
+from collections.abc import Callable
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from reading_services._runtime.supervisor import Supervisor
+from reading_services._runtime.worker import dump_graph
+from torchpipe.context import Context
+from torchpipe.device import resolve
+from torchpipe.errors import NotSerializableError
+from torchpipe.graph import draw
+from torchpipe.iter.prefetch import Prefetcher
+from torchpipe.iter.to_device import ToDevice
+from torchpipe.iterator import NodeIterator
+from torchpipe.merge import ShardPosition, ShardProvider
+from torchpipe.nodes import DataPipe, node_name, with_inputs
+from torchpipe.reading_service import EpochStart, ShardedReadingService
+from torchpipe.shard import Chunk, InitFn, ResetFn
+from torchpipe.state import SnapshotPolicy
+from torchpipe.validate import check_count
+
+__all__ = ["MultiProcessingReadingService"]
+
+_log = logging.getLogger("torchpipe")
+
+
+class MultiProcessingReadingService(ShardedReadingService):
+    """Runs each shard's section in a worker process, and takes from the shards in turn.
+
+    A worker that dies, for whatever reason, is replaced, and the stream goes on bit for bit. Put ``sharding_filter()``
+    into the graph where the stream is to be divided. With ``num_workers=0`` everything runs in this process.
+
+    Args:
+        num_workers: worker processes.
+        multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``. None: forkserver if an accelerator runtime
+            will live in this process (``device`` is given) or does already, else the platform's default.
+        worker_prefetch_cnt: items that each shard may run ahead of the consumer (0 counts as 1).
+        main_prefetch_cnt: items that a thread of this process fetches ahead; 0 for no thread. With ``device``, the
+            device stage's own thread does that.
+        worker_init_fn: ``(datapipe, worker_info) -> datapipe``, once for each shard in the process that hosts it.
+        worker_reset_fn: ``(datapipe, worker_info, seed_generator) -> datapipe``, for each shard and epoch.
+        num_shards: the number of shards that the stream is divided into, fixed for the run; default ``num_workers``.
+            The stream depends on it, but not on ``num_workers``.
+        device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
+        device_prefetch: how many batches it keeps ahead on the device.
+        timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose it
+            longer than any native call of yours that keeps the interpreter lock. None: never.
+        max_deaths: deaths at one and the same item that are no accident any more but an error.
+        policy: how often snapshots are taken; the default costs about 1 % of the time.
+
+    Raises: ValueError or TypeError for arguments out of range, ImportError for a device whose library is missing;
+    GraphError and NotSerializableError, naming the node, when a loader is built with it.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 0,
+        multiprocessing_context: str | None = None,
+        worker_prefetch_cnt: int = 10,
+        main_prefetch_cnt: int = 10,
+        worker_init_fn: InitFn | None = None,
+        worker_reset_fn: ResetFn | None = None,
+        *,
+        num_shards: int | None = None,
+        device: Any = None,
+        device_prefetch: int = 2,
+        timeout: float | None = None,
+        max_deaths: int = 3,
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+    ) -> None:
+        super().__init__(num_shards, worker_init_fn, worker_reset_fn)
+        self._num_workers = check_count("num_workers", num_workers, at_least=0)
+        self._window = max(1, check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0))
+        self._main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt, at_least=0)
+        self._device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
+        self._max_deaths = check_count("max_deaths", max_deaths, at_least=1)
+        if num_shards is not None and num_shards < num_workers:
+            raise ValueError(
+                f"num_shards={num_shards} is less than num_workers={num_workers}: some workers would have nothing to do. "
+                "Use at most num_shards workers"
+            )
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+        self._timeout_s = timeout or None
+        self._device = None if device is None else resolve(device)
+        self._context = _start_method(multiprocessing_context, on_device=device is not None)
+        self._make_policy = policy
+        self._graph: bytes | None = None
+        self._supervisor: Supervisor | None = None
+
+    @property
+    def default_num_shards(self) -> int:
+        return self._num_shards or self._num_workers or 1
+
+    @property
+    def restarts(self) -> int:
+        """How many dead workers have been replaced since the workers were started."""
+        return 0 if self._supervisor is None else self._supervisor.restarts
+
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        datapipe = super().initialize(datapipe)
+        if self._num_workers:
+            self._graph = _dump_graph(
+                self.plan.shard_nodes, self.plan.cut, self._init_fn, self._reset_fn, self._make_policy
+            )
+        return datapipe
+
+    def explain(self) -> str:
+        shards, workers = self.default_num_shards, min(self._num_workers, self.default_num_shards)
+        where = f"{shards} shards in {workers} worker processes ({self._context.get_start_method()})"
+        if not workers:
+            where = f"in this process, {shards} shard{'s' if shards > 1 else ''}"
+        root = self._main_root(self.plan.root)
+        appended = (node_name(root),) if root is not self.plan.root else ()
+        return draw(self.plan, where, "in this process", appended)
+
+    def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
+        if self._num_workers:
+            # Here, in the caller's thread, and not in the one that will pull: the processes outlive that.
+            self._workers_for(start).start_workers()
+        return super().initialize_iteration(start)
+
+    def finalize_iteration(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.end_epoch()
+
+    def finalize(self) -> None:
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.close()
+
+    def _main_root(self, root: DataPipe) -> DataPipe:
+        if self._device is not None:
+            return ToDevice(root, self._device, prefetch=self._device_prefetch)
+        staged = any(isinstance(node, ToDevice) for node in self.plan.main_nodes)
+        if self._num_workers and self._main_prefetch_cnt and not staged:
+            return Prefetcher(root, self._main_prefetch_cnt)
+        return root
+
+    def _threads_in_main(self) -> bool:
+        return self._num_workers > 0
+
+    def _policy(self) -> SnapshotPolicy:
+        return self._make_policy()
+
+    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+        if not self._num_workers:
+            return self._start_local_shards(start, positions)
+        return _Epoch(self._workers_for(start), start, positions)
+
+    def _workers_for(self, start: EpochStart) -> Supervisor:
+        """The workers for this epoch; other ones than before only if a loaded state brought another shard count."""
+        workers = min(self._num_workers, start.num_shards)
+        if self._supervisor is not None and self._supervisor.num_workers != workers:
+            self.finalize()
+        if self._supervisor is None:
+            if workers < self._num_workers:
+                _log.warning(
+                    "starting %d of %d workers: the loaded state has %d shards", workers, self._num_workers, workers
+                )
+            assert self._graph is not None
+            numbers = Context.for_graph(self.plan.cut, seed=0).numbers
+            self._supervisor = Supervisor(
+                num_workers=workers,
+                context=self._context,
+                graph=self._graph,
+                node_names={
+                    numbers[id(node)]: node_name(node) for node in self.plan.shard_nodes if id(node) in numbers
+                },
+                window=self._window,
+                timeout_s=self._timeout_s,
+                max_deaths=self._max_deaths,
+            )
+        return self._supervisor
+
+
+class _Epoch(ShardProvider):
+    """The shards of one epoch, as the workers produce them."""
+
+    def __init__(self, supervisor: Supervisor, start: EpochStart, positions: list[ShardPosition]) -> None:
+        self._supervisor = supervisor
+        supervisor.begin_epoch(start, positions)
+
+    def pull(self, shard: int) -> Chunk:
+        return self._supervisor.pull(shard)
+
+    def interrupt(self) -> None:
+        self._supervisor.interrupt()
+
+    def close(self) -> None:
+        self._supervisor.end_epoch()
+
+
+def _start_method(name: str | None, *, on_device: bool) -> BaseContext:
+    known = multiprocessing.get_all_start_methods()
+    if name is not None:
+        if name not in known:
+            raise ValueError(f"multiprocessing_context must be one of {', '.join(known)} or None, got {name!r}")
+        return _preloading(multiprocessing.get_context(name))
+    if "forkserver" in known and (on_device or _accelerator_runtime_lives()):
+        # Forking a process that has the runtime's threads is unsafe; a forkserver is forked before they exist.
+        return _preloading(multiprocessing.get_context("forkserver"))
+    return multiprocessing.get_context()
+
+
+def _preloading(context: BaseContext) -> BaseContext:
+    if context.get_start_method() == "forkserver":
+        context.set_forkserver_preload(["reading_services._runtime.worker"])
+    return context
+
+
+def _accelerator_runtime_lives() -> bool:
+    torch = sys.modules.get("torch")
+    return "torch_xla" in sys.modules or (torch is not None and torch.cuda.is_initialized())
+
+
+def _dump_graph(nodes: tuple[DataPipe, ...], cut: DataPipe, *others: Any) -> bytes:
+    """Pickle the shard section and the functions once. Raises: NotSerializableError, naming the culprit."""
+    try:
+        return dump_graph(cut, *others)
+    except Exception as error:
+        for node in nodes:  # inputs first: the first that fails is the culprit
+            alone = with_inputs(node, lambda _: _Placeholder())
+            for name, value in vars(alone).items():
+                try:
+                    dump_graph(value)
+                except Exception as culprit:
+                    raise NotSerializableError(
+                        f"{node_name(node)} cannot be sent to a worker process: its {name}, {value!r}, cannot be pickled "
+                        f"({type(culprit).__name__}: {culprit}). Open files, locks, connections and the like inside the "
+                        "function that uses them, or in worker_init_fn"
+                    ) from error
+        raise NotSerializableError(
+            f"worker_init_fn, worker_reset_fn or policy cannot be sent to a worker process ({error}): keep open files, "
+            "locks and connections out of what they refer to"
+        ) from error
+
+
+class _Placeholder:
+    """Stands for a node's input while the node alone is being pickled."""
