@@ -1,12 +1,13 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.datapipe import IterDataPipe, MapDataPipe
+from torchpipe.iter._streams import StreamWrapper
 
 __all__ = ["IterMethods", "MapMethods"]
 
@@ -50,8 +51,38 @@ class IterMethods(Generic[T_co]):
     def filter(self, filter_fn: Callable[..., Any], input_col: Any) -> IterDataPipe[T_co]:
         """Hands on the items for which ``filter_fn`` returns True, in order; open streams in the others are closed."""
 
+    @overload
+    def flatmap(self: IterMethods[Iterable[R]]) -> IterDataPipe[R]:
+        """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
+
+    @overload
+    def flatmap(self, fn: Callable[[T_co], Iterable[R]]) -> IterDataPipe[R]:
+        """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
+
+    @overload
+    def flatmap(self, fn: Callable[..., Iterable[R]], input_col: Any) -> IterDataPipe[R]:
+        """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
+
     def header(self, limit: int | None = 10) -> IterDataPipe[T_co]:
         """The first ``limit`` items (None: all of them); no more than these are pulled from the input."""
+
+    def list_files(
+        self=".",
+        masks: str | Sequence[str] = "",
+        *,
+        recursive: bool = False,
+        abspath: bool = False,
+        non_deterministic: bool = False,
+        length: int = -1,
+    ) -> IterDataPipe[str]:
+        """Yields the paths of the files in ``root``: a folder, a list of folders, or a node that yields folders."""
+
+    def load_from_tar(
+        self: IterMethods[tuple[str, Any]], mode: str = "r:*", length: int = -1
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream) of tar archives, and yields pairs (archive/member, stream) of their
+        files.
+        """
 
     @overload
     def map(self, fn: Callable[[T_co], R]) -> IterDataPipe[R]:
@@ -60,6 +91,11 @@ class IterMethods(Generic[T_co]):
     @overload
     def map(self, fn: Callable[..., Any], input_col: Any, output_col: Any = None) -> IterDataPipe[Any]:
         """Applies ``fn`` to every item."""
+
+    def open_files(
+        self, mode: str = "r", encoding: str | None = None, length: int = -1
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Yields pairs (path, open stream) for the paths of the input."""
 
     def prefetch(self, buffer_size: int = 10) -> IterDataPipe[T_co]:
         """Pulls up to ``buffer_size`` items of ``source_datapipe`` ahead in one thread, and hands them on in order."""

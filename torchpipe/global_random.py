@@ -39,6 +39,18 @@ class GlobalRandom:
         self._initial = self._pack()
         self._outside: tuple[Any, Any, torch.Tensor] | None = None
 
+    @classmethod
+    def present(cls) -> GlobalRandom:
+        """A copy of the states that are in place now."""
+        copied = object.__new__(cls)
+        copied._initial = {}
+        copied._outside = None
+        copied._capture()
+        own = np.random.MT19937(0)
+        own.state = copied._numpy.state  # the process goes on with its own generator
+        copied._numpy = own
+        return copied
+
     def enter(self) -> None:
         """Save the process's states and put this set in place."""
         self._outside = (random.getstate(), get_bit_generator(), torch.get_rng_state())

@@ -6,7 +6,10 @@ from torchpipe.iter.collator import Collator
 from torchpipe.iter.concater import Concater
 from torchpipe.iter.cycler import Cycler
 from torchpipe.iter.enumerator import Enumerator
+from torchpipe.iter.file_lister import FileLister
+from torchpipe.iter.file_opener import FileOpener
 from torchpipe.iter.filter import Filter
+from torchpipe.iter.flatmapper import FlatMapper
 from torchpipe.iter.header import Header
 from torchpipe.iter.map_to_iter import MapToIterConverter
 from torchpipe.iter.mapper import Mapper
@@ -14,6 +17,7 @@ from torchpipe.iter.random_mapper import RandomMapper
 from torchpipe.iter.repeater import Repeater
 from torchpipe.iter.sharding_filter import SHARDING_PRIORITIES, ShardingFilter
 from torchpipe.iter.shuffler import Shuffler
+from torchpipe.iter.tar_loader import TarArchiveLoader
 from torchpipe.iter.unbatcher import UnBatcher
 from torchpipe.iter.wrapper import IterableWrapper
 from torchpipe.iter.zipper import Zipper
@@ -26,7 +30,10 @@ __all__ = [
     "Cycler",
     "DataChunk",
     "Enumerator",
+    "FileLister",
+    "FileOpener",
     "Filter",
+    "FlatMapper",
     "Header",
     "IterDataPipe",
     "IterableWrapper",
@@ -36,6 +43,7 @@ __all__ = [
     "Repeater",
     "ShardingFilter",
     "Shuffler",
+    "TarArchiveLoader",
     "UnBatcher",
     "Zipper",
     "functional_datapipe",

@@ -7,11 +7,11 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
-from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from torchpipe.columns import with_columns
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.iter._streams import close_streams
 from torchpipe.iterator import NodeIterator
 from torchpipe.nodes import callable_name
 from torchpipe.validate import check_columns, check_input
@@ -60,8 +60,8 @@ class _FilterIterator(NodeIterator[T]):
             answer = wanted(item)
             if answer is True or (answer is not False and self._truth(answer)):
                 yield item
-            elif isinstance(item, tuple | dict | StreamWrapper):
-                StreamWrapper.close_streams(item)  # type: ignore[no-untyped-call]
+            else:
+                close_streams(item)
 
     def _truth(self, answer: Any) -> bool:
         if isinstance(answer, np.bool_) or (

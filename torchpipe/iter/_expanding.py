@@ -1,0 +1,130 @@
+"""The iterator of nodes that make many items of one: ``flatmap``, archives. Runs wherever its shard runs.
+
+If the parts of an item are a list, what is left of it is the state. If they come one by one from an iterator, nothing
+can be kept of that: the state is then the position *before* the item was pulled and the number of parts handed out, and
+resuming pulls the item again and drops these. So an open file as an item does not matter, and no part is stored.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torchpipe.context import Context
+from torchpipe.errors import StateError
+from torchpipe.global_random import GlobalRandom
+from torchpipe.iterator import NodeIterator
+from torchpipe.nodes import DataPipe, node_name
+
+__all__ = ["ExpandingIterator"]
+
+T = TypeVar("T")
+
+_END = object()
+
+
+@dataclass
+class _Start:
+    """The position before an item: what the state says of inputs and functions, and the global random states."""
+
+    state: dict[str, Any]
+    random: GlobalRandom
+
+
+class ExpandingIterator(NodeIterator[T]):
+    """One pass over a node that expands each item of its only input; define :meth:`expand`.
+
+    A function whose results are lists for some items and iterators for others cannot be saved within the first iterator
+    after a list: noting the position before every item would cost too much where lists are the rule.
+    """
+
+    def __init__(self, node: DataPipe, context: Context, datapipe: DataPipe) -> None:
+        super().__init__(node, context, datapipe)
+        self._parts: list[T] = []
+        self._handed_out = 0  # of the parts of the current item
+        self._lazy = True  # may the next item's parts come from an iterator? Judged by the last item
+        self._within = False  # the current item's parts come from an iterator
+        self._start: _Start | None = None  # of the current item, if it was noted
+
+    @abstractmethod
+    def expand(self, item: Any) -> Iterable[T]:
+        """The parts of ``item``: a list if they are all there already, else an iterator."""
+
+    def get_state(self) -> dict[str, Any]:
+        if not self._within:
+            return {"left": self._parts[self._handed_out :]}
+        if self._start is None:
+            raise StateError(
+                f"{node_name(self.node)} made a list of the item before and an iterator of this one, within which no "
+                "state can be taken: make the same of all items, or take the state later"
+            )
+        return {"handed_out": self._handed_out, "random": self._start.random.state_dict()}
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return state | self._start.state if self._within and self._start is not None else state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._within = "handed_out" in state
+        if self._within:
+            self._handed_out = state["handed_out"]
+            self._start = _Start({}, _loaded(state["random"]))
+        else:
+            self._parts = list(state["left"])
+
+    def run(self) -> Iterator[T]:
+        source = self.source.items()
+        if self._within:
+            yield from self._hand_out(self._pull_again(source))
+        yield from self._hand_out(self._parts)
+        while True:
+            self._start = _Start(self._outer_state(), GlobalRandom.present()) if self._lazy else None
+            item = next(source, _END)
+            if item is _END:
+                return
+            parts = self.expand(item)
+            if isinstance(parts, list):
+                self._parts = parts
+                self._lazy = False
+            else:
+                self._lazy = self._within = True
+            yield from self._hand_out(parts)
+
+    def _hand_out(self, parts: Iterable[T]) -> Iterator[T]:
+        for part in parts:
+            self._handed_out += 1
+            yield part
+        self._parts = []
+        self._handed_out = 0
+        self._within = False
+
+    def _outer_state(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return {key: state[key] for key in ("inputs", "functions") if key in state}
+
+    def _pull_again(self, source: Iterator[Any]) -> Iterator[T]:
+        """The parts, behind those handed out before, of the item that was current when the state was taken.
+
+        Whatever makes the item and its parts sees the global random states that it saw the first time; afterwards those
+        in place now are put back.
+        """
+        assert self._start is not None
+        self._start.state = self._outer_state()
+        with _loaded(self._start.random.state_dict()).installed():
+            item = next(source, _END)
+            parts = iter(() if item is _END else self.expand(item))
+            for done in range(self._handed_out):
+                if next(parts, _END) is _END:
+                    raise StateError(
+                        f"{node_name(self.node)} made only {done} parts of an item that had given {self._handed_out} "
+                        "when the state was saved: is the data the same, does the function depend on its input alone?"
+                    )
+        return parts
+
+
+def _loaded(state: Any) -> GlobalRandom:
+    random = GlobalRandom.present()
+    random.load_state_dict(state)
+    return random

@@ -1,0 +1,83 @@
+"""``flatmap``: a function makes many items of one. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Iterator, MappingView
+from typing import Any, TypeVar, overload
+
+import numpy as np
+import torch
+
+from torchpipe.columns import with_columns
+from torchpipe.context import Context
+from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.iter._expanding import ExpandingIterator
+from torchpipe.iterator import NodeIterator
+from torchpipe.nodes import callable_name
+from torchpipe.validate import check_columns, check_input
+
+__all__ = ["FlatMapper"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Containers that have all their items at hand. Sequences of other types may load each item when it is asked for.
+_HELD = (list, tuple, str, bytes, range, dict, collections.deque, MappingView, np.ndarray, torch.Tensor, set, frozenset)
+
+
+def _unchanged(item: Any) -> Any:
+    return item
+
+
+@functional_datapipe("flatmap")
+class FlatMapper(IterDataPipe[R]):
+    """Applies ``fn`` to every item and hands out the items of its results, one after the other.
+
+    Results may be containers or iterators, also endless ones. Without ``fn`` the items themselves are taken apart. With
+    ``input_col`` (an index or key, or a list of them) ``fn`` is called with those parts of the item.
+
+    State: after a container, what is left of it. Within an iterator, the state of the input before the item, the number
+    of results handed out and the global random states: ``fn`` is called again and these are dropped, so it should
+    neither change its argument nor share global random numbers with other functions. It has no length.
+
+    Raises: TypeError if ``fn`` is no function or, while iterating, returns nothing iterable.
+    """
+
+    @overload
+    def __init__(self, datapipe: IterDataPipe[Iterable[R]]) -> None: ...
+    @overload
+    def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T], Iterable[R]]) -> None: ...
+    @overload
+    def __init__(self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]], input_col: Any) -> None: ...
+    def __init__(
+        self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]] | None = None, input_col: Any = None
+    ) -> None:
+        check_input("flatmap", datapipe)
+        if fn is not None:
+            check_columns("fn", fn, input_col)
+        self.datapipe = datapipe
+        self.fn = fn
+        self.input_col = input_col
+
+    def iterate(self, context: Context) -> NodeIterator[R]:
+        return _FlatMapIterator(self, context)
+
+
+class _FlatMapIterator(ExpandingIterator[R]):
+    def __init__(self, node: FlatMapper[R], context: Context) -> None:
+        super().__init__(node, context, node.datapipe)
+        self.fn = self.adopt(_unchanged if node.fn is None else node.fn)
+        self.call = with_columns(self.fn, node.input_col)
+
+    def expand(self, item: Any) -> list[R] | Iterator[R]:
+        result = self.call(item)
+        if isinstance(result, _HELD):
+            return list(result)  # type: ignore[arg-type]
+        if not (hasattr(result, "__iter__") or hasattr(result, "__getitem__")):
+            raise TypeError(
+                f"flatmap needs something iterable, {callable_name(self.fn)} returned {result!r} of type "
+                f"{type(result).__name__}: return an empty list for an item that gives nothing"
+            )
+        parts: Iterator[R] = iter(result)
+        return parts
