@@ -25,7 +25,7 @@ LAYERS = (
     ("iter", "map", "graph"),
     ("shard", "loader_state"),
     ("merge",),
-    ("reading_service",),
+    ("reading_service", "adapters"),
     ("dataloader2",),
     ("testing",),
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it

@@ -345,6 +345,8 @@ def _all_arguments(arguments: ast.arguments) -> list[ast.arg]:
 
 
 def _drop_first(arguments: ast.arguments) -> ast.arg:
+    if len(arguments.defaults) == len(arguments.posonlyargs) + len(arguments.args):
+        del arguments.defaults[0]
     return (arguments.posonlyargs or arguments.args).pop(0)
 
 

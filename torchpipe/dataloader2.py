@@ -30,8 +30,9 @@ class DataLoader2(Generic[T_co]):
     """Iterates a graph, epoch after epoch, wherever its reading service runs it.
 
     Each ``iter(loader)`` is the next epoch. The stream is fixed by the graph, the seed, the epoch and the number of
-    shards; without :meth:`seed`, a fresh seed is drawn once, and every epoch differs all the same. ``datapipe_adapter_fn``
-    (one function or several) changes the graph before it runs. ``reading_service`` defaults to in-process execution.
+    shards; without :meth:`seed`, a fresh seed is drawn once, and every epoch differs all the same.
+    ``datapipe_adapter_fn`` (one function or several) changes the graph before it runs. ``reading_service`` defaults to
+    in-process execution.
 
     State: :meth:`state_dict` describes the items that were delivered to the ``for`` loop, no more; it is a flat dict of
     plain values with a fixed set of keys. Use one loader from one thread. Close it with :meth:`shutdown` or ``with``.

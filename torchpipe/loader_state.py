@@ -1,4 +1,7 @@
-"""The state of a loader: flat, versioned, checked before anything of it is used. Imports ``errors``, ``graph``, ``state``."""
+"""The state of a loader: flat, versioned, checked before anything of it is used.
+
+Imports ``errors``, ``graph`` and ``state``.
+"""
 
 from __future__ import annotations
 

@@ -114,7 +114,8 @@ class Shard:
         elif cursor.skip and self._context.replays:
             names = ", ".join(node_name(item.node) for item in self._context.replays)
             warnings.warn(
-                f"replaying the first {cursor.skip} items of shard {spec.shard} to resume, because {names} keeps no state",
+                f"replaying the first {cursor.skip} items of shard {spec.shard} to resume, because {names} keeps no "
+                "state",
                 ReplayWarning,
                 stacklevel=2,
             )

@@ -81,6 +81,15 @@ def test_a_value_of_the_item_s_type_makes_the_method_generic() -> None:
     assert "IterMethods: pad(self: IterMethods[T], value: T | None=None) -> IterDataPipe[T]" in stub_of(source)
 
 
+def test_the_default_of_the_input_goes_with_it() -> None:
+    source = """
+        @functional_datapipe("list_files")
+        class FileLister(IterDataPipe[str]):
+            def __init__(self, root: str | IterDataPipe[str] = ".", masks: str = "") -> None: ...
+    """
+    assert "IterMethods: list_files(self, masks: str='') -> IterDataPipe[str]" in stub_of(source)
+
+
 def test_overloads_may_say_what_comes_back_by_their_self() -> None:
     source = """
         @functional_datapipe("zip")

@@ -1,8 +1,8 @@
 """The identity of a graph, for refusing a state that belongs to another one. Imports ``nodes``.
 
-Two graphs are the same if their nodes, plain arguments, the names of their functions and their wiring are. What does not
-change the stream is left out: nodes that only move items in time or place, data locations (a run may move to another
-machine), and the contents of data (only their type and length count).
+Two graphs are the same if their nodes, plain arguments, the names of their functions and their wiring are. What does
+not change the stream is left out: nodes that only move items in time or place, data locations (a run may move to
+another machine), and the contents of data (only their type and length count).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The planner: a pure function from a graph to the sections that different processes run. Imports ``errors``, ``nodes``.
+"""The planner: a pure function from a graph to the sections that different processes run.
+
+Imports ``errors`` and ``nodes``.
 
 The *shard* section is everything up to the cut, and runs once for each shard; the *main* section is what follows, and
-runs once, in the consumer's process: nodes that must be there (``runs_in_main``, or ``is_replicable()`` says no) and all
-that reads from them.
+runs once, in the consumer's process: nodes that must be there (``runs_in_main``, or ``is_replicable()`` says no) and
+all that reads from them.
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ def plan(root: DataPipe) -> Plan:
     if len(cuts) != 1:
         names = ", ".join(node_name(node) for node in cuts) or "none"
         raise GraphError(
-            f"the nodes that run in the main process read from {len(cuts)} branches of the shard section ({names}), and "
-            "just one is supported so far. Join the branches (zip, concat) before to_device()"
+            f"the nodes that run in the main process read from {len(cuts)} branches of the shard section ({names}), "
+            "and just one is supported so far. Join the branches (zip, concat) before to_device()"
         )
     cut = cuts[0]
     shard_nodes = tuple(walk(cut))
