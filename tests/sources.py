@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchpipe.background import RunAhead, RunAheadIterator
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe
 from torchpipe.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy
 
-__all__ = ["Journal", "Script", "feed_threads", "start", "wait_until"]
+__all__ = ["Journal", "Script", "feed_threads", "start", "wait_idle", "wait_until"]
 
 DEADLINE_S = 20.0
 
@@ -28,7 +29,7 @@ class Journal:
 
 
 class Script(IterDataPipe[Any]):
-    """Yields ``items`` by index. Raises ``error`` instead of item ``fail_at``; waits for ``gate`` before ``block_at``."""
+    """Yields ``items`` by index; raises ``error`` at ``fail_at`` instead, waits for ``gate`` before ``block_at``."""
 
     def __init__(
         self,
@@ -117,3 +118,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.001)
+
+
+def wait_idle(ahead: NodeIterator[Any] | RunAhead, depth: int) -> None:
+    """Until the thread of a stage that runs ahead has filled its queue of ``depth`` items and waits for room."""
+    if isinstance(ahead, RunAheadIterator):
+        ahead = ahead._ahead
+    assert isinstance(ahead, RunAhead)
+    feed = ahead._feed
+    wait_until(lambda: len(feed.ready) == depth and feed.feeder_waits)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sources import Script, feed_threads, start, wait_until
+from tests.sources import Script, feed_threads, start, wait_idle, wait_until
 from torchpipe import background
 from torchpipe.background import RunAhead, RunAheadIterator
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
@@ -60,11 +60,6 @@ def resumed(source: Script, cursor: Cursor) -> list[Any]:
     return list(start(source, state=cursor.to_state()))
 
 
-def wait_idle(ahead: RunAhead, depth: int) -> None:
-    """Until the thread has filled the queue and waits for room."""
-    wait_until(lambda: len(ahead._feed.ready) == depth and ahead._feed.feeder_waits)
-
-
 def ahead_of(iterator: Any) -> RunAhead:
     assert isinstance(iterator, RunAheadIterator)
     return iterator._ahead
@@ -90,7 +85,7 @@ def test_L5_no_more_than_depth_items_are_ahead(depth: int, taken: int) -> None:
     with start(Prefetcher(source, depth)) as iterator:
         if taken:
             assert [next(iterator) for _ in range(taken)] == list(range(taken))
-            wait_idle(ahead_of(iterator), depth)
+            wait_idle(iterator, depth)
         assert len(source.journal.pulled) == (taken + depth if taken else 0)
 
 
@@ -170,7 +165,7 @@ def test_L6_close_while_the_thread_waits_for_room() -> None:
     source = Script(range(5))
     iterator = start(Prefetcher(source, 2))
     next(iterator)
-    wait_idle(ahead_of(iterator), 2)
+    wait_idle(iterator, 2)
     iterator.close()
     assert feed_threads() == []
     assert len(source.journal.closed_in) == 1

@@ -1,0 +1,215 @@
+"""The device stage over a device in memory: what the state counts, where errors appear, how it ends."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sources import Script, feed_threads, start, wait_idle, wait_until
+from torchpipe import device as devices
+from torchpipe.datapipe import IterDataPipe
+from torchpipe.device import Backend, resolve
+from torchpipe.device.cpu import CpuBackend
+from torchpipe.iter.prefetch import Prefetcher
+from torchpipe.iter.to_device import ToDevice
+from torchpipe.iter.wrapper import IterableWrapper
+from torchpipe.state import decode, encode
+from torchpipe.testing.devices import FakeBackend
+
+EVERY = st.sampled_from([1, 3, None])
+
+
+def batches(length: int) -> list[dict[str, Any]]:
+    return [{"x": torch.full((3,), float(index)), "index": index} for index in range(length)]
+
+
+def indices(items: Any) -> list[int]:
+    return [item["index"] for item in items]
+
+
+def take(iterator: Any, count: int) -> list[int]:
+    return indices(item for _, item in zip(range(count), iterator))
+
+
+@given(length=st.integers(0, 12), depth=st.integers(0, 4), threads=st.booleans())
+def test_L1_all_batches_arrive_in_order(length: int, depth: int, threads: bool) -> None:
+    fake = FakeBackend()
+    with start(ToDevice(Script(batches(length)), fake, depth), threads=threads) as iterator:
+        for number, batch in enumerate(iterator):
+            assert batch["index"] == number
+            assert batch["x"].tolist() == [number] * 3
+            assert batch["x"].data_ptr() != fake.transferred[number]["x"].data_ptr()
+        assert fake.calls.count("transfer") == fake.calls.count("receive") == length
+    assert fake.calls[0] == "prepare"
+    assert fake.calls[-1] == "close"
+    assert fake.calls.count("prepare") == fake.calls.count("close") == 1
+
+
+def stage(length: int, depth: int | None, below: int = 0, fake: FakeBackend | None = None) -> IterDataPipe[Any]:
+    """``length`` batches; no device stage if ``depth`` is None; with a prefetch of ``below`` in front of it."""
+    node: IterDataPipe[Any] = Script(batches(length))
+    if below:
+        node = Prefetcher(node, below)
+    return node if depth is None else ToDevice(node, fake or FakeBackend(), depth)
+
+
+@st.composite
+def legs(draw: st.DrawFn) -> list[dict[str, Any]]:
+    return [
+        {
+            "count": draw(st.integers(0, 7)),
+            "depth": draw(st.none() | st.integers(0, 4)),
+            "below": draw(st.integers(0, 2)),
+            "threads": draw(st.booleans()),
+            "every": draw(EVERY),
+        }
+        for _ in range(draw(st.integers(1, 4)))
+    ]
+
+
+@given(length=st.integers(0, 16), parts=legs())
+def test_L2_a_checkpoint_loses_and_repeats_nothing(length: int, parts: list[dict[str, Any]]) -> None:
+    received: list[int] = []
+    state = None
+    for part in parts:
+        node = stage(length, part["depth"], part["below"])
+        with start(node, threads=part["threads"], every=part["every"], state=state) as iterator:
+            received += take(iterator, part["count"])
+            state = decode(encode(iterator.state_dict()))
+    with start(stage(length, 2), state=state) as iterator:
+        received += indices(iterator)
+    assert received == list(range(length))
+
+
+@given(length=st.integers(1, 10), data=st.data(), depth=st.integers(0, 3), every=EVERY)
+def test_L7_a_failed_transfer_is_raised_at_its_place_and_taken_again(
+    length: int, data: st.DataObject, depth: int, every: int | None
+) -> None:
+    fail_at = data.draw(st.integers(0, length - 1))
+    iterator = start(stage(length, depth, fake=FakeBackend(fail_at=fail_at)), every=every)
+    assert take(iterator, fail_at) == list(range(fail_at))
+    with pytest.raises(RuntimeError, match="as it was told to") as caught:
+        next(iterator)
+    assert f"raised in ToDevice, while it moved item {fail_at} " in caught.value.__notes__[0]
+    assert list(iterator) == []
+    state = iterator.state_dict()
+    iterator.close()
+    with start(stage(length, 2), state=state) as again:
+        assert indices(again) == list(range(fail_at, length))
+
+
+def test_dropped_batches_of_a_restore_are_not_transferred() -> None:
+    fake = FakeBackend()
+    with start(stage(9, 2, fake=fake), state={"__cursor__": [None, 6]}) as iterator:
+        assert indices(iterator) == [6, 7, 8]
+    assert indices(fake.transferred) == [6, 7, 8]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_L5_no_more_than_depth_batches_are_on_the_device(depth: int) -> None:
+    source = Script(batches(20))
+    fake = FakeBackend()
+    with start(ToDevice(source, fake, depth)) as iterator:
+        for taken in range(1, 5):
+            next(iterator)
+            wait_idle(iterator, depth)
+            assert len(source.journal.pulled) == len(fake.transferred) == taken + depth
+
+
+def test_the_first_batch_comes_before_the_second_is_moved() -> None:
+    fake = FakeBackend(block_at=1)
+    with start(stage(3, 2, fake=fake)) as iterator:
+        assert next(iterator)["index"] == 0
+        fake.gate.set()
+
+
+def test_L7_none_is_a_batch() -> None:
+    with start(ToDevice(Script([None, torch.ones(1), None]), FakeBackend())) as iterator:
+        assert [item is None for item in iterator] == [True, False, True]
+
+
+def test_L6_close_waits_for_a_transfer_and_then_closes_the_device() -> None:
+    fake = FakeBackend(block_at=1)
+    iterator = start(stage(9, 2, fake=fake))
+    next(iterator)
+    fake.blocked.wait(20)
+    fake.gate.set()
+    iterator.close()
+    iterator.close()
+    assert feed_threads() == []
+    assert fake.calls.count("close") == 1
+
+
+def test_L6_an_abandoned_pass_ends_its_thread_and_closes_the_device() -> None:
+    fake = FakeBackend()
+    for batch in start(stage(99, 2, fake=fake)):
+        if batch["index"] == 3:
+            break
+    del batch
+    wait_until(lambda: feed_threads() == [])
+    assert fake.calls[-1] == "close"
+
+
+def test_the_transfer_alone_runs_in_the_thread() -> None:
+    fake = FakeBackend()
+    with start(stage(3, 1, fake=fake)) as iterator:
+        next(iterator)
+        (thread,) = feed_threads()
+        assert fake.threads == {thread}
+        assert thread.name == "torchpipe ToDevice"
+
+
+def test_it_is_a_description() -> None:
+    node = ToDevice(IterableWrapper(batches(5)), "cpu")
+    assert node.prefetch_count == 2
+    assert len(node) == 5
+    assert not node.alters_stream
+    assert node.runs_in_main
+    with start(pickle.loads(pickle.dumps(node))) as iterator:
+        assert indices(iterator) == list(range(5))
+    assert indices(IterableWrapper(batches(3)).to_device(torch.device("cpu"), prefetch=1)) == [0, 1, 2]
+
+
+def test_names_resolve_to_backends() -> None:
+    fake = FakeBackend()
+    assert isinstance(fake, Backend)
+    assert resolve(fake) is fake
+    for name in ("cpu", "cuda", "cuda:1", torch.device("cpu"), torch.device("cuda", 1)):
+        assert resolve(name).name == torch.device(name).type
+    assert isinstance(resolve("cpu"), CpuBackend)
+    assert resolve("cpu") is not resolve("cpu")
+
+
+@pytest.mark.parametrize("name", ["tpu", "", "cpu:x", "meta", "mps"])
+def test_L7_an_unknown_device_is_refused_where_it_is_named(name: str) -> None:
+    with pytest.raises(ValueError, match="'cpu', 'cuda'"):
+        ToDevice(IterableWrapper([1]), name)
+
+
+@pytest.mark.parametrize("value", [0, None, 1.5])
+def test_L7_what_names_no_device_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="device must be"):
+        ToDevice(IterableWrapper([1]), value)
+
+
+def test_L7_missing_torch_xla_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices.xla.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
+    with pytest.raises(ImportError, match=r"pip install 'torchpipe\[xla\]'.*torch 2\.9"):
+        ToDevice(IterableWrapper([1]), "xla:1")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without CUDA")
+def test_L7_missing_cuda_is_reported_at_the_first_batch() -> None:
+    with start(ToDevice(IterableWrapper([1]), "cuda")) as iterator, pytest.raises(RuntimeError, match="no CUDA device"):
+        next(iterator)
+
+
+@pytest.mark.parametrize(("value", "error"), [(-1, ValueError), ("2", TypeError)])
+def test_the_depth_is_checked(value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="prefetch"):
+        ToDevice(IterableWrapper([1]), "cpu", value)

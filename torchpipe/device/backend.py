@@ -1,0 +1,27 @@
+"""The interface between the pipeline and a kind of device. Imports only ``feed``."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from torchpipe.feed import Mover
+
+__all__ = ["Backend"]
+
+
+@runtime_checkable
+class Backend(Mover, Protocol):
+    """Moves batches to a device: one object serves one pass at a time, from ``prepare()`` to ``close()``.
+
+    ``prepare``, ``receive`` and ``close`` are called in the consumer's thread (``close`` at times in the feed thread),
+    ``transfer`` in the feed thread, batch by batch in order. ``transfer`` must leave the batch that it gets as it is,
+    and move all of it or raise: a part that silently stays behind is an error.
+    """
+
+    @property
+    def name(self) -> str:
+        """The device in a word, for errors."""
+
+    @property
+    def releases_source(self) -> bool:
+        """May the memory of a batch be overwritten as soon as ``transfer`` has returned?"""

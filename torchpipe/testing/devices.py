@@ -1,0 +1,72 @@
+"""A device in memory, for testing the device stage and what is built on it: it can fail, block and be slow."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import torch
+
+from torchpipe.device.tree import replace_tensors
+
+__all__ = ["FakeBackend"]
+
+
+class FakeBackend:
+    """A :class:`~torchpipe.device.Backend` whose device is this process's memory: tensors arrive as copies.
+
+    Instead of transfer number ``fail_at`` (from 0) ``error`` is raised; before number ``block_at`` ``blocked`` is set
+    and ``gate`` waited for, at most 60 s; each transfer takes ``delay_s``. ``transferred`` and ``received`` list the
+    batches that were moved and handed out, ``threads`` the threads that transferred, ``calls`` the steps by name.
+    """
+
+    name = "fake"
+    releases_source = True
+
+    def __init__(
+        self,
+        *,
+        fail_at: int | None = None,
+        error: BaseException | None = None,
+        block_at: int | None = None,
+        delay_s: float = 0.0,
+    ) -> None:
+        self.fail_at = fail_at
+        self.error = error or RuntimeError("the fake device fails, as it was told to")
+        self.block_at = block_at
+        self.delay_s = delay_s
+        self.gate = threading.Event()
+        self.blocked = threading.Event()
+        self.transferred: list[Any] = []
+        self.received: list[Any] = []
+        self.threads: set[threading.Thread] = set()
+        self.calls: list[str] = []
+
+    def prepare(self) -> None:
+        self.calls.append("prepare")
+
+    def transfer(self, batch: Any, /) -> Any:
+        self.calls.append("transfer")
+        self.threads.add(threading.current_thread())
+        if len(self.transferred) == self.block_at:
+            self.blocked.set()
+            self.gate.wait(60)
+        if self.delay_s:
+            time.sleep(self.delay_s)
+        if len(self.transferred) == self.fail_at:
+            raise self.error
+        self.transferred.append(batch)
+        return replace_tensors(batch, _copies)
+
+    def receive(self, moved: Any, /) -> Any:
+        self.calls.append("receive")
+        self.received.append(moved)
+        return moved
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def _copies(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor.clone() for tensor in tensors]
