@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, cast
 
 from reading_services._runtime.supervisor import Supervisor
 from reading_services._runtime.worker import dump_graph
@@ -52,8 +52,8 @@ class MultiProcessingReadingService(ShardedReadingService):
             The stream depends on it, but not on ``num_workers``.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
         device_prefetch: how many batches it keeps ahead on the device.
-        timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose it
-            longer than any native call of yours that keeps the interpreter lock. None: never.
+        timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose
+            it longer than any native call of yours that keeps the interpreter lock. None: never.
         max_deaths: deaths at one and the same item that are no accident any more but an error.
         policy: how often snapshots are taken; the default costs about 1 % of the time.
 
@@ -85,8 +85,8 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._max_deaths = check_count("max_deaths", max_deaths, at_least=1)
         if num_shards is not None and num_shards < num_workers:
             raise ValueError(
-                f"num_shards={num_shards} is less than num_workers={num_workers}: some workers would have nothing to do. "
-                "Use at most num_shards workers"
+                f"num_shards={num_shards} is less than num_workers={num_workers}: some workers would have nothing to "
+                "do. Use at most num_shards workers"
             )
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
@@ -105,6 +105,10 @@ class MultiProcessingReadingService(ShardedReadingService):
     def restarts(self) -> int:
         """How many dead workers have been replaced since the workers were started."""
         return 0 if self._supervisor is None else self._supervisor.restarts
+
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers that run just now, in the order of their numbers."""
+        return [] if self._supervisor is None else self._supervisor.worker_pids()
 
     def initialize(self, datapipe: DataPipe) -> DataPipe:
         datapipe = super().initialize(datapipe)
@@ -140,10 +144,10 @@ class MultiProcessingReadingService(ShardedReadingService):
 
     def _main_root(self, root: DataPipe) -> DataPipe:
         if self._device is not None:
-            return ToDevice(root, self._device, prefetch=self._device_prefetch)
+            return ToDevice(root, self._device, prefetch=self._device_prefetch)  # type: ignore[arg-type]
         staged = any(isinstance(node, ToDevice) for node in self.plan.main_nodes)
         if self._num_workers and self._main_prefetch_cnt and not staged:
-            return Prefetcher(root, self._main_prefetch_cnt)
+            return Prefetcher(root, self._main_prefetch_cnt)  # type: ignore[arg-type]
         return root
 
     def _threads_in_main(self) -> bool:
@@ -229,15 +233,15 @@ def _dump_graph(nodes: tuple[DataPipe, ...], cut: DataPipe, *others: Any) -> byt
         return dump_graph(cut, *others)
     except Exception as error:
         for node in nodes:  # inputs first: the first that fails is the culprit
-            alone = with_inputs(node, lambda _: _Placeholder())
+            alone = with_inputs(node, lambda _: cast("DataPipe", _Placeholder()))
             for name, value in vars(alone).items():
                 try:
                     dump_graph(value)
                 except Exception as culprit:
                     raise NotSerializableError(
-                        f"{node_name(node)} cannot be sent to a worker process: its {name}, {value!r}, cannot be pickled "
-                        f"({type(culprit).__name__}: {culprit}). Open files, locks, connections and the like inside the "
-                        "function that uses them, or in worker_init_fn"
+                        f"{node_name(node)} cannot be sent to a worker process: its {name}, {value!r}, cannot be "
+                        f"pickled ({type(culprit).__name__}: {culprit}). Open files, locks, connections and the like "
+                        "inside the function that uses them, or in worker_init_fn"
                     ) from error
         raise NotSerializableError(
             f"worker_init_fn, worker_reset_fn or policy cannot be sent to a worker process ({error}): keep open files, "

@@ -1,7 +1,7 @@
 """A page of shared memory where each worker notes what it is doing. The main process reads it, also after a death.
 
-The main process makes one board for each worker and owns it: an anonymous file, unlinked at once, mapped by both sides, so
-nothing is left behind whoever dies. Four 64-bit integers; one writer for each, so no locks. Imports nothing.
+The main process makes one board for each worker and owns it: an anonymous file, unlinked at once, mapped by both sides,
+so nothing is left behind whoever dies. Four 64-bit integers; one writer for each, so no locks. Imports nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One two-way connection between the main process and a worker: messages, each with an optional payload of bytes.
 
-The narrow door to the other process. ``SocketChannel`` is the real one, ``MemoryChannel`` its stand-in for tests of either
-side without a process. Imports only ``messages``.
+The narrow door to the other process. ``SocketChannel`` is the real one, ``MemoryChannel`` its stand-in for tests of
+either side without a process. Imports only ``messages``.
 
 A frame is 12 bytes (length of the message, length of the payload, little-endian), the pickled message, the payload.
 """
@@ -135,7 +135,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class MemoryChannel(Channel):
-    """An in-memory connection for tests: ``left, right = MemoryChannel.pair()``. Waiting where nothing is left raises."""
+    """An in-memory connection for tests: ``left, right = MemoryChannel.pair()``. Waiting in vain raises."""
 
     def __init__(self) -> None:
         self._inbox: deque[Frame] = deque()

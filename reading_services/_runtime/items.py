@@ -42,8 +42,8 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
         and not (tensor.requires_grad or tensor.is_neg())
     )
     if not plain:
-        return tensor.__reduce_ex__(5)
-    data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
+    data: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
     return _rebuild, (pickle.PickleBuffer(data) if data.size else bytearray(), tensor.dtype, tuple(tensor.shape))
 
 
@@ -57,7 +57,7 @@ def dump_items(items: list[Any]) -> bytes:
     try:
         _Pickler(buffer, protocol=5).dump(items)
     except Exception:  # classes and functions made inside a function
-        return cloudpickle.dumps(items, protocol=5)
+        return bytes(cloudpickle.dumps(items, protocol=5))
     return buffer.getvalue()
 
 

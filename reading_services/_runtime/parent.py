@@ -22,7 +22,7 @@ _POLL_S = 0.5
 
 
 def watch_parent(parent_pid: int, board: Board, *, death_signal: bool) -> None:
-    """End this process when process ``parent_pid`` does; meanwhile count up ``board[Slot.BEAT]`` several times a second.
+    """End this process when process ``parent_pid`` does; meanwhile count up ``board[Slot.BEAT]`` twice a second.
 
     With ``death_signal`` the kernel also kills this process when the *thread* that started it ends, which helps where
     native code keeps the interpreter lock for ever: set it only if that thread lives as long as its process.

@@ -111,7 +111,7 @@ class WorkerProcess:
 
 
 def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:
-    """The ladder, for all of them together: ask, join, terminate, kill, report. Returns within about 3 x ``grace_s``."""
+    """The ladder, for all of them at once: ask, join, terminate, kill, report. Returns within about 3 x ``grace_s``."""
     for worker in workers:
         try:
             worker.channel.send(Stop())

@@ -3,9 +3,9 @@
 Runs in the main process, without a thread of its own: in whichever thread consumes the stream, one at a time. Only
 :meth:`Supervisor.interrupt` may be called from another.
 
-Owns: the processes with their sockets and boards, the selector, the wake-up pipe. One wait covers messages, the wake-up and
-all process sentinels; it ends with any of them, or, when a timeout is set, to look for heartbeats. Recovery is restore:
-a worker that dies, whatever its exit code, is started anew from the cursors behind what has arrived.
+Owns: the processes with their sockets and boards, the selector, the wake-up pipe. One wait covers messages, the wake-
+up and all process sentinels; it ends with any of them, or, when a timeout is set, to look for heartbeats. Recovery is
+restore: a worker that dies, whatever its exit code, is started anew from the cursors behind what has arrived.
 """
 
 from __future__ import annotations
@@ -76,6 +76,10 @@ class Supervisor:
         self._finalizer = weakref.finalize(
             self, _finalize, os.getpid(), self._workers, self._selector, (self._wake_read, self._wake_write)
         )
+
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers that are alive, in the order of their numbers."""
+        return [self._workers[number].pid for number in sorted(self._workers) if self._workers[number].is_alive()]
 
     # -- epochs ---------------------------------------------------------------------------------------------------
 
@@ -185,8 +189,8 @@ class Supervisor:
         for worker in list(self._workers.values()):
             if worker.silent_for_s(timeout_s):
                 _log.warning(
-                    "worker %d (pid %d) showed no sign of life for %g s: killing it (was it stopped, or does native code "
-                    "keep the interpreter lock?)",
+                    "worker %d (pid %d) showed no sign of life for %g s: killing it (was it stopped, or does native "
+                    "code keep the interpreter lock?)",
                     worker.worker,
                     worker.pid,
                     timeout_s,
@@ -312,9 +316,9 @@ def _warning_category(name: str) -> type[Warning]:
 def _obituary(worker: int, pid: int, cause: str, deaths: int, what: str, node: str | None) -> WorkerDiedError:
     where = f" in {node}" if node is not None else ""
     return WorkerDiedError(
-        f"worker {worker} (pid {pid}) {cause} while making {what}{where}: death number {deaths} at this position, so no "
-        "accident. SIGKILL often means that memory ran out, SIGSEGV a crash in native code, an exit code that user code "
-        "called exit(). Run the graph with InProcessReadingService to see it happen in a debugger"
+        f"worker {worker} (pid {pid}) {cause} while making {what}{where}: death number {deaths} at this position, so "
+        "no accident. SIGKILL often means that memory ran out, SIGSEGV a crash in native code, an exit code that user "
+        "code called exit(). Run the graph with InProcessReadingService to see it happen in a debugger"
     )
 
 

@@ -1,7 +1,7 @@
 """The loop of a worker process: take messages, produce chunks of the shards that have credit, send them.
 
-Runs as the main thread of a worker. It owns the shards of the present epoch and its end of the channel. Its waits: for a
-message, when no shard has credit (ends with a message, or when the main process is gone); for room in the socket.
+Runs as the main thread of a worker. It owns the shards of the present epoch and its end of the channel. Its waits: for
+a message, when no shard has credit (ends with a message, or when the main process is gone); for room in the socket.
 """
 
 from __future__ import annotations

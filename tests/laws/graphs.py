@@ -1,0 +1,134 @@
+"""Random graphs for the property tests: a source, a sharding point somewhere, and a chain of nodes of every kind."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from torchpipe.iter import IterableWrapper
+
+__all__ = ["GraphSpec", "build", "graph_specs", "text_of"]
+
+GraphSpec = tuple[int, tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]
+"""(length of the source, steps before the sharding point, steps after it); a step is a name and a small number."""
+
+_BEFORE = ("shuffle", "shift", "repeat", "concat")
+_AFTER = (
+    "shuffle",
+    "shift",
+    "global_random",
+    "item_random",
+    "filter",
+    "flatmap",
+    "flatmap_lazy",
+    "batch",
+    "batch_unbatch",
+    "enumerate",
+    "zip",
+    "header",
+    "cycle",
+    "prefetch",
+)
+
+
+def graph_specs(max_length: int = 40, max_steps: int = 4) -> st.SearchStrategy[GraphSpec]:
+    """Specs rather than graphs, so that a failing example prints, and rebuilds in another process."""
+
+    def steps(names: tuple[str, ...], most: int) -> st.SearchStrategy[tuple[tuple[str, int], ...]]:
+        step = st.tuples(st.sampled_from(names), st.integers(1, 5))
+        return st.lists(step, max_size=most).map(tuple)
+
+    return st.tuples(st.integers(0, max_length), steps(_BEFORE, 2), steps(_AFTER, max_steps))
+
+
+def build(spec: GraphSpec) -> Any:
+    """The graph that ``spec`` describes; every call makes new nodes."""
+    length, before, after = spec
+    graph: Any = IterableWrapper(range(length))
+    for name, number in before:
+        graph = _step(graph, name, number)
+    graph = graph.sharding_filter()
+    for name, number in after:
+        graph = _step(graph, name, number)
+    return graph
+
+
+def text_of(items: Any) -> list[str]:
+    """Items in a form that compares exactly: floats by their shortest exact text, tensors by their values."""
+    return [repr(item) for item in items]
+
+
+def _step(graph: Any, name: str, number: int) -> Any:
+    match name:
+        case "shuffle":
+            return graph.shuffle(buffer_size=number * 2)
+        case "shift":
+            return graph.map(_shift)
+        case "repeat":
+            return graph.repeat(number)
+        case "concat":
+            return graph.concat(IterableWrapper(range(100, 100 + number)))
+        case "global_random":
+            return graph.map(_global_random)
+        case "item_random":
+            return graph.random_map(_item_random)
+        case "filter":
+            return graph.filter(_Keep(number))
+        case "flatmap":
+            return graph.flatmap(_Copies(number))
+        case "flatmap_lazy":
+            return graph.flatmap(_lazy_copies)
+        case "batch":
+            return graph.batch(number)
+        case "batch_unbatch":
+            return graph.batch(number).unbatch()
+        case "enumerate":
+            return graph.enumerate()
+        case "zip":
+            return graph.zip(IterableWrapper(range(1000)).shuffle(buffer_size=number))
+        case "header":
+            return graph.header(number * 4)
+        case "cycle":
+            return graph.cycle(number % 3 + 1)
+        case "prefetch":
+            return graph.prefetch(number)
+    raise AssertionError(name)
+
+
+def _shift(item: Any) -> Any:
+    return ("shifted", item)
+
+
+def _global_random(item: Any) -> Any:
+    return item, random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def _item_random(item: Any, generator: np.random.Generator) -> Any:
+    return item, float(generator.random())
+
+
+class _Keep:
+    """Keeps most items, by their content, so that shards lose different numbers."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, item: Any) -> bool:
+        return sum(repr(item).encode()) % (self.number + 1) != 0
+
+
+class _Copies:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, item: Any) -> list[Any]:
+        return [(index, item) for index in range(self.number % 3)]
+
+
+def _lazy_copies(item: Any) -> Any:
+    for index in range(2):
+        yield index, item, random.random()

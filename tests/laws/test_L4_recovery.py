@@ -1,0 +1,186 @@
+"""L4, recovery: whatever kills a worker, at any moment, the stream stays as it is."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.laws.executors import PROCESSES, make_loader, make_service, oracle, pids
+from tests.laws.graphs import GraphSpec, graph_specs
+from torchpipe.errors import WorkerDiedError
+from torchpipe.iter import IterableWrapper
+
+RICH: GraphSpec = (
+    60,
+    (("shuffle", 4),),
+    (("global_random", 1), ("item_random", 1), ("filter", 3), ("shuffle", 3), ("flatmap_lazy", 1), ("batch", 2)),
+)
+
+
+def kill(pid: int, signal_number: int) -> None:
+    try:
+        os.kill(pid, signal_number)
+    except ProcessLookupError:
+        pass
+
+
+@given(
+    graph_specs(),
+    st.integers(1, 3),
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from([signal.SIGKILL, signal.SIGSEGV])), min_size=1, max_size=3),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=25)
+def test_L4_signals_between_items(
+    spec: GraphSpec, workers: int, kills: list[tuple[int, int]], rng: random.Random
+) -> None:
+    expected = oracle(spec, 3)
+    with make_loader(spec, make_service(workers, 3, worker_prefetch_cnt=3)) as loader:
+        for epoch in expected:
+            got = []
+            for index, item in enumerate(loader):
+                got.append(repr(item))
+                for at, signal_number in kills:
+                    running = pids(loader)
+                    if at == index and running:
+                        kill(rng.choice(running), signal_number)
+            assert got == epoch
+
+
+@pytest.mark.parametrize("context", PROCESSES)
+def test_L4_kills_at_random_moments(context: str) -> None:
+    """A thread kills workers while they work, start, send and end; the consumer notices nothing."""
+    expected = oracle(RICH, 3, epochs=4)
+    rng = random.Random(11)
+    # Deaths may fall on one position by chance, which is not what this test is about: a large budget
+    service = make_service(2, 3, context=context, every=2, max_deaths=1000, main_prefetch_cnt=2)
+    with make_loader(RICH, service) as loader:
+        over = threading.Event()
+
+        def kill_now_and_then() -> None:
+            pause = 0.02 if context == "fork" else 0.1
+            for _ in range(25 if context != "spawn" else 3):
+                if over.wait(rng.uniform(0, 2 * pause)):
+                    return
+                for pid in rng.sample(running, 1) if (running := list(alive)) else []:
+                    kill(pid, signal.SIGKILL)
+
+        alive: list[int] = []
+        killer = threading.Thread(target=kill_now_and_then)
+        killer.start()
+        try:
+            for _ in range(3):
+                for epoch in expected:
+                    got = []
+                    for item in loader:
+                        alive[:] = pids(loader)
+                        got.append(repr(item))
+                    assert got == epoch
+                loader.set_epoch(0)
+        finally:
+            over.set()
+            killer.join()
+
+
+class DieOnce:
+    """Ends its process in its own way when it first sees ``number``; a file remembers that it has."""
+
+    def __init__(self, folder: Path, number: int, how: str) -> None:
+        self.mark, self.number, self.how = str(folder / "died"), number, how
+
+    def __call__(self, item: int) -> tuple[int, float]:
+        if item == self.number and not os.path.exists(self.mark):
+            with open(self.mark, "w"):
+                die(self.how)
+        return item, random.random()
+
+
+class AlwaysDie(DieOnce):
+    def __call__(self, item: int) -> Any:
+        if item == self.number:
+            die(self.how)
+        return item
+
+
+def die(how: str) -> None:
+    match how:
+        case "SIGKILL" | "SIGSEGV" | "SIGTERM":
+            os.kill(os.getpid(), getattr(signal, how))
+        case "exit 0" | "exit 1":
+            os._exit(int(how[-1]))
+
+
+WAYS = ("SIGKILL", "SIGSEGV", "SIGTERM", "exit 0", "exit 1")
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("number", [0, 29, 59])
+def test_L4_a_death_in_mid_item(how: str, number: int, tmp_path: Path) -> None:
+    graph = IterableWrapper(range(60)).shuffle(buffer_size=9).sharding_filter().map(DieOnce(tmp_path, number, how))
+    (tmp_path / "died").touch()
+    expected = oracle(graph, 2, epochs=1)
+    (tmp_path / "died").unlink()
+    with make_loader(graph, make_service(2, 2)) as loader:
+        assert [repr(item) for item in loader] == expected[0]
+        assert loader.reading_service.restarts == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_L4_a_position_that_kills_again_and_again_is_named(how: str, tmp_path: Path) -> None:
+    graph = IterableWrapper(range(60)).sharding_filter().map(AlwaysDie(tmp_path, 31, how))
+    got = []
+    with make_loader(graph, make_service(2, 2)) as loader:
+        code = how[-1] if how.startswith("exit") else how
+        with pytest.raises(
+            WorkerDiedError, match=rf"(?s)worker 1 \(pid \d+\).*{code}.*item 15 of shard 1.*AlwaysDie.*3"
+        ):
+            for item in loader:
+                got.append(item)
+        assert got == list(range(31))  # all that was before it
+        assert loader.state_dict()["delivered"] == 31
+
+
+def test_L4_a_stopped_worker_is_found_by_its_heartbeat() -> None:
+    expected = oracle(RICH, 2, epochs=1)
+    with make_loader(RICH, make_service(2, 2, timeout=1.0, worker_prefetch_cnt=2)) as loader:
+        got = []
+        for index, item in enumerate(loader):
+            got.append(repr(item))
+            if index in (0, 12):
+                kill(pids(loader)[index % 2], signal.SIGSTOP)
+        assert got == expected[0]
+
+
+def test_L4_deaths_between_epochs() -> None:
+    expected = oracle(RICH, 2, epochs=3)
+    with make_loader(RICH, make_service(2, 2)) as loader:
+        for epoch in expected:
+            assert [repr(item) for item in loader] == epoch
+            for pid in pids(loader):
+                kill(pid, signal.SIGKILL)
+
+
+def test_L4_a_death_after_a_resume() -> None:
+    first, _ = oracle(RICH, 2)
+    with make_loader(RICH, make_service(2, 2)) as loader:
+        iterator = iter(loader)
+        for _ in range(9):
+            next(iterator)
+        state = loader.state_dict()
+    with make_loader(RICH, make_service(2, 2, worker_prefetch_cnt=2)) as loader:
+        loader.load_state_dict(state)
+        got = []
+        for index, item in enumerate(loader):
+            got.append(repr(item))
+            if index == 0:
+                for pid in pids(loader):
+                    kill(pid, signal.SIGKILL)
+        assert got == first[9:]
