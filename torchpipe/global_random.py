@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,13 @@ from torchpipe.seeds import StreamKey, derive_seed
 __all__ = ["GlobalRandom"]
 
 _PURPOSE = 0x9E3779B9  # keeps these seeds apart from those of nodes
+
+
+@dataclass
+class _NumpyState:
+    """A generator's state in place of the generator, which takes longer to make."""
+
+    state: Any
 
 
 class GlobalRandom:
@@ -46,9 +54,7 @@ class GlobalRandom:
         copied._initial = {}
         copied._outside = None
         copied._capture()
-        own = np.random.MT19937(0)
-        own.state = copied._numpy.state  # the process goes on with its own generator
-        copied._numpy = own
+        copied._numpy = _NumpyState(copied._numpy.state)  # the process goes on with its own generator
         return copied
 
     def enter(self) -> None:
@@ -79,6 +85,9 @@ class GlobalRandom:
         return self._outside is not None
 
     def _install(self) -> None:
+        if isinstance(self._numpy, _NumpyState):
+            state, self._numpy = self._numpy.state, np.random.MT19937()
+            self._numpy.state = state
         random.setstate(self._python)
         set_bit_generator(self._numpy)
         torch.set_rng_state(self._torch)
