@@ -13,11 +13,13 @@ from torchpipe.iter.flatmapper import FlatMapper
 from torchpipe.iter.header import Header
 from torchpipe.iter.map_to_iter import MapToIterConverter
 from torchpipe.iter.mapper import Mapper
+from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.random_mapper import RandomMapper
 from torchpipe.iter.repeater import Repeater
 from torchpipe.iter.sharding_filter import SHARDING_PRIORITIES, ShardingFilter
 from torchpipe.iter.shuffler import Shuffler
 from torchpipe.iter.tar_loader import TarArchiveLoader
+from torchpipe.iter.to_device import ToDevice
 from torchpipe.iter.unbatcher import UnBatcher
 from torchpipe.iter.wrapper import IterableWrapper
 from torchpipe.iter.zipper import Zipper
@@ -39,11 +41,13 @@ __all__ = [
     "IterableWrapper",
     "MapToIterConverter",
     "Mapper",
+    "Prefetcher",
     "RandomMapper",
     "Repeater",
     "ShardingFilter",
     "Shuffler",
     "TarArchiveLoader",
+    "ToDevice",
     "UnBatcher",
     "Zipper",
     "functional_datapipe",
