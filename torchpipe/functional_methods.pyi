@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
+import torch
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.datapipe import IterDataPipe, MapDataPipe
+from torchpipe.device import Backend
 from torchpipe.iter._streams import StreamWrapper
 
 __all__ = ["IterMethods", "MapMethods"]
@@ -67,7 +69,7 @@ class IterMethods(Generic[T_co]):
         """The first ``limit`` items (None: all of them); no more than these are pulled from the input."""
 
     def list_files(
-        self=".",
+        self,
         masks: str | Sequence[str] = "",
         *,
         recursive: bool = False,
@@ -113,6 +115,11 @@ class IterMethods(Generic[T_co]):
 
     def shuffle(self, *, buffer_size: int = 10000, unbatch_level: int = 0) -> IterDataPipe[T_co]:
         """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left."""
+
+    def to_device(self, device: str | torch.device | Backend, prefetch: int = 2) -> IterDataPipe[T_co]:
+        """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in one thread and in
+        order.
+        """
 
     def unbatch(self, unbatch_level: int = 1) -> IterDataPipe[Any]:
         """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole."""
