@@ -88,6 +88,7 @@ def test_L4_kills_at_random_moments(context: str) -> None:
         finally:
             over.set()
             killer.join()
+        assert loader.reading_service.restarts > 0  # type: ignore[attr-defined]
 
 
 class DieOnce:

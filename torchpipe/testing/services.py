@@ -110,7 +110,9 @@ class _Check:
                     what = f"resumed after {count} items, {type(save).__name__} -> {type(load).__name__}"
                     _expect(_text(loader), expected, what)
                     loader.load_state_dict(again)
-                    _expect(_text(loader), expected, f"{what}, a second time, from a state saved straight after loading")
+                    _expect(
+                        _text(loader), expected, f"{what}, a second time, from a state saved straight after loading"
+                    )
 
     def user_error(self) -> None:
         graph = IterableWrapper(range(20)).sharding_filter().map(_fail_at_eleven)

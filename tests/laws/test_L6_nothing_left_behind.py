@@ -1,0 +1,176 @@
+"""L6, nothing left behind: however a run ends. What is left is measured after every test, by the fixture in conftest."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import leaks
+from tests.laws.executors import PROCESSES, make_loader, make_service, pids
+from torchpipe.iter import IterableWrapper
+from torchpipe.testing import sample_graph
+
+ENDINGS = (
+    "end",
+    "break",
+    "shutdown",
+    "exception",
+    "forgotten",
+    "second iter",
+    "load",
+    "never started",
+    "worker killed",
+)
+
+
+def fail_at_nine(item: int) -> int:
+    return item // (item - 9) * 0 + item
+
+
+def end(ending: str, workers: int | None, context: str = "fork") -> None:
+    loader = make_loader(sample_graph(), make_service(workers, 2, context=context))
+    match ending:
+        case "end":
+            list(loader)
+        case "break":
+            for _ in loader:
+                break
+        case "shutdown":
+            next(iter(loader))
+        case "exception":
+            loader = make_loader(
+                IterableWrapper(range(20)).sharding_filter().map(fail_at_nine),
+                make_service(workers, 2, context=context),
+            )
+            with pytest.raises(ZeroDivisionError):
+                list(loader)
+        case "forgotten":
+            next(iter(loader))
+            del loader
+            gc.collect()
+            return
+        case "second iter":
+            next(iter(loader))
+            next(iter(loader))
+        case "load":
+            next(iter(loader))
+            loader.load_state_dict(loader.state_dict())
+            next(iter(loader))
+        case "worker killed":
+            next(iter(loader))
+            for pid in pids(loader) if workers else []:
+                os.kill(pid, signal.SIGKILL)
+    loader.shutdown()
+    loader.shutdown()  # idempotent
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_L6_however_a_run_ends(ending: str, workers: int | None) -> None:
+    end(ending, workers)
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_L6_under_other_start_methods(context: str) -> None:
+    for ending in ("break", "exception", "forgotten"):
+        end(ending, 2, context)
+
+
+@given(st.lists(st.tuples(st.sampled_from(ENDINGS), st.sampled_from([None, 1, 2])), max_size=3))
+@settings(max_examples=8)
+def test_L6_any_sequence_of_endings(endings: list[tuple[str, int | None]]) -> None:
+    before = leaks.Footprint.take()
+    for ending, workers in endings:
+        end(ending, workers)
+    assert leaks.wait_nothing_left(before) == []
+
+
+SCRIPT = """
+import logging, sys, threading
+from reading_services import MultiProcessingReadingService
+from torchpipe import DataLoader2
+from torchpipe.testing import sample_graph
+
+if __name__ == "__main__":
+    service = MultiProcessingReadingService(2, sys.argv[1])
+    loader = DataLoader2(sample_graph(1_000_000), reading_service=service)
+    iterator = iter(loader)
+    next(iterator)
+    print(*service.worker_pids(), flush=True)
+    for _ in iterator:
+        threading.Event().wait(0.01)
+"""
+
+
+def start_script(tmp_path: Path, context: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A training process of its own, with its workers running: (the process, everything it has started)."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    main = subprocess.Popen(
+        [sys.executable, str(script), context],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert main.stdout is not None
+    line = main.stdout.readline()
+    assert len(line.split()) == 2, (line, main.stderr.read() if main.stderr else "")
+    return main, psutil.Process(main.pid).children(recursive=True)
+
+
+def wait_gone(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that still live after ``seconds``; a zombie that its new parent has yet to reap does not live."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and (alive := [p for p in processes if is_alive(p)]):
+        psutil.wait_procs(alive, timeout=0.1)
+    return [p for p in processes if is_alive(p)]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("context", PROCESSES)
+def test_L6_main_killed(context: str, tmp_path: Path) -> None:
+    main, started = start_script(tmp_path, context)
+    assert len(started) >= 2
+    main.kill()
+    main.communicate()
+    left = wait_gone(started, 5.0)
+    for process in left:
+        process.kill()
+    assert left == []
+
+
+def test_L6_ctrl_c(tmp_path: Path) -> None:
+    main, started = start_script(tmp_path, "fork")
+    os.killpg(main.pid, signal.SIGINT)  # as a terminal does: the whole group
+    _, errors = main.communicate(timeout=10)
+    assert wait_gone(started, 2.0) == []
+    assert errors.count("Traceback") == 1
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_L6_growth_over_epochs() -> None:
+    loader = make_loader(sample_graph(), make_service(2, 2))
+    with loader:
+        list(loader)
+        before = leaks.Footprint.take()
+        for _ in range(20):
+            next(iter(loader))
+            list(loader)
+        assert leaks.wait_nothing_left(before) == []
