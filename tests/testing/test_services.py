@@ -1,0 +1,129 @@
+"""The kit for reading services: torchpipe's own pass it, and services that break a law do not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from reading_services import InProcessReadingService, MultiProcessingReadingService
+from tests.laws.executors import PROCESSES
+from torchpipe import NodeIterator, ReadingServiceInterface
+from torchpipe.reading_service import EpochStart
+from torchpipe.testing import check_reading_service
+
+
+def test_in_process_passes() -> None:
+    check_reading_service(lambda shards: InProcessReadingService(num_shards=shards), num_shards=3)
+
+
+def kill_one(service: ReadingServiceInterface) -> None:
+    assert isinstance(service, MultiProcessingReadingService)
+    pids = service.worker_pids()
+    if pids:
+        os.kill(pids[0], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("context", PROCESSES)
+def test_worker_processes_pass(context: str) -> None:
+    slow = context == "spawn"  # a process takes seconds to start there
+    check_reading_service(
+        lambda shards: MultiProcessingReadingService(1 if slow else 2, context, num_shards=shards),
+        num_shards=2,
+        crash=kill_one,
+        thorough=not slow,
+    )
+
+
+class Wrapped(NodeIterator[Any]):
+    """Hands on what a real service gives, with one fault."""
+
+    def __init__(self, inner: NodeIterator[Any]) -> None:
+        super().__init__(inner.node, inner.context)
+        self.inputs = (inner,)
+
+    def run(self) -> Iterator[Any]:
+        return self.source.items()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.source.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.source.load_state_dict(state)
+
+
+class LosesAnItem(Wrapped):
+    def run(self) -> Iterator[Any]:
+        for index, item in enumerate(self.source.items()):
+            if index != 4:
+                yield item
+
+
+class EndsQuietlyOnErrors(Wrapped):
+    def run(self) -> Iterator[Any]:
+        try:
+            yield from self.source.items()
+        except ZeroDivisionError:
+            return
+
+
+class CountsWhatItPrefetched(Wrapped):
+    def run(self) -> Iterator[Any]:
+        stream = self.source.items()
+        ready = [item for _, item in zip(range(1), stream)]
+        for item in stream:
+            ready.append(item)
+            yield ready.pop(0)
+        yield from ready
+
+
+class ForgetsTheState(Wrapped):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def service_with(fault: type[Wrapped]) -> type[InProcessReadingService]:
+    class Faulty(InProcessReadingService):
+        def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
+            inner = super().initialize_iteration(EpochStart(**{**vars(start), "state": None}))
+            iterator = fault(inner)
+            if start.state is not None:
+                iterator.load_state_dict(start.state)
+            return iterator
+
+    return Faulty
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (LosesAnItem, "differs from in-process"),
+        (EndsQuietlyOnErrors, "exception did not arrive"),
+        (CountsWhatItPrefetched, "resumed after"),
+        (ForgetsTheState, "resumed after"),
+    ],
+)
+def test_faults_are_found(fault: type[Wrapped], message: str) -> None:
+    service = service_with(fault)
+    with pytest.raises(AssertionError, match=message):
+        check_reading_service(lambda shards: service(num_shards=shards))
+
+
+def test_a_service_that_leaves_threads_is_found() -> None:
+    import threading
+
+    done = threading.Event()
+
+    class Leaky(InProcessReadingService):
+        def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
+            threading.Thread(target=done.wait, name="left-over", daemon=True).start()
+            return super().initialize_iteration(start)
+
+    try:
+        with pytest.raises(AssertionError, match="left-over"):
+            check_reading_service(lambda shards: Leaky(num_shards=shards))
+    finally:
+        done.set()
