@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ hypothesis.settings.register_profile("dev", deadline=None, max_examples=30, prin
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=500, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+# Crashes that tests inject into forked workers would each print their stacks, since pytest enables faulthandler.
+os.register_at_fork(after_in_child=faulthandler.disable)
 
 _FAILED = pytest.StashKey[bool]()
 
