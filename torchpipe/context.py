@@ -93,7 +93,7 @@ class Context:
 
     def for_round(self, number: int) -> Context:
         """The context of the ``number``-th pass over an input that is read several times within one epoch."""
-        return replace(self, rounds=(*self.rounds, number)) if number else self
+        return replace(self, rounds=(*self.rounds, number))
 
     def node_id(self, node: DataPipe) -> int:
         """The node's place in the graph, the same in every process; -1 for nodes that are not in it."""

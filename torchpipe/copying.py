@@ -21,6 +21,13 @@ def copy_item(item: Any) -> Any:
 
     Arrays and tensors are copied alone, where ``copy.deepcopy`` would copy all the memory that a view looks into.
     """
+    try:
+        return _copied(item)
+    except RecursionError:  # a list that holds itself
+        return _deep(item)
+
+
+def _copied(item: Any) -> Any:
     kind = type(item)
     if kind in _IMMUTABLE:
         return item
@@ -29,14 +36,16 @@ def copy_item(item: Any) -> Any:
     if kind is np.ndarray and not item.dtype.hasobject:
         return item.copy()
     if kind is tuple:
-        return tuple([copy_item(part) for part in item])
+        return tuple([_copied(part) for part in item])
+    if kind is dict:
+        return {key: _copied(value) for key, value in item.items()}
+    if kind is list:
+        return [_copied(part) for part in item]
+    return _deep(item)
+
+
+def _deep(item: Any) -> Any:
     try:
-        if kind is dict:
-            return {key: copy_item(value) for key, value in item.items()}
-        if kind is list:
-            return [copy_item(part) for part in item]
-        return copy.deepcopy(item)
-    except RecursionError:  # a list that holds itself
         return copy.deepcopy(item)
     except Exception:  # objects refuse in many ways: TypeError, NotImplementedError, errors of their own
         return item

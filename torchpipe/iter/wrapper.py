@@ -140,6 +140,7 @@ class _IterableIterator(NodeIterator[T]):
         self._iterable: Any = _private(node.iterable) if self._stateful and node.deepcopy else node.iterable
         self._iterator: Any = None
         self._loaded: dict[str, Any] = {"position": 0}
+        self._ended = False
 
     def _open(self) -> Any:
         once = self.node._once
@@ -158,6 +159,8 @@ class _IterableIterator(NodeIterator[T]):
     def get_state(self) -> dict[str, Any]:
         if self._stream is None:
             return copy.deepcopy(self._loaded)
+        if self._ended:  # of itself: an iterable may begin anew in its own state
+            return {"position": self.position, "ended": True}
         if self.node._once is None and is_stateful(self._iterator):
             return {"position": self.position, "iterator": copy.deepcopy(self._iterator.state_dict())}
         if self._stateful:
@@ -172,6 +175,8 @@ class _IterableIterator(NodeIterator[T]):
             self._iterator.load_state_dict(copy.deepcopy(state["iterator"]))
         elif "iterable" in state:
             self._iterable.load_state_dict(copy.deepcopy(state["iterable"]))
+        elif "ended" in state:
+            self._ended = True
         elif self.position:
             if self.node._once is not None and self.node._once.taken:
                 raise StateError(f"{self._read_once()}, and was read already: item {self.position} cannot be reached")
@@ -184,6 +189,8 @@ class _IterableIterator(NodeIterator[T]):
             )
 
     def run(self) -> Iterator[T]:
+        if self._ended:
+            return
         replay = 0 if self._loaded.keys() & {"iterator", "iterable"} else self.position
         if self._iterator is None:
             self._iterator = self._open()
@@ -194,6 +201,7 @@ class _IterableIterator(NodeIterator[T]):
         for item in self._iterator:
             self.position += 1
             yield copy_item(item) if deep else item
+        self._ended = True
 
     def close(self) -> None:
         super().close()

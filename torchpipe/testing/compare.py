@@ -35,8 +35,10 @@ def freeze(item: Any) -> Frozen:
 
 def _value(item: Any) -> Any:
     kind = f"{type(item).__module__}.{type(item).__qualname__}"
-    if item is None or isinstance(item, bool | int | str | bytes | bytearray):
+    if item is None or isinstance(item, bool | int | str | bytes):
         return kind, item
+    if isinstance(item, bytearray):
+        return kind, bytes(item)
     if isinstance(item, float):
         return kind, struct.pack("<d", item)
     if isinstance(item, torch.Tensor):

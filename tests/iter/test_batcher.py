@@ -1,0 +1,80 @@
+"""``batch`` and ``unbatch``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchpipe.iter import Batcher, DataChunk, IterableWrapper
+from torchpipe.testing import CountingSource, check_node
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 6, 8])
+def test_L2_exact_resume(length: int, drop_last: bool) -> None:
+    check_node(lambda: CountingSource(range(length)).batch(3, drop_last), pulls=lambda k: 3 * k)
+
+
+@given(st.lists(st.integers()), st.integers(1, 8))
+def test_batches_are_the_items_in_order(items: list[int], size: int) -> None:
+    batches = list(IterableWrapper(items).batch(size))
+    assert [item for batch in batches for item in batch] == items
+    assert all(len(batch) == size for batch in batches[:-1])
+    assert len(IterableWrapper(items).batch(size)) == len(batches)  # type: ignore[arg-type]
+
+
+def test_the_wrapper_class() -> None:
+    assert type(next(iter(IterableWrapper(range(3)).batch(2)))) is DataChunk
+    assert list(IterableWrapper(range(3)).batch(2, wrapper_class=tuple)) == [(0, 1), (2,)]
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_size_below_one_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"batch_size must be at least 1, got {size}"):
+        IterableWrapper([1]).batch(size)
+
+
+def test_wrong_types_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"batch_size must be an integer, got 2\.5"):
+        IterableWrapper([1]).batch(2.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="wrapper_class"):
+        IterableWrapper([1]).batch(2, wrapper_class=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="IterableWrapper"):
+        Batcher([1], 2)  # type: ignore[arg-type]
+
+
+NESTED: list[Any] = [[[0, 1], [2]], [], [[3, 4], [5]], [[6]], [[]]]
+
+
+@pytest.mark.parametrize(("level", "pulls"), [(0, 1), (1, 2), (2, 2), (-1, 2)])
+def test_L2_exact_resume_of_unbatch(level: int, pulls: int) -> None:
+    check_node(lambda: CountingSource(NESTED).unbatch(level), pulls=lambda k: pulls * k)
+
+
+@given(st.lists(st.lists(st.lists(st.integers()))), st.integers(1, 4))
+def test_L2_unbatch_resumes_within_deep_lists(items: list[list[list[int]]], size: int) -> None:
+    check_node(
+        lambda: CountingSource(items).batch(size, wrapper_class=list).unbatch(3),
+        pulls=lambda k: len(items),
+        epochs=[0],
+        num_shards=1,
+    )
+
+
+def test_levels() -> None:
+    node = IterableWrapper(NESTED)
+    assert list(node.unbatch()) == [[0, 1], [2], [3, 4], [5], [6], []]
+    assert list(node.unbatch(2)) == list(node.unbatch(-1)) == [0, 1, 2, 3, 4, 5, 6]
+    assert list(node.unbatch(0)) == NESTED
+    assert list(IterableWrapper([[1, (2, 3)], "ab"]).unbatch(-1)) == [1, (2, 3), "ab"]
+    assert list(IterableWrapper(range(5)).batch(2).unbatch()) == [0, 1, 2, 3, 4]
+
+
+def test_too_deep_is_an_error() -> None:
+    with pytest.raises(IndexError, match=r"unbatch_level=3\) goes deeper .* found a int"):
+        list(IterableWrapper(NESTED).unbatch(3))
+    with pytest.raises(ValueError, match="at least -1"):
+        IterableWrapper(NESTED).unbatch(-2)
