@@ -1,0 +1,48 @@
+"""Every Python block of the documentation runs as it stands, and prints what the text block behind it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\s*```text\n(?P<output>.*?)```)?", re.DOTALL)
+
+
+def blocks() -> list[tuple[str, str, str | None]]:
+    found = []
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for match in BLOCK.finditer(page.read_text()):
+            line = page.read_text()[: match.start()].count("\n") + 1
+            found.append((f"{page.relative_to(ROOT)}:{line}", match["code"], match["output"]))
+    return found
+
+
+def test_there_are_blocks() -> None:
+    assert sum(name.startswith("README.md") for name, _, _ in blocks()) >= 2
+
+
+@pytest.mark.parametrize(("name", "code", "output"), [pytest.param(*block, id=block[0]) for block in blocks()])
+def test_block_runs_as_it_stands(name: str, code: str, output: str | None, tmp_path: Path) -> None:
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, f"{name}:\n{done.stderr}"
+    if output is not None:
+        assert done.stdout == output
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
