@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.graph import describe_graph
 from torchpipe.graph.length import total_length
@@ -42,7 +45,7 @@ class DataLoader2(Generic[T_co]):
 
     def __init__(
         self,
-        datapipe: Any,
+        datapipe: TorchIterDataPipe[T_co] | TorchMapDataPipe[T_co],
         datapipe_adapter_fn: Adapter | Iterable[Adapter] | None = None,
         reading_service: ReadingServiceInterface | None = None,
     ) -> None:

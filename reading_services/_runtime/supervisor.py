@@ -3,9 +3,9 @@
 Runs in the main process, without a thread of its own: in whichever thread consumes the stream, one at a time. Only
 :meth:`Supervisor.interrupt` may be called from another.
 
-Owns: the processes with their sockets and boards, the selector, the wake-up pipe. One wait covers messages, the wake-
-up and all process sentinels; it ends with any of them, or, when a timeout is set, to look for heartbeats. Recovery is
-restore: a worker that dies, whatever its exit code, is started anew from the cursors behind what has arrived.
+Owns: the processes with their sockets and boards, the selector, the wake-up pipe. One wait covers messages, the
+wake-up and all process sentinels; it ends with any of them, or, when a timeout is set, to look for heartbeats. Recovery
+is restore: a worker that dies, whatever its exit code, is started anew from the cursors behind what has arrived.
 """
 
 from __future__ import annotations

@@ -27,7 +27,13 @@ class Log:
 
 
 def shuffled(log: Callable[[Any], Any]) -> Any:
-    return IterableWrapper(range(10_000, 15_000)).shuffle(buffer_size=100).sharding_filter().map(log).shuffle(buffer_size=50)
+    return (
+        IterableWrapper(range(10_000, 15_000))
+        .shuffle(buffer_size=100)
+        .sharding_filter()
+        .map(log)
+        .shuffle(buffer_size=50)
+    )
 
 
 @pytest.mark.parametrize("workers", [None, 2])

@@ -1,4 +1,4 @@
-"""L6, nothing left behind: however a run ends. What is left is measured after every test, by the fixture in conftest."""
+"""L6, nothing left behind: however a run ends. After every test, the fixture in conftest measures what is left."""
 
 from __future__ import annotations
 

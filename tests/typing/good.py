@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar, assert_type
 
+from torchpipe import DataLoader2
 from torchpipe.context import Context
 from torchpipe.iter import IterableWrapper, IterDataPipe, functional_datapipe
 from torchpipe.iterator import NodeIterator
@@ -44,6 +45,14 @@ def long_chain() -> list[Any]:
     for pair in again:
         assert_type(pair, tuple[int, float])
     return [len(list(zipped)), list(values.map(type))]
+
+
+def loader() -> list[Any]:
+    loader = DataLoader2(IterableWrapper([1, 2]).map(str).sharding_filter())
+    assert_type(loader, DataLoader2[str])
+    for item in loader:
+        assert_type(item, str)
+    return list(loader)
 
 
 def map_style() -> list[Any]:

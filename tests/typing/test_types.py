@@ -73,5 +73,6 @@ def test_checkers_infer_the_types_and_find_the_mistakes(checker: object, tmp_pat
 def test_the_typed_file_runs() -> None:
     assert good.chain() == [["1", "2"]]
     assert good.long_chain() == [3, [float] * 3]
+    assert good.loader() == ["1", "2"]
     assert good.map_style() == [1, 1]
     assert good.own_nodes() == [["a", "a", "b", "b"], [1, 2]]

@@ -58,9 +58,9 @@ def check_reading_service(
 
     Checked: the stream of several epochs (L1); resume at the start, in the middle and at the end, here and in process,
     in both directions (L2, L3); an error of user code at its place (L7); abandoned epochs; an older iterator refused;
-    and that ``shutdown`` leaves no process, thread or descriptor (L6). ``crash(service)``, if given, must kill a process
-    of the running service: the stream has to go on as if nothing had happened (L4). Without ``thorough``, fewer positions
-    are tried, for services that take seconds to start.
+    and that ``shutdown`` leaves no process, thread or descriptor (L6). ``crash(service)``, if given, must kill a
+    process of the running service: the stream has to go on as if nothing had happened (L4). Without ``thorough``, fewer
+    positions are tried, for services that take seconds to start.
 
     Raises: AssertionError that says which of these failed, with both streams where they differ.
     """
@@ -121,7 +121,7 @@ class _Check:
     def user_error(self) -> None:
         graph = IterableWrapper(range(20)).sharding_filter().map(_fail_at_eleven)
         with DataLoader2(graph, reading_service=self.make(self.num_shards)) as loader:
-            delivered = []
+            delivered: list[Any] = []
             try:
                 for item in loader:
                     delivered.append(item)
