@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchpipe.background import RunAhead, RunAheadIterator
+from torchpipe.background import RunAhead
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe
+from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from tests.sources import Script, feed_threads, start, wait_idle, wait_until
 from torchpipe import background
-from torchpipe.background import RunAhead, RunAheadIterator
+from torchpipe.background import RunAhead
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.state import Cursor, SnapshotPolicy
 
@@ -168,6 +169,7 @@ def test_L6_close_while_the_thread_waits_for_room() -> None:
     wait_idle(iterator, 2)
     iterator.close()
     assert feed_threads() == []
+    assert source.journal.pulled == [0, 1, 2]  # nothing more once it was asked to stop
     assert len(source.journal.closed_in) == 1
     assert list(iterator) == []
 
@@ -312,33 +314,50 @@ def test_an_error_while_closing_is_raised_by_close(started: bool) -> None:
     ahead.close()
 
 
-def test_items_live_no_longer_than_the_consumer_wants() -> None:
-    class Item:
-        alive = 0
+class Counted:
+    alive = 0
 
-        def __init__(self) -> None:
-            Item.alive += 1
+    def __init__(self) -> None:
+        Counted.alive += 1
 
-        def __del__(self) -> None:
-            Item.alive -= 1
+    def __del__(self) -> None:
+        Counted.alive -= 1
 
-    class Makes(Mover):
-        def transfer(self, item: Any, /) -> Any:
-            return Item()
 
-        def receive(self, moved: Any, /) -> Any:
-            return moved
+class Makes(Mover):
+    """Every item becomes a :class:`Counted`."""
 
+    def transfer(self, item: Any, /) -> Any:
+        return Counted()
+
+    def receive(self, moved: Any, /) -> Any:
+        return moved
+
+
+def test_L5_items_live_no_longer_than_the_consumer_wants() -> None:
     ahead = run_ahead(Script(range(20)), 2, Makes())
     stream = ahead.items()
     for _ in range(5):
         item = next(stream)
         wait_idle(ahead, 2)
-        assert Item.alive == 3  # two ahead and the consumer's
+        assert Counted.alive == 3  # two ahead and the consumer's
         del item
-        assert Item.alive == 2
+        assert Counted.alive == 2
     ahead.close()
-    assert Item.alive == 0
+    assert Counted.alive == 0
+
+
+def test_L5_a_thread_that_waits_for_its_source_holds_no_item() -> None:
+    source = Script(range(9), block_at=2)
+    ahead = run_ahead(source, 5, Makes())
+    stream = ahead.items()
+    next(stream)
+    source.journal.blocked.wait()
+    assert Counted.alive == 1
+    next(stream)
+    assert Counted.alive == 0
+    source.gate.set()
+    ahead.close()
 
 
 def test_stats_say_who_waited() -> None:
@@ -360,12 +379,22 @@ SCRIPT = """
 import os, sys, threading
 sys.path.insert(0, {root!r})
 from tests.sources import Script, start
+from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iter.prefetch import Prefetcher
 iterator = start(Prefetcher(Script(range(10), block_at=4), 2))
 print([next(iterator) for _ in range(2)], flush=True)
 """
 
 FORKED = """
+# A lock held at the fork stays locked in the child.
+held, release, changed = threading.Event(), threading.Event(), iterator._ahead._feed.changed
+def hold():
+    with changed:
+        held.set()
+        release.wait()
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait()
 child = os.fork()
 if child == 0:
     try:
@@ -376,6 +405,8 @@ if child == 0:
     del iterator
     print("closed", flush=True)
     os._exit(7)
+release.set()
+holder.join()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 iterator.node.source_datapipe.gate.set()
 print(list(iterator))

@@ -63,7 +63,7 @@ class CudaBackend:
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_pinned():
-            tensor = tensor.pin_memory(self._device)
+            tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)
 
     def receive(self, moved: _InFlight, /) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from torchpipe.background import RunAheadIterator
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iterator import NodeIterator
 from torchpipe.validate import check_count
 

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import torch
 
-from torchpipe.background import RunAheadIterator
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.device import Backend, resolve
+from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iterator import NodeIterator
 from torchpipe.validate import check_count
 

@@ -1,0 +1,68 @@
+"""The pass that ``prefetch`` and ``to_device`` share: a node iterator over ``background``, which has the thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from torchpipe.background import FeedStats, RunAhead
+from torchpipe.context import Context
+from torchpipe.errors import StateError
+from torchpipe.feed import Mover
+from torchpipe.iterator import NodeIterator
+from torchpipe.nodes import DataPipe, node_name
+from torchpipe.state import Cursor, encode
+
+__all__ = ["RunAheadIterator"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class RunAheadIterator(NodeIterator[T_co]):
+    """The pass of a node that hands its input's items on unchanged, earlier or elsewhere: the base of such nodes.
+
+    Runs ahead by ``depth`` items in a thread; in the consumer's thread if ``context.threads`` is False or ``depth`` is
+    0. State: either the input's own state or a cursor over it. Both load here and into the input itself, so a state
+    saved with this stage loads without it, and the other way round.
+    """
+
+    def __init__(
+        self, node: DataPipe, context: Context, source: DataPipe, *, depth: int, mover: Mover | None = None
+    ) -> None:
+        super().__init__(node, context, source)
+        self._ahead = RunAhead(
+            self.source,
+            depth=depth if context.threads else 0,
+            policy=context.policy(),
+            mover=mover,
+            name=node_name(node),
+        )
+        self._transparent = mover is None and (depth == 0 or not context.threads)
+
+    def run(self) -> Iterator[T_co]:
+        # Not a generator of this object's own: it would keep an abandoned pass alive until the collector runs.
+        return self.source.items() if self._transparent else self._ahead.items()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.source.state_dict() if self._transparent else self._ahead.cursor.to_state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._stream is not None or self._closed:
+            raise StateError(
+                f"{type(self).__name__} has already started: load a state into a new iterator, before its first item"
+            )
+        self.source.load_state_dict(state)  # takes both forms; of a cursor, it drops the items that were handed out
+        if not self._transparent:
+            self._ahead.cursor = Cursor.from_state(state) or Cursor(encode(state))
+
+    def stats(self) -> FeedStats:
+        """How the two sides kept pace so far."""
+        return self._ahead.stats()
+
+    def interrupt(self) -> None:
+        self._ahead.interrupt()
+
+    def close(self) -> None:
+        self._closed = True
+        self._stream = iter(())
+        self._ahead.close()
