@@ -23,7 +23,7 @@ def test_batches_are_the_items_in_order(items: list[int], size: int) -> None:
     batches = list(IterableWrapper(items).batch(size))
     assert [item for batch in batches for item in batch] == items
     assert all(len(batch) == size for batch in batches[:-1])
-    assert len(IterableWrapper(items).batch(size)) == len(batches)  # type: ignore[arg-type]
+    assert len(IterableWrapper(items).batch(size)) == len(batches)
 
 
 def test_the_wrapper_class() -> None:
@@ -39,11 +39,11 @@ def test_a_size_below_one_is_refused(size: int) -> None:
 
 def test_wrong_types_are_refused() -> None:
     with pytest.raises(TypeError, match=r"batch_size must be an integer, got 2\.5"):
-        IterableWrapper([1]).batch(2.5)  # type: ignore[arg-type]
+        IterableWrapper([1]).batch(2.5)
     with pytest.raises(TypeError, match="wrapper_class"):
-        IterableWrapper([1]).batch(2, wrapper_class=3)  # type: ignore[arg-type]
+        IterableWrapper([1]).batch(2, wrapper_class=3)
     with pytest.raises(TypeError, match="IterableWrapper"):
-        Batcher([1], 2)  # type: ignore[arg-type]
+        Batcher([1], 2)
 
 
 NESTED: list[Any] = [[[0, 1], [2]], [], [[3, 4], [5]], [[6]], [[]]]

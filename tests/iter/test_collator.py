@@ -29,11 +29,11 @@ def test_the_default_stacks_into_tensors() -> None:
 def test_a_function_in_either_place() -> None:
     node = IterableWrapper(range(4)).batch(2)
     assert list(node.collate(total)) == list(node.collate(collate_fn=total)) == [1, 5]
-    assert len(node.collate()) == 2  # type: ignore[arg-type]
+    assert len(node.collate()) == 2
 
 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match=r"conversion must be a function, got \{\}"):
-        IterableWrapper([1]).collate({})  # type: ignore[arg-type]
+        IterableWrapper([1]).collate({})
     with pytest.raises(ValueError, match="positional"):
-        IterableWrapper([1]).collate(collate_fn=lambda a, b: a)  # type: ignore[call-overload]
+        IterableWrapper([1]).collate(collate_fn=lambda a, b: a)

@@ -35,7 +35,7 @@ def test_L2_concat_resumes_exactly(lengths: list[int]) -> None:
 def test_functional_forms() -> None:
     one, other = IterableWrapper(range(3)), IterableWrapper("ab")
     assert list(one.zip(other)) == [(0, "a"), (1, "b")]
-    assert list(one.concat(other, one)) == [0, 1, 2, "a", "b", 0, 1, 2]  # type: ignore[arg-type]
+    assert list(one.concat(other, one)) == [0, 1, 2, "a", "b", 0, 1, 2]
     check_node(lambda: IterableWrapper(range(5)).shuffle().concat(IterableWrapper(range(9)).shuffle()))
 
 

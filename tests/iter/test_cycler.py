@@ -57,13 +57,13 @@ def test_L7_an_endless_cycle_over_nothing_is_an_error() -> None:
 
 
 def test_len() -> None:
-    assert len(IterableWrapper(range(3)).cycle(2)) == 6  # type: ignore[arg-type]
+    assert len(IterableWrapper(range(3)).cycle(2)) == 6
     with pytest.raises(TypeError, match="never ends"):
-        len(IterableWrapper(range(3)).cycle())  # type: ignore[arg-type]
+        len(IterableWrapper(range(3)).cycle())
 
 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="count must be at least 0, got -1"):
         IterableWrapper([1]).cycle(-1)
     with pytest.raises(TypeError, match="IterableWrapper"):
-        Cycler([1])  # type: ignore[arg-type]
+        Cycler([1])

@@ -19,9 +19,9 @@ def test_numbers() -> None:
     assert list(IterableWrapper("ab").enumerate(5)) == [(5, "a"), (6, "b")]
     for wrong in (1.5, True, "a"):
         with pytest.raises(TypeError, match="starting_index must be an integer"):
-            IterableWrapper("ab").enumerate(wrong)  # type: ignore[arg-type]
+            IterableWrapper("ab").enumerate(wrong)
     with pytest.raises(TypeError, match="IterableWrapper"):
-        Enumerator("ab")  # type: ignore[arg-type]
+        Enumerator("ab")
 
 
 @given(st.integers(0, 8), st.one_of(st.none(), st.integers(0, 10)))
@@ -33,12 +33,12 @@ def test_L2_header_resumes_exactly_and_pulls_no_more_than_its_limit(length: int,
     source = CountingSource(range(length))
     assert list(source.header(limit)) == expected
     assert source.pulls.total == len(expected)
-    assert len(source.header(limit)) == len(expected)  # type: ignore[arg-type]
+    assert len(source.header(limit)) == len(expected)
 
 
 def test_header_does_not_know_its_length_if_its_input_does_not() -> None:
     with pytest.raises(TypeError):
-        len(IterableWrapper(range(3)).filter(bool).header(2))  # type: ignore[arg-type]
+        len(IterableWrapper(range(3)).filter(bool).header(2))
     with pytest.raises(ValueError, match="limit must be at least 0, got -1"):
         Header(IterableWrapper([1]), -1)
 
@@ -51,7 +51,7 @@ def test_L2_repeat_resumes_exactly(times: int) -> None:
 
 def test_repeats() -> None:
     assert list(IterableWrapper("ab").repeat(2)) == list("aabb")
-    assert len(IterableWrapper("ab").repeat(3)) == 6  # type: ignore[arg-type]
+    assert len(IterableWrapper("ab").repeat(3)) == 6
     one, same, *_ = IterableWrapper([[1]]).repeat(2)
     assert one is same
     with pytest.raises(ValueError, match="times must be at least 1, got 0"):

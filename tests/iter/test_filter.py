@@ -65,8 +65,8 @@ def test_streams_in_items_thrown_away_are_closed() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="filter_fn must be a function"):
-        IterableWrapper([1]).filter(None)  # type: ignore[arg-type]
+        IterableWrapper([1]).filter(None)
     with pytest.raises(TypeError, match="IterableWrapper"):
-        Filter([1], odd)  # type: ignore[arg-type]
+        Filter([1], odd)
     with pytest.raises(TypeError):
-        len(IterableWrapper([1]).filter(odd))  # type: ignore[arg-type]
+        len(IterableWrapper([1]).filter(odd))

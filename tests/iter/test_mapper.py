@@ -127,11 +127,11 @@ def test_L7_a_stop_iteration_raised_by_a_function_does_not_end_the_stream_silent
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: Mapper([1], double), TypeError, "wrap it in IterableWrapper"),  # type: ignore[arg-type]
-        (lambda: Mapper(SequenceWrapper([1]), double), TypeError, "to_iter_datapipe"),  # type: ignore[arg-type]
-        (lambda: Mapper(None, double), TypeError, "got None"),  # type: ignore[arg-type]
-        (lambda: IterableWrapper([1]).map(3), TypeError, "fn must be a function, got 3"),  # type: ignore[arg-type]
-        (lambda: IterableWrapper([1]).map(add), ValueError, "'other'"),  # type: ignore[arg-type]
+        (lambda: Mapper([1], double), TypeError, "wrap it in IterableWrapper"),
+        (lambda: Mapper(SequenceWrapper([1]), double), TypeError, "to_iter_datapipe"),
+        (lambda: Mapper(None, double), TypeError, "got None"),
+        (lambda: IterableWrapper([1]).map(3), TypeError, "fn must be a function, got 3"),
+        (lambda: IterableWrapper([1]).map(add), ValueError, "'other'"),
         (lambda: IterableWrapper([1]).map(double, [0, 1]), ValueError, "2 positional"),
         (lambda: IterableWrapper([1]).map(double, []), ValueError, "at least one column"),
         (lambda: IterableWrapper([1]).map(double, None, 1), ValueError, "needs an input_col"),

@@ -48,13 +48,13 @@ def test_seeds_epochs_shards_and_nodes_differ() -> None:
 
 
 def test_len() -> None:
-    assert len(IterableWrapper(range(3)).random_map(draw)) == 3  # type: ignore[arg-type]
+    assert len(IterableWrapper(range(3)).random_map(draw)) == 3
 
 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="rng"):
-        IterableWrapper([1]).random_map(lambda item: item)  # type: ignore[arg-type, misc]
+        IterableWrapper([1]).random_map(lambda item: item)
     with pytest.raises(TypeError, match="fn must be a function"):
-        IterableWrapper([1]).random_map("x")  # type: ignore[arg-type]
+        IterableWrapper([1]).random_map("x")
     with pytest.raises(TypeError, match="IterableWrapper"):
-        RandomMapper([1], draw)  # type: ignore[arg-type]
+        RandomMapper([1], draw)

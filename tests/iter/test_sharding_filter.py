@@ -75,4 +75,4 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(RuntimeError, match="DEFAULT"):
         node.apply_sharding(2, 1, SHARDING_PRIORITIES.DISTRIBUTED)
     with pytest.raises(TypeError, match="IterableWrapper"):
-        ShardingFilter([1])  # type: ignore[arg-type]
+        ShardingFilter([1])

@@ -113,6 +113,6 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="unbatch_level"):
         node.shuffle(unbatch_level=-2)
     with pytest.raises(ValueError, match="negative"):
-        node.shuffle().set_seed(-1)  # type: ignore[attr-defined]
+        node.shuffle().set_seed(-1)
     with pytest.raises(TypeError, match="IterableWrapper"):
-        Shuffler([1])  # type: ignore[arg-type]
+        Shuffler([1])

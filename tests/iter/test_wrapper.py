@@ -127,7 +127,7 @@ def test_L5_a_position_in_a_sequence_costs_nothing_to_reach() -> None:
         def __getitem__(self, index: int) -> int:
             return index
 
-    iterator = iterate(IterableWrapper(Huge()))  # type: ignore[arg-type]
+    iterator = iterate(IterableWrapper(Huge()))
     iterator.load_state_dict({"position": 10**12 - 1})
     assert list(iterator) == [10**12 - 1]
 
@@ -291,7 +291,7 @@ def test_a_node_may_be_wrapped() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="needs an iterable, got 3 of type int"):
-        IterableWrapper(3)  # type: ignore[arg-type]
+        IterableWrapper(3)
     for value in ({1, 2}, frozenset("ab")):
         with pytest.raises(TypeError, match="cannot wrap a set: its order differs between processes"):
             IterableWrapper(value)

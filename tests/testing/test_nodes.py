@@ -127,7 +127,7 @@ class GlobalDraws(NodeIterator[Any]):
 class ChangesNode(NodeIterator[Any]):
     def run(self) -> Iterator[Any]:
         for item in self.source.items():
-            self.node.seen.append(item)  # type: ignore[union-attr]
+            self.node.seen.append(item)
             yield item
 
 

@@ -1,0 +1,131 @@
+"""``list_files``: order, masks, folders that are missing or have changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchpipe.datapipe import iterate
+from torchpipe.errors import StateError
+from torchpipe.graph import fingerprint
+from torchpipe.iter import FileLister, IterableWrapper
+from torchpipe.testing import CountingSource, check_node
+
+NAMES = ["b.txt", "a.txt", "c.tar", "sub/z.txt", "sub/deep/y.txt", "other/x.txt"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in NAMES:
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(name)
+    return tmp_path / "root"
+
+
+def names(node: Any, root: Path) -> list[str]:
+    return [os.path.relpath(path, root) for path in iterate(node)]
+
+
+def test_L2_exact_resume(root: Path) -> None:
+    check_node(lambda: FileLister(str(root), recursive=True))
+    check_node(lambda: FileLister([str(root), str(root / "sub"), str(root / "other")], "*.txt", recursive=True))
+    folders = [str(root), str(root / "sub")]
+    check_node(lambda: CountingSource(folders).shuffle().list_files(recursive=True), pulls=lambda k: 2)
+    check_node(lambda: FileLister(root, "*.none"))
+
+
+def test_order_masks_and_depth(root: Path) -> None:
+    assert names(FileLister(root), root) == ["a.txt", "b.txt", "c.tar"]
+    assert names(FileLister(root, recursive=True), root) == [
+        "a.txt",
+        "b.txt",
+        "c.tar",
+        "other/x.txt",
+        "sub/z.txt",
+        "sub/deep/y.txt",
+    ]
+    assert names(FileLister(root, "*.txt"), root) == ["a.txt", "b.txt"]
+    assert names(FileLister(root, ["*.tar", "b*"]), root) == ["b.txt", "c.tar"]
+    assert sorted(names(FileLister(root, non_deterministic=True), root)) == ["a.txt", "b.txt", "c.tar"]
+
+
+def test_it_lists_what_torchs_node_lists(root: Path) -> None:
+    from torch.utils.data.datapipes.iter import FileLister as TorchLister
+
+    for arguments in ({}, {"recursive": True}, {"masks": "*.txt", "abspath": True, "recursive": True}):
+        assert list(FileLister(str(root), **arguments)) == list(TorchLister(str(root), **arguments))
+
+
+def test_relative_and_absolute_paths(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root)
+    assert list(FileLister(masks="*.tar")) == ["./c.tar"]
+    assert list(FileLister(masks="*.tar", abspath=True)) == [str(root / "c.tar")]
+    assert list(FileLister("c.tar")) == ["c.tar"]
+    check_node(lambda: FileLister(".", abspath=True))
+
+
+def test_a_missing_folder_is_named(root: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"no folder '{root}/none'"):
+        FileLister(root / "none")
+    with pytest.raises(FileNotFoundError, match="none"):
+        list(IterableWrapper([str(root / "none")]).list_files())
+    node = FileLister(root)
+    shutil.rmtree(root)
+    with pytest.raises(FileNotFoundError, match=str(root)):
+        list(node)
+
+
+@pytest.mark.parametrize("change", [lambda root: (root / "0.txt").touch(), lambda root: (root / "a.txt").unlink()])
+def test_a_folder_that_changed_since_is_an_error(root: Path, change: Any) -> None:
+    iterator = iterate(FileLister(root))
+    next(iterator)
+    state = iterator.state_dict()
+    change(root)
+    resumed = iterate(FileLister(root))
+    resumed.load_state_dict(state)
+    with pytest.raises(StateError, match="has changed since the state was saved: it had 3 files with 'a.txt'"):
+        next(resumed)
+
+
+def test_renamed_files_are_noticed(root: Path) -> None:
+    iterator = iterate(FileLister(root))
+    next(iterator)
+    state = iterator.state_dict()
+    (root / "a.txt").rename(root / "aa.txt")
+    resumed = iterate(FileLister(root))
+    resumed.load_state_dict(state)
+    with pytest.raises(StateError, match="now it has 3 with 'aa.txt' there"):
+        next(resumed)
+
+
+def test_the_data_may_lie_elsewhere_when_a_run_goes_on(root: Path, tmp_path: Path) -> None:
+    node = FileLister(root, recursive=True)
+    iterator = iterate(node)
+    iterator.drop(4)
+    shutil.move(root, tmp_path / "moved")
+    moved = FileLister(tmp_path / "moved", recursive=True)
+    assert fingerprint(moved) == fingerprint(node)
+    resumed = iterate(moved)
+    resumed.load_state_dict(iterator.state_dict())
+    assert [os.path.relpath(path, tmp_path / "moved") for path in resumed] == ["sub/z.txt", "sub/deep/y.txt"]
+
+
+def test_len_is_what_was_said(root: Path) -> None:
+    assert len(FileLister(root, length=3)) == 3
+    with pytest.raises(TypeError, match="pass length="):
+        len(FileLister(root))
+
+
+def test_wrong_arguments_are_refused(root: Path) -> None:
+    with pytest.raises(TypeError, match="folders as paths, got 3"):
+        FileLister([3])
+    with pytest.raises(ValueError, match="list_files_by_fsspec"):
+        FileLister("s3://bucket")
+    with pytest.raises(TypeError, match="folders as paths, got 3"):
+        list(IterableWrapper([3]).list_files())
+    with pytest.raises(ValueError, match="length"):
+        FileLister(root, length=-2)
