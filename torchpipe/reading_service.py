@@ -8,13 +8,14 @@ supplies the :class:`~torchpipe.merge.ShardProvider`; the stream and its state a
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.context import Context
-from torchpipe.errors import GraphError
+from torchpipe.errors import GraphError, ReplayWarning
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iterator import NodeIterator
@@ -263,7 +264,10 @@ class LocalShards(ShardProvider):
     def pull(self, shard: int) -> Chunk:
         running = self._shards[shard]
         with running.installed():
-            return running.produce(1)
+            chunk = running.produce(1)
+        if chunk.notice is not None:
+            warnings.warn(chunk.notice, ReplayWarning, stacklevel=2)
+        return chunk
 
     def close(self) -> None:
         for shard in self._shards.values():

@@ -45,13 +45,14 @@ class Chunk:
     """Consecutive items of one shard.
 
     ``snapshot`` describes the position behind the last item; ``ended`` says that the shard has no more; ``error`` was
-    raised behind the last item, in place of the next one.
+    raised behind the last item, in place of the next one. ``notice`` is a warning for the user.
     """
 
     items: list[Any] = field(default_factory=list)
     snapshot: bytes | None = None
     ended: bool = False
     error: BaseException | None = None
+    notice: str | None = None
 
 
 class Shard:
@@ -73,6 +74,7 @@ class Shard:
     ) -> None:
         self.spec = spec
         self.produced = 0
+        self._refused = False
         self._graph = graph
         self._reset_fn = reset_fn
         self._trace = trace
@@ -111,17 +113,20 @@ class Shard:
             self._iterator.load_state_dict(state["iterator"])
             if self._random is not None:
                 self._random.load_state_dict(state["random"])
-        elif cursor.skip and self._context.replays:
-            names = ", ".join(node_name(item.node) for item in self._context.replays)
-            warnings.warn(
-                f"replaying the first {cursor.skip} items of shard {spec.shard} to resume, because {names} keeps no "
-                "state",
-                ReplayWarning,
-                stacklevel=2,
-            )
+        self._announce_replay(cursor)
         self._iterator.drop(cursor.skip)
         self._stream = self._iterator.items()
         self.produced = position
+
+    def _announce_replay(self, cursor: Cursor) -> None:
+        assert self._context is not None
+        if cursor.snapshot is None and cursor.skip and self._context.replays:
+            names = ", ".join(node_name(item.node) for item in self._context.replays)
+            warnings.warn(
+                f"replaying {cursor.skip} items of shard {self.spec.shard} to resume, because {names} keeps no state",
+                ReplayWarning,
+                stacklevel=3,
+            )
 
     def produce(self, limit: int, seconds: float = 0.0, note: Callable[[int], None] | None = None) -> Chunk:
         """The next items, at most ``limit`` (at least 1); no further one is begun after ``seconds``.
@@ -139,7 +144,7 @@ class Shard:
                 items.append(next(stream))
                 self.produced += 1
                 if due():
-                    chunk.snapshot = self._snapshot()
+                    self._take_snapshot(chunk)
                     break
                 if len(items) >= limit or time.perf_counter() >= stop_at:
                     break
@@ -151,17 +156,23 @@ class Shard:
             chunk.error = error
         return chunk
 
-    def _snapshot(self) -> bytes | None:
+    def _take_snapshot(self, chunk: Chunk) -> None:
+        """Let ``chunk`` carry a snapshot, if one can be taken here; an older one and more items to drop do as well."""
+        assert self._context is not None
         self._policy.begin()
         try:
             random_state = None if self._random is None else self._random.state_dict()
-            assert self._context is not None
             if random_state is not None and any(item.replayed for item in self._context.replays):
                 # A replayed node may have drawn from the global states: only a replay of the whole shard is exact.
-                return None
-            return encode({"iterator": self._iterator.state_dict(), "random": random_state})
-        except StateError:
-            return None  # something in a buffer cannot be saved: an older snapshot and more items to drop do as well
+                return
+            chunk.snapshot = encode({"iterator": self._iterator.state_dict(), "random": random_state})
+        except StateError as error:
+            if not self._refused:
+                self._refused = True
+                chunk.notice = (
+                    f"no snapshot can be taken of shard {self.spec.shard} behind item {self.produced}: {error}. Until "
+                    "one can, a resume has to run the items since the last one again"
+                )
         finally:
             self._policy.end()
 

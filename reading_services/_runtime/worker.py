@@ -36,7 +36,7 @@ from reading_services._runtime.messages import (
 )
 from reading_services._runtime.parent import watch_parent
 from reading_services._runtime.remote_error import dump_error
-from torchpipe.errors import NotSerializableError
+from torchpipe.errors import NotSerializableError, ReplayWarning
 from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graph
 from torchpipe.state import Cursor, SnapshotPolicy
@@ -180,6 +180,8 @@ class Worker:
         with shard.installed():
             chunk = shard.produce(limit, _CHUNK_S, partial(self._note, number))
         self._board[Slot.SHARD] = -1
+        if chunk.notice is not None:
+            self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
         if chunk.ended or chunk.error is not None:
             self._retire(number)
         else:

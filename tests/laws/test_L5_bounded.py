@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def test_L5_replay_is_announced_with_its_length(workers: int | None, with_random
         for _ in range(100):
             next(iterator)
         state = loader.state_dict()
-    expected = "replaying the first 50 items" if with_random else r"Plain.*replaying its first \d+ items"
+    expected = "replaying 50 items of shard" if with_random else r"Plain.*replaying its first \d+ items"
     with (
         make_loader(graph, make_service(workers, 2, every=5)) as loader,
         pytest.warns(ReplayWarning, match=expected) as caught,
@@ -108,3 +109,30 @@ def test_L5_replay_is_announced_with_its_length(workers: int | None, with_random
         loader.load_state_dict(state)
         assert [repr(item) for item in loader] == first[100:]
     assert len([item for item in caught if item.category is ReplayWarning]) == 2  # one for each shard
+
+
+def open_file(number: int) -> Any:
+    return number, open(os.devnull, "rb")
+
+
+def close_file(item: Any) -> int:
+    number, file = item
+    file.close()
+    return int(number)
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_L5_a_buffer_that_cannot_be_saved_is_announced(workers: int | None) -> None:
+    graph = IterableWrapper(range(60)).sharding_filter().map(open_file).shuffle(buffer_size=4).map(close_file)
+    first = oracle(graph, 2, epochs=1)[0]
+    with (
+        make_loader(graph, make_service(workers, 2, every=5)) as loader,
+        pytest.warns(ReplayWarning, match="no snapshot can be taken of shard 0 behind item 5.*before files are opened"),
+    ):
+        iterator = iter(loader)
+        for _ in range(40):
+            next(iterator)
+        state = loader.state_dict()
+    with make_loader(graph, make_service(workers, 2, every=5)) as loader:
+        loader.load_state_dict(state)
+        assert [repr(item) for item in loader] == first[40:]
