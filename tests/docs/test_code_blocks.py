@@ -33,6 +33,7 @@ def test_block_runs_as_it_stands(name: str, code: str, output: str | None, tmp_p
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", str(script)],
         cwd=tmp_path,
+        check=False,
         capture_output=True,
         text=True,
         timeout=100,
