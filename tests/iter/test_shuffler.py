@@ -23,6 +23,10 @@ def test_L2_exact_resume(buffer_size: int) -> None:
     )
 
 
+def test_L2_exact_resume_of_a_buffer_of_batches_needs_no_pickle() -> None:
+    check_node(lambda: CountingSource(range(12)).batch(2).shuffle(buffer_size=3), pulls=lambda k: 2 * k + 4)
+
+
 def test_L2_exact_resume_of_two_in_a_row_after_sharding() -> None:
     check_node(
         lambda: CountingSource(range(12)).shuffle(buffer_size=4).sharding_filter().shuffle(buffer_size=3),

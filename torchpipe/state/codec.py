@@ -18,6 +18,7 @@ import cloudpickle
 import msgpack
 import numpy as np
 import torch
+from torch.utils.data.datapipes.datapipe import DataChunk
 
 from torchpipe.errors import StateError, UnsafeStateError
 
@@ -40,6 +41,7 @@ class _Ext(enum.IntEnum):
     OPAQUE = 8
     COMPLEX = 9
     BYTEARRAY = 10
+    DATA_CHUNK = 11
 
 
 class OpaqueItem:
@@ -54,9 +56,33 @@ class OpaqueItem:
 
 
 def _pack(value: Any) -> bytes:
-    packed = msgpack.packb(value, default=_extend, strict_types=True, use_bin_type=True)
+    if _holds_bytearray(value):
+        value = _mark_bytearrays(value)
+    try:
+        packed = msgpack.packb(value, default=_extend, strict_types=True, use_bin_type=True)
+    except UnicodeEncodeError:  # names of files that are not UTF-8; not always, because it takes a slower path
+        packed = msgpack.packb(
+            value, default=_extend, strict_types=True, use_bin_type=True, unicode_errors="surrogatepass"
+        )
     assert isinstance(packed, bytes)
     return packed
+
+
+def _holds_bytearray(value: Any) -> bool:
+    """Is there a bytearray in these lists and dicts? msgpack would make bytes of it, without asking ``_extend``."""
+    if type(value) not in (list, dict):
+        return type(value) is bytearray
+    items = value if type(value) is list else value.values()
+    kinds = set(map(type, items))
+    return bytearray in kinds or ((list in kinds or dict in kinds) and any(map(_holds_bytearray, items)))
+
+
+def _mark_bytearrays(value: Any) -> Any:
+    if type(value) is list:
+        return [_mark_bytearrays(item) for item in value]
+    if type(value) is dict:
+        return {key: _mark_bytearrays(item) for key, item in value.items()}
+    return msgpack.ExtType(_Ext.BYTEARRAY, bytes(value)) if type(value) is bytearray else value
 
 
 def _extend(value: Any) -> msgpack.ExtType:
@@ -78,8 +104,8 @@ def _extend(value: Any) -> msgpack.ExtType:
         return msgpack.ExtType(_Ext.SCALAR, _pack([value.dtype.str, value.tobytes()]))
     if kind is complex:
         return msgpack.ExtType(_Ext.COMPLEX, _pack([value.real, value.imag]))
-    if kind is bytearray:
-        return msgpack.ExtType(_Ext.BYTEARRAY, bytes(value))
+    if kind is DataChunk:
+        return msgpack.ExtType(_Ext.DATA_CHUNK, _pack(list(value)))
     return msgpack.ExtType(_Ext.OPAQUE, _pack([f"{kind.__module__}.{kind.__qualname__}", _pickle(value)]))
 
 
@@ -104,8 +130,8 @@ def _pickle(value: Any) -> bytes:
 def encode(value: Any) -> bytes:
     """Plain data -> bytes, an independent copy of ``value``.
 
-    Kept exactly: None, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, CPU tensors, numpy
-    arrays and scalars, nested. Other objects are stored as opaque pickles.
+    Kept exactly: None, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, batches
+    (``DataChunk``), CPU tensors, numpy arrays and scalars, nested. Other objects are stored as opaque pickles.
 
     Raises: StateError when an object cannot even be pickled (an open file, say) or nests deeper than 500 levels.
     """
@@ -129,6 +155,7 @@ class _Decoder:
             ext_hook=self._extension,
             strict_map_key=False,
             raw=False,
+            unicode_errors="surrogatepass",
             max_str_len=len(data),
             max_bin_len=len(data),
             max_ext_len=len(data),
@@ -150,7 +177,7 @@ class _Decoder:
                 if not isinstance(dtype, torch.dtype):
                     raise ValueError(f"unknown tensor dtype {name!r}")
                 if not raw:
-                    return torch.empty(shape, dtype=dtype)
+                    return torch.empty(0, dtype=dtype).reshape(shape)  # fails if the shape is not that of nothing
                 return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
             case _Ext.ARRAY:
                 dtype_text, shape, raw = self.unpack(data)
@@ -162,6 +189,8 @@ class _Decoder:
                 return complex(*self.unpack(data))
             case _Ext.BYTEARRAY:
                 return bytearray(data)
+            case _Ext.DATA_CHUNK:
+                return DataChunk(self.unpack(data))
             case _Ext.OPAQUE:
                 return self._opaque(*self.unpack(data))
             case _:

@@ -41,6 +41,8 @@ def _value(item: Any) -> Any:
         return kind, bytes(item)
     if isinstance(item, float):
         return kind, struct.pack("<d", item)
+    if isinstance(item, complex):
+        return kind, struct.pack("<dd", item.real, item.imag)
     if isinstance(item, torch.Tensor):
         flat = item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         return kind, str(item.dtype), tuple(item.shape), flat
