@@ -17,7 +17,7 @@ from torchpipe.replay import BoundInput, ReplayIterator
 from torchpipe.seeds import StreamKey, derive_seed, fresh_seed
 from torchpipe.state import SnapshotPolicy
 
-__all__ = ["Context", "Trace"]
+__all__ = ["Context", "Replayed", "Trace"]
 
 
 class Trace(Protocol):
@@ -25,6 +25,17 @@ class Trace(Protocol):
 
     def watch(self, stream: Any, node_id: int) -> Any:
         """``stream``, with ``node_id`` noted while it is being pulled."""
+
+
+class Replayed(Protocol):
+    """A part of a pass that may have to be run again from its start to resume."""
+
+    @property
+    def node(self) -> DataPipe: ...
+
+    @property
+    def replayed(self) -> bool:
+        """True if it has no state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +59,7 @@ class Context:
     numbers: Mapping[int, int] = field(default_factory=dict)  # id(node) -> its place in the graph
     divided: frozenset[int] = frozenset()  # id(node) of every node at or after a sharding point
     leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
-    replays: list[ReplayIterator] = field(default_factory=list)
+    replays: list[Replayed] = field(default_factory=list)
     kept: tuple[DataPipe, ...] = ()  # keeps the nodes alive, so that their ids stay theirs
 
     @classmethod

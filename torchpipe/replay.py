@@ -5,15 +5,17 @@ Runs in every process that executes a part of a graph. Imports ``errors``, ``fun
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
-from torchpipe.errors import ReplayWarning
+from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.functional import lookup
 from torchpipe.iterator import NodeIterator, is_stateful
 from torchpipe.nodes import DataPipe, node_name, with_inputs
@@ -80,12 +82,20 @@ class ReplayIterator(NodeIterator[Any]):
     def __init__(self, node: DataPipe, context: Context) -> None:
         super().__init__(node, context)
         self.count = 0
+        self._ended = False
+        self._loaded: dict[str, Any] = {"count": 0}
         self._bound: list[BoundInput] = []
         self._iterator: Iterator[Any] | None = None
         self._copy = with_inputs(node, self._bind, private=True)
-        self._copy.__dict__[BOUND] = context
+        self._copy.__dict__[BOUND] = self._with_copy(context)
         self._prepare()
         context.replays.append(self)
+
+    def _with_copy(self, context: Context) -> Context:
+        """A context in which the copy stands in the node's place, for ``super().__iter__()``."""
+        place = {id(self._copy): context.node_id(self.node)}
+        divided = {id(self._copy)} if id(self.node) in context.divided else set()
+        return replace(context, numbers={**context.numbers, **place}, divided=context.divided | divided)
 
     def _bind(self, item: DataPipe) -> DataPipe:
         if isinstance(item, TorchMapDataPipe):
@@ -126,38 +136,55 @@ class ReplayIterator(NodeIterator[Any]):
         return self._stateful() is None
 
     def run(self) -> Iterator[Any]:
-        for item in self._open():
+        if self._ended:
+            return
+        iterator = self._open()
+        for done in range(0 if "user" in self._loaded else self.count):
+            if next(iterator, self) is self:
+                raise StateError(
+                    f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data become "
+                    "shorter, or does the node not depend on its input alone?"
+                )
+        while (item := next(iterator, self)) is not self:  # not for: iter() of a class-style node may set it back
             self.count += 1
             yield item
+        self._ended = True
 
     def get_state(self) -> dict[str, Any]:
+        if self._stream is None:
+            return copy.deepcopy(self._loaded)
+        if self._ended:  # of itself: a node may begin anew in its own state
+            return {"count": self.count, "ended": True}
         target = self._stateful()
         if target is None:
-            return {"replay": self.count}
-        handed = [bound.opened[-1].state_dict() if bound.opened else None for bound in self._bound]
-        return {"user": target.state_dict(), "count": self.count, "handed": handed}
+            return {"count": self.count}
+        handed = [bound.opened[-1].state_dict() if bound.opened else bound.pending for bound in self._bound]
+        of_node = target is self._copy and target is not self._iterator
+        return {
+            "count": self.count,
+            "user": copy.deepcopy(target.state_dict()),
+            "of": "node" if of_node else "iterator",
+            "handed": handed,
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+        self._loaded = copy.deepcopy(state)
+        self._ended = state.get("ended", False)
         if "user" in state:
-            for bound, value in zip(self._bound, state["handed"]):
+            for bound, value in zip(self._bound, state["handed"], strict=True):
                 bound.pending = value
-            self.count = state["count"]
-            if is_stateful(self._copy):
-                self._copy.load_state_dict(state["user"])
-                self._open()
-            else:
-                iterator: Any = self._open()
-                iterator.load_state_dict(state["user"])
-            return
-        length = state["replay"]
-        if length:
-            announce_replay(self.node, length)
-            self.drop(length)
+            target: Any = self._copy if state["of"] == "node" else self._open()
+            target.load_state_dict(copy.deepcopy(state["user"]))
+        elif self.count and not self._ended:
+            announce_replay(self.node, self.count)
 
     def close(self) -> None:
         if self._closed:
             return
         super().close()
+        if self in self.context.replays:
+            self.context.replays.remove(self)
         close = getattr(self._iterator, "close", None)
         if close is not None:
             close()

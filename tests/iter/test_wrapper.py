@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import random
 import threading
 import warnings
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ import torch
 from torchpipe.datapipe import iterate
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.iter import IterableWrapper
-from torchpipe.state import decode, encode
+from torchpipe.shard import Shard, ShardSpec
+from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 from torchpipe.testing import check_node, freeze
 
 
@@ -146,6 +148,41 @@ def test_L2_iterables_with_state_use_it(make: Any) -> None:
 
 def test_L2_other_iterables_are_replayed() -> None:
     check_node(lambda: IterableWrapper(Stream()))
+
+
+class Mixed:
+    """Draws from the global random states when an iteration begins, and keeps no state."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from random.sample(range(10), 10)
+
+
+def test_L2_an_iterable_that_draws_global_random_numbers_is_replayed_with_its_shard() -> None:
+    graph = IterableWrapper(Mixed()).map(lambda item: (item, random.random()))
+    spec = ShardSpec(seed=1, epoch=0, shard=0, num_shards=1)
+
+    def start(cursor: Cursor) -> Shard:
+        shard = Shard(graph, spec, policy=lambda: SnapshotPolicy(every=1))
+        with shard.installed():
+            shard.start(cursor)
+        return shard
+
+    def items(shard: Shard, count: int) -> tuple[list[Any], bytes | None]:
+        got: list[Any] = []
+        snapshot = None
+        with shard.installed():
+            while len(got) < count:
+                chunk = shard.produce(1)
+                got += chunk.items
+                snapshot = chunk.snapshot
+        return got, snapshot
+
+    expected, _ = items(start(Cursor()), 10)
+    _, snapshot = items(start(Cursor()), 4)
+    assert snapshot is None  # none would be exact
+    with pytest.warns(ReplayWarning, match="IterableWrapper keeps no state"):
+        resumed = start(Cursor(None, 4))
+    assert items(resumed, 6)[0] == expected[4:]
 
 
 def test_L5_a_replay_is_announced_once_with_its_length() -> None:

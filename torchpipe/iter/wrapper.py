@@ -27,6 +27,7 @@ __all__ = ["IterableWrapper"]
 
 T = TypeVar("T")
 
+_END: Any = object()
 _INDEXED = (Sequence, np.ndarray, torch.Tensor, array.array)
 _LISTED = (list, dict, collections.deque, MappingView)  # listed anew for each pass, which costs a pointer an item
 
@@ -141,6 +142,13 @@ class _IterableIterator(NodeIterator[T]):
         self._iterator: Any = None
         self._loaded: dict[str, Any] = {"position": 0}
         self._ended = False
+        if not self._stateful:
+            context.replays.append(self)
+
+    @property
+    def replayed(self) -> bool:
+        """True if what is wrapped has no state and is resumed by replay."""
+        return not self._stateful and (self.node._once is not None or not is_stateful(self._iterator))
 
     def _open(self) -> Any:
         once = self.node._once
@@ -195,16 +203,18 @@ class _IterableIterator(NodeIterator[T]):
         if self._iterator is None:
             self._iterator = self._open()
         for done in range(replay):
-            if next(self._iterator, self) is self:
+            if next(self._iterator, _END) is _END:
                 raise StateError(f"the iterable in IterableWrapper ended after {done} of {replay} items to replay")
         deep = self.node.deepcopy and not self._stateful and self.node._once is None
-        for item in self._iterator:
+        while (item := next(self._iterator, _END)) is not _END:  # not for: another iter() might set it back
             self.position += 1
             yield copy_item(item) if deep else item
         self._ended = True
 
     def close(self) -> None:
         super().close()
+        if self in self.context.replays:
+            self.context.replays.remove(self)
         close = getattr(self._iterator, "close", None)
         if close is not None and self.node._once is None:
             close()
