@@ -1,0 +1,1 @@
+"""The parts of the demo ``examples/train_digits.py``."""

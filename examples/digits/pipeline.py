@@ -1,0 +1,65 @@
+"""The graph of the demo: from tar shards on disk to batches, with random augmentation."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from torchpipe import IterDataPipe
+from torchpipe.iter import FileLister
+
+__all__ = ["BATCH_SIZE", "Batch", "digits_graph"]
+
+BATCH_SIZE = 50
+Batch = dict[str, torch.Tensor]
+Sample = tuple[int, int, np.ndarray]
+
+
+def digits_graph(folder: Path) -> IterDataPipe[Batch]:
+    """Batches with ``identity`` int64 [50], ``label`` int64 [50] and ``pixels`` float32 [50, 1, 28, 28] in 0..1.
+
+    The shards are divided while they are only file names; everything costly is behind that, in the workers.
+    """
+    return (
+        FileLister(str(folder), "*.tar")
+        .shuffle()
+        .sharding_filter()
+        .open_files("rb")
+        .load_from_tar()
+        .map(decode)
+        .random_map(augment)
+        .shuffle(buffer_size=400)
+        .batch(BATCH_SIZE, drop_last=True)
+        .collate(collate_fn=collate)
+    )
+
+
+def decode(member: tuple[str, Any]) -> Sample:
+    """(archive/identity_label.png, stream) -> (identity, label, uint8 [28, 28])."""
+    path, stream = member
+    identity, label = Path(path).stem.split("_")
+    pixels = np.asarray(Image.open(io.BytesIO(stream.read())).convert("L"))
+    stream.close()
+    return int(identity), int(label), pixels
+
+
+def augment(sample: Sample, generator: np.random.Generator) -> Sample:
+    """Shift by up to 2 pixels, change the contrast, add noise; ``generator`` belongs to this sample alone."""
+    identity, label, pixels = sample
+    shifted = np.roll(pixels, generator.integers(-2, 3, size=2), axis=(0, 1))
+    noisy = shifted * generator.uniform(0.7, 1.3) + generator.normal(0, 8, size=pixels.shape)
+    return identity, label, np.clip(noisy, 0, 255).astype(np.uint8)
+
+
+def collate(samples: list[Sample]) -> Batch:
+    identities, labels, pixels = zip(*samples)
+    return {
+        "identity": torch.tensor(identities),
+        "label": torch.tensor(labels),
+        "pixels": torch.from_numpy(np.stack(pixels)).unsqueeze(1).float() / 255,
+    }

@@ -1,0 +1,33 @@
+"""The demo in full, two epochs on the CPU: real images, real kills, an exact comparison."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "train_digits.py"
+
+
+def test_the_demo_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--epochs", "2", "--min-accuracy", "0.8"]
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8000 samples in 2 epochs: 0 lost, 0 repeated, same order" in done.stdout
+    assert "digest over identities and augmented pixels: equal" in done.stdout
+    assert "SIGKILL to worker process" in done.stdout
+    assert "SIGKILL to the training process" in done.stdout
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+def test_one_epoch_is_too_few(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--epochs", "1"],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "at least 2, got 1" in done.stderr
