@@ -1,4 +1,4 @@
-"""For every test: nothing may be left behind, XLA tests share a process, and hypothesis is repeatable in CI."""
+"""For every test: nothing may be left behind, and hypothesis is repeatable in CI."""
 
 from __future__ import annotations
 
@@ -23,13 +23,10 @@ os.register_at_fork(after_in_child=faulthandler.disable)
 _FAILED = pytest.StashKey[bool]()
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    absent = importlib.util.find_spec("torch_xla") is None
-    for item in items:
-        if item.get_closest_marker("xla") is not None:
-            item.add_marker(pytest.mark.xdist_group("xla"))  # importing torch_xla takes seconds: do it in one process
-            if absent:
+    if importlib.util.find_spec("torch_xla") is None:
+        for item in items:
+            if item.get_closest_marker("xla") is not None:
                 item.add_marker(pytest.mark.skip(reason="torch_xla is not installed (it needs torch 2.9)"))
 
 

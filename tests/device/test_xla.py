@@ -21,7 +21,7 @@ from torchpipe.state import decode, encode
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
-pytestmark = [pytest.mark.xla, pytest.mark.xdist_group("xla")]
+pytestmark = pytest.mark.xla
 
 
 class Pair(NamedTuple):
