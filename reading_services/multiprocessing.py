@@ -12,7 +12,7 @@ from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any, cast
 
-from reading_services._runtime.supervisor import Supervisor
+from reading_services._runtime.supervisor import DispatchPart, Supervisor
 from reading_services._runtime.worker import dump_graph
 from torchpipe.context import Context
 from torchpipe.device import resolve
@@ -22,7 +22,7 @@ from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.iterator import NodeIterator
 from torchpipe.merge import ShardPosition, ShardProvider
-from torchpipe.nodes import DataPipe, node_name, with_inputs
+from torchpipe.nodes import DataPipe, node_name, walk, with_inputs
 from torchpipe.reading_service import EpochStart, ShardedReadingService
 from torchpipe.shard import Chunk, InitFn, ResetFn
 from torchpipe.state import SnapshotPolicy
@@ -88,6 +88,8 @@ class MultiProcessingReadingService(ShardedReadingService):
                 f"num_shards={num_shards} is less than num_workers={num_workers}: some workers would have nothing to "
                 "do. Use at most num_shards workers"
             )
+        if timeout is not None and not isinstance(timeout, int | float):
+            raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
         self._timeout_s = timeout or None
@@ -95,6 +97,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._context = _start_method(multiprocessing_context, on_device=device is not None)
         self._make_policy = policy
         self._graph: bytes | None = None
+        self._dispatch: DispatchPart | None = None
         self._supervisor: Supervisor | None = None
 
     @property
@@ -113,9 +116,15 @@ class MultiProcessingReadingService(ShardedReadingService):
     def initialize(self, datapipe: DataPipe) -> DataPipe:
         datapipe = super().initialize(datapipe)
         if self._num_workers:
+            plan = self.plan
             self._graph = _dump_graph(
-                self.plan.shard_nodes, self.plan.cut, self._init_fn, self._reset_fn, self._make_policy
+                plan.shard_nodes, self._shard_graph, self._init_fn, self._reset_fn, self._make_policy
             )
+            if plan.dispatch is not None:
+                self._dispatch = DispatchPart(
+                    graph=_dump_graph(plan.dispatch_nodes, plan.dispatch, self._make_policy),
+                    node_names=_numbered_names(plan.dispatch),
+                )
         return datapipe
 
     def explain(self) -> str:
@@ -125,7 +134,9 @@ class MultiProcessingReadingService(ShardedReadingService):
             where = f"in this process, {shards} shard{'s' if shards > 1 else ''}"
         root = self._main_root(self.plan.root)
         appended = (node_name(root),) if root is not self.plan.root else ()
-        return draw(self.plan, where, "in this process", appended)
+        if not workers:
+            return draw(self.plan, where, "in this process", appended)
+        return draw(self.plan, where, "in this process", appended, "once, in a dispatcher process")
 
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         if self._num_workers:
@@ -172,14 +183,12 @@ class MultiProcessingReadingService(ShardedReadingService):
                     "starting %d of %d workers: the loaded state has %d shards", workers, self._num_workers, workers
                 )
             assert self._graph is not None
-            numbers = Context.for_graph(self.plan.cut, seed=0).numbers
             self._supervisor = Supervisor(
                 num_workers=workers,
                 context=self._context,
                 graph=self._graph,
-                node_names={
-                    numbers[id(node)]: node_name(node) for node in self.plan.shard_nodes if id(node) in numbers
-                },
+                node_names=_numbered_names(self._shard_graph),
+                dispatch=self._dispatch,
                 window=self._window,
                 timeout_s=self._timeout_s,
                 max_deaths=self._max_deaths,
@@ -202,6 +211,12 @@ class _Epoch(ShardProvider):
 
     def close(self) -> None:
         self._supervisor.end_epoch()
+
+
+def _numbered_names(root: DataPipe) -> dict[int, str]:
+    """The names of a section's nodes by the numbers that a process notes."""
+    numbers = Context.for_graph(root, seed=0).numbers
+    return {numbers[id(node)]: node_name(node) for node in walk(root) if id(node) in numbers}
 
 
 def _start_method(name: str | None, *, on_device: bool) -> BaseContext:

@@ -24,6 +24,7 @@ LAYERS = (
     ("datapipe", "background", "device", "failure", "validate"),
     ("iter", "map", "graph"),
     ("shard", "loader_state"),
+    ("dispatch",),
     ("merge",),
     ("reading_service", "adapters"),
     ("dataloader2",),

@@ -50,11 +50,13 @@ class Context:
     epoch: int = 0
     shard: int = 0
     num_shards: int = 1
-    section: int = 0  # 0: inside a shard, 1: after the merge of shards
+    local_shard: int = 0  # the shard's number within this process group member's loader
+    section: int = 0  # 0: inside a shard, 1: after the merge of shards, 2: before they are dealt their items
     threads: bool = True
     allow_pickle: bool = False
     rounds: tuple[int, ...] = ()
     trace: Trace | None = None
+    feed: Any = None  # where dispatched items come from, in a shard that gets any
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     numbers: Mapping[int, int] = field(default_factory=dict)  # id(node) -> its place in the graph
     divided: frozenset[int] = frozenset()  # id(node) of every node at or after a sharding point

@@ -113,6 +113,11 @@ class IterMethods(Generic[T_co]):
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> IterDataPipe[T_co]:
         """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input."""
 
+    def sharding_round_robin_dispatch(
+        self, sharding_group_filter: SHARDING_PRIORITIES | None = None
+    ) -> IterDataPipe[T_co]:
+        """Deals its input's items to the shards in turn; all before it runs only once, in a process of its own."""
+
     def shuffle(self, *, buffer_size: int = 10000, unbatch_level: int = 0) -> IterDataPipe[T_co]:
         """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left."""
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.context import Context
+from torchpipe.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.errors import GraphError, ReplayWarning
-from torchpipe.graph import Plan, draw, plan
+from torchpipe.graph import Plan, draw, plan, replace_node
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iterator import NodeIterator
 from torchpipe.merge import MergeIterator, ShardPosition, ShardProvider
@@ -36,6 +37,10 @@ class EpochStart:
     epoch: int
     num_shards: int
     state: dict[str, Any] | None = None
+
+    def spec(self, shard: int) -> ShardSpec:
+        """What the stream of ``shard`` depends on."""
+        return ShardSpec(seed=self.seed, epoch=self.epoch, shard=shard, num_shards=self.num_shards)
 
 
 class ReadingServiceInterface(ABC):
@@ -105,6 +110,9 @@ class ShardedReadingService(ReadingServiceInterface):
         checked = plan(datapipe)
         checked.check_num_shards(self.default_num_shards)
         self._plan = checked
+        self._shard_graph = checked.cut
+        if checked.dispatch is not None:
+            self._shard_graph = replace_node(checked.cut, checked.dispatch, Dispatched())
         return datapipe
 
     @property
@@ -161,10 +169,20 @@ class ShardedReadingService(ReadingServiceInterface):
         self, start: EpochStart, positions: list[ShardPosition], *, manage_random: bool = True
     ) -> ShardProvider:
         """Produce the shards in this process."""
+        source = None
+        if self.plan.dispatch is not None and positions:
+            source = DispatchSource.open(
+                self.plan.dispatch,
+                start.spec(positions[0].shard),
+                dispatch_start({item.shard: item.cursor.snapshot for item in positions}, start.num_shards),
+                policy=self._policy,
+                manage_random=manage_random,
+            )
         return LocalShards(
             self._graph_for,
             start,
             positions,
+            source=source,
             reset_fn=self._reset_fn,
             policy=self._policy,
             manage_random=manage_random,
@@ -173,7 +191,7 @@ class ShardedReadingService(ReadingServiceInterface):
     def _graph_for(self, spec: ShardSpec) -> DataPipe:
         key = (spec.num_shards, spec.shard)
         if key not in self._graphs:
-            self._graphs[key] = initialize_graph(self.plan.cut, self._init_fn, spec)
+            self._graphs[key] = initialize_graph(self._shard_graph, self._init_fn, spec)
         return self._graphs[key]
 
 
@@ -239,20 +257,23 @@ class LocalShards(ShardProvider):
         start: EpochStart,
         positions: list[ShardPosition],
         *,
+        source: DispatchSource | None,
         reset_fn: ResetFn | None,
         policy: Callable[[], SnapshotPolicy],
         manage_random: bool,
     ) -> None:
         self._shards: dict[int, Shard] = {}
+        self._source = source
         try:
             for position in positions:
-                spec = ShardSpec(seed=start.seed, epoch=start.epoch, shard=position.shard, num_shards=start.num_shards)
+                spec = start.spec(position.shard)
                 shard = Shard(
                     graph_for(spec),
                     spec,
                     reset_fn=reset_fn,
                     policy=policy,
                     manage_random=manage_random,
+                    feed=source,
                 )
                 self._shards[position.shard] = shard
                 with shard.installed():
@@ -274,3 +295,5 @@ class LocalShards(ShardProvider):
             with shard.installed():
                 shard.close()
         self._shards.clear()
+        if self._source is not None:
+            self._source.close()

@@ -70,19 +70,24 @@ class Shard:
         reset_fn: ResetFn | None = None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         manage_random: bool = True,
+        section: int = 0,
+        feed: Any = None,
         trace: Trace | None = None,
     ) -> None:
         self.spec = spec
         self.produced = 0
         self._refused = False
         self._graph = graph
+        self._section = section
+        self._feed = feed
         self._reset_fn = reset_fn
         self._trace = trace
         self._make_policy = policy
         self._policy = policy()
         self._context: Context | None = None
         self._stream: Any = iter(())
-        self._random = GlobalRandom((spec.seed, spec.epoch, spec.shard)) if manage_random else None
+        key = (spec.seed, spec.epoch, spec.shard, *([section] if section else []))
+        self._random = GlobalRandom(key) if manage_random else None
 
     def installed(self) -> AbstractContextManager[None]:
         """Put the shard's global random states in place for a while; without managed states, nothing happens."""
@@ -96,18 +101,22 @@ class Shard:
             info = WorkerInfo(spec.num_shards, spec.shard)
             seeds = SeedGenerator(derive_seed(spec.seed, spec.epoch, _RESET_SEEDS)).spawn(spec.shard)
             graph = _expect_node(self._reset_fn(graph, info, seeds), "worker_reset_fn")
-        self._context = Context.for_graph(
+        context = Context.for_graph(
             graph,
             seed=spec.seed,
             epoch=spec.epoch,
             shard=spec.shard,
             num_shards=spec.num_shards,
+            local_shard=spec.shard,
+            section=self._section,
+            feed=self._feed,
             threads=False,  # threads would make the order of global random draws depend on timing
             allow_pickle=True,  # loaders check a state when it is loaded; what comes here is safe or allowed
             trace=self._trace,
             policy=self._make_policy,
         )
-        self._iterator = self._context.iterate(graph)
+        self._iterator = context.iterate(graph)
+        self._context = context
         if cursor.snapshot is not None:
             state = decode(cursor.snapshot, allow_pickle=True)
             self._iterator.load_state_dict(state["iterator"])

@@ -8,7 +8,11 @@
 ``board``           a page of shared memory where a worker notes what it is doing, readable after its death
 ``parent``          how a worker notices that the main process is gone, and shows that it is alive
 ``worker``          the loop of a worker process
+``dispatcher``      the loop of the dispatcher process
+``dispatch_link``   the connections between workers and dispatcher
 ``ledger``          what main knows of each shard: what has arrived, what was used, what a restart must begin with
+``post_mortem``     what is said of a process that has died
+``crew``            all of these processes, and the one wait for what happens to them
 ``process``         one worker process and its connection, from start to the last rung of the stop ladder
 ``supervisor``      owns all of these in the main process: starts, waits, restarts, stops
 ==================  ====================================================================================

@@ -12,6 +12,10 @@
       | <--- Failed ------------ |   the worker itself cannot go on; it exits
       | ---- Stop -------------> |   exit
 
+    main                      dispatcher                    worker
+      | ---- StartDispatch ----> | <--- Hello, Want ---------- |   connect, and ask for items of a shard
+      |                          | ---- Dealt ---------------> |   items of a shard and the marks between them
+
 ``generation`` numbers the epochs of one loader; what belongs to an older one is ignored on both sides.
 """
 
@@ -22,15 +26,19 @@ from typing import TypeAlias
 
 __all__ = [
     "ChunkMessage",
+    "Dealt",
     "EndEpoch",
     "Failed",
     "Grant",
+    "Hello",
     "Message",
     "Notice",
     "Ready",
     "ShardStart",
+    "StartDispatch",
     "StartEpoch",
     "Stop",
+    "Want",
 ]
 
 
@@ -56,7 +64,49 @@ class StartEpoch:
     num_shards: int
     shards: tuple[ShardStart, ...]
     max_chunk: int
+    dispatch_address: str | None  # where dispatched items are to be had
     careful: bool  # note the node at work before each step, and send items one by one: slow, for naming a culprit
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartDispatch:
+    """Begin the dispatched part behind its first ``mark_position`` items, where ``mark_snapshot`` was taken.
+
+    ``needed`` has, for each shard that goes on, the first of its items that it has not had. ``fail_at`` is a position
+    that has killed dispatchers, and the error to raise in its place.
+    """
+
+    generation: int
+    seed: int
+    epoch: int
+    num_shards: int
+    mark_position: int
+    mark_snapshot: bytes | None
+    needed: tuple[tuple[int, int], ...]
+    careful: bool
+    fail_at: tuple[int, bytes] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    worker: int
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Want:
+    generation: int
+    shard: int
+    items: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dealt:
+    """Entries of ``shard`` are the frame's payload; ``over`` says that no more come, because of ``error`` if any."""
+
+    shard: int
+    over: bool
+    error: bytes | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,4 +154,6 @@ class Failed:
     error: bytes
 
 
-Message: TypeAlias = StartEpoch | Grant | EndEpoch | Stop | Ready | Notice | ChunkMessage | Failed
+Message: TypeAlias = (
+    StartEpoch | StartDispatch | Grant | EndEpoch | Stop | Ready | Notice | ChunkMessage | Failed | Hello | Want | Dealt
+)

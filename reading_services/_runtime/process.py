@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -26,10 +27,25 @@ _STARTUP_S = 120.0  # before the first sign of life, importing torch included
 
 
 class WorkerProcess:
-    """Started by the constructor's caller with :meth:`start`; ended by :func:`stop_all` or found dead."""
+    """Started by the constructor's caller with :meth:`start`; ended by :func:`stop_all` or found dead.
 
-    def __init__(self, worker: int, context: BaseContext, graph: bytes) -> None:
+    ``target(setup, socket, board, *extra)`` is what it runs, by default a worker's loop.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        context: BaseContext,
+        graph: bytes,
+        *,
+        name: str,
+        target: Callable[..., None] = run_worker,
+        extra: tuple[Any, ...] = (),
+    ) -> None:
         self.worker = worker
+        self.name = name
+        self._target = target
+        self._extra = extra
         self.ready = False
         self._context: Any = context
         self._graph = graph
@@ -52,9 +68,9 @@ class WorkerProcess:
             inherited_fds=(*inherited_fds, self.channel.fileno()) if forked else (),
         )
         self.process = self._context.Process(
-            target=run_worker,
-            args=(setup, self._theirs, self.board),
-            name=f"torchpipe-worker-{self.worker}",
+            target=self._target,
+            args=(setup, self._theirs, self.board, *self._extra),
+            name=f"torchpipe-{self.name.replace(' ', '-')}",
             daemon=True,
         )
         try:
@@ -131,5 +147,5 @@ def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:
             break
     for worker in workers:
         if worker.process is not None and worker.is_alive():
-            _log.error("worker %d (pid %d) survived SIGKILL for %.1f s", worker.worker, worker.pid, grace_s)
+            _log.error("%s (pid %d) survived SIGKILL for %.1f s", worker.name, worker.pid, grace_s)
         worker.release()

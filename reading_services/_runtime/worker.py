@@ -20,7 +20,8 @@ import cloudpickle
 import torch
 
 from reading_services._runtime.board import Board, BoardTrace, Slot
-from reading_services._runtime.channel import Channel, ChannelClosed, SocketChannel
+from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
+from reading_services._runtime.dispatch_link import RemoteFeed, Superseded, connect
 from reading_services._runtime.items import dump_items
 from reading_services._runtime.messages import (
     ChunkMessage,
@@ -41,7 +42,7 @@ from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graph
 from torchpipe.state import Cursor, SnapshotPolicy
 
-__all__ = ["Worker", "WorkerSetup", "dump_graph", "run_worker"]
+__all__ = ["Worker", "WorkerSetup", "dump_graph", "run_worker", "serve"]
 
 _CHUNK_S = 0.002  # no further item is begun after this: longer chunks would keep a waiting consumer waiting
 
@@ -59,6 +60,16 @@ class WorkerSetup:
 
 def run_worker(setup: WorkerSetup, sock: socket.socket, board: Board) -> None:
     """The entry point of the process."""
+
+    def run(channel: SocketChannel) -> None:
+        graph, init_fn, reset_fn, policy = pickle.loads(setup.graph)
+        Worker(setup.worker, channel, board, graph, init_fn, reset_fn, policy).run()
+
+    serve(setup, sock, board, run)
+
+
+def serve(setup: WorkerSetup, sock: socket.socket, board: Board, run: Callable[[SocketChannel], None]) -> None:
+    """What worker and dispatcher processes have in common: set the process up, say Ready, ``run`` until the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the main process decides
     for fd in setup.inherited_fds:
         os.close(fd)
@@ -68,12 +79,12 @@ def run_worker(setup: WorkerSetup, sock: socket.socket, board: Board) -> None:
     try:
         channel.send(Ready(pid=os.getpid()))
         try:
-            graph, init_fn, reset_fn, policy = pickle.loads(setup.graph)
-        except Exception as error:
-            error.add_note(f"torchpipe: worker {setup.worker} (pid {os.getpid()}) could not rebuild the graph")
+            run(channel)
+        except ChannelClosed:
+            raise
+        except Exception as error:  # the graph cannot be rebuilt here, or the runtime itself is at fault
+            error.add_note(f"torchpipe: in process {setup.worker} (pid {os.getpid()}), which cannot go on")
             channel.send(Failed(error=dump_error(error)))
-            return
-        Worker(setup.worker, channel, board, graph, init_fn, reset_fn, policy).run()
     except ChannelClosed:
         pass  # the main process has gone or has given this worker up
 
@@ -100,22 +111,31 @@ class Worker:
         self._policy = policy
         self._graphs: dict[tuple[int, int], DataPipe] = {}  # (num_shards, shard) -> what init_fn made of the graph
         self._epoch: StartEpoch | None = None
+        self._feed: RemoteFeed | None = None
         self._shards: dict[int, Shard] = {}
         self._credit: dict[int, int] = {}
         self._turns: list[int] = []
 
     def run(self) -> None:
         """Serve until told to stop. Raises: ChannelClosed when the main process is gone."""
+        frame: Frame | None = None
         while True:
-            shard = self._next_with_credit()
-            frame = self._channel.receive(wait=shard is None)
-            if frame is not None:
-                if isinstance(frame[0], Stop):
-                    self._end_epoch()
-                    return
-                self._handle(frame[0])
-            elif shard is not None:
-                self._produce(shard)
+            try:
+                shard = None if frame is not None else self._next_with_credit()
+                frame = frame or self._channel.receive(wait=shard is None)
+                if frame is not None:
+                    message, frame = frame[0], None
+                    if isinstance(message, Stop):
+                        self._end_epoch()
+                        return
+                    self._handle(message)
+                elif shard is not None:
+                    self._produce(shard)
+            except Superseded as superseded:
+                self._board[Slot.SHARD] = -1
+                frame = superseded.frame
+                if frame is None:
+                    raise ChannelClosed("the main process is gone") from None
 
     def _next_with_credit(self) -> int | None:
         for place, shard in enumerate(self._turns):
@@ -129,6 +149,7 @@ class Worker:
             case StartEpoch():
                 self._end_epoch()
                 self._epoch = message
+                self._feed = self._connect(message)
                 for start in message.shards:
                     self._start_shard(message, start)
             case Grant(generation=generation, shard=shard, items=items):
@@ -139,6 +160,18 @@ class Worker:
                     self._end_epoch()
             case _ as never:
                 raise TypeError(f"a worker cannot handle {never!r}")
+
+    def _connect(self, epoch: StartEpoch) -> RemoteFeed | None:
+        if epoch.dispatch_address is None or not epoch.shards:
+            return None
+        return RemoteFeed(
+            SocketChannel(connect(epoch.dispatch_address), queued=False),
+            self._channel,
+            worker=self._worker,
+            generation=epoch.generation,
+            shards=[start.shard for start in epoch.shards],
+            window=2 * epoch.max_chunk,
+        )
 
     def _start_shard(self, epoch: StartEpoch, start: ShardStart) -> None:
         self._note(start.shard, start.count)
@@ -151,6 +184,7 @@ class Worker:
                     spec,
                     reset_fn=self._reset_fn,
                     policy=self._policy,
+                    feed=self._feed,
                     trace=BoardTrace(self._board) if epoch.careful else None,
                 )
                 with shard.installed():
@@ -180,6 +214,10 @@ class Worker:
         with shard.installed():
             chunk = shard.produce(limit, _CHUNK_S, partial(self._note, number))
         self._board[Slot.SHARD] = -1
+        if self._feed is not None:
+            for grant in self._feed.grants:
+                self._handle(grant)
+            self._feed.grants.clear()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
         if chunk.ended or chunk.error is not None:
@@ -203,6 +241,9 @@ class Worker:
         for number in list(self._shards):
             self._retire(number)
         self._epoch = None
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
 
     def _send(self, epoch: StartEpoch, shard: int, chunk: Chunk) -> None:
         try:

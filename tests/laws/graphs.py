@@ -13,10 +13,13 @@ from torchpipe.iter import IterableWrapper
 
 __all__ = ["GraphSpec", "build", "graph_specs", "text_of"]
 
-GraphSpec = tuple[int, tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]
-"""(length of the source, steps before the sharding point, steps after it); a step is a name and a small number."""
+GraphSpec = tuple[int, tuple[tuple[str, int], ...], tuple[tuple[str, int], ...], bool]
+"""(length of the source, steps before the sharding point, steps after it, is it a dispatcher?).
 
-_BEFORE = ("shuffle", "shift", "repeat", "concat")
+A step is a name and a small number.
+"""
+
+_BEFORE = ("shuffle", "shift", "repeat", "concat", "global_random", "item_random", "cycle", "batch")
 _AFTER = (
     "shuffle",
     "shift",
@@ -42,18 +45,19 @@ def graph_specs(max_length: int = 40, max_steps: int = 4) -> st.SearchStrategy[G
         step = st.tuples(st.sampled_from(names), st.integers(1, 5))
         return st.lists(step, max_size=most).map(tuple)
 
-    return st.tuples(st.integers(0, max_length), steps(_BEFORE, 2), steps(_AFTER, max_steps))
+    return st.tuples(st.integers(0, max_length), steps(_BEFORE, 2), steps(_AFTER, max_steps), st.booleans())
 
 
 def build(spec: GraphSpec) -> Any:
     """The graph that ``spec`` describes; every call makes new nodes."""
-    length, before, after = spec
+    length, before, after, dispatched = spec
     graph: Any = IterableWrapper(range(length))
     for name, number in before:
         graph = _step(graph, name, number)
-    graph = graph.sharding_filter()
+    graph = graph.sharding_round_robin_dispatch() if dispatched else graph.sharding_filter()
     for name, number in after:
-        graph = _step(graph, name, number)
+        # What is dispatched comes once; reading it in several rounds is refused
+        graph = _step(graph, "repeat" if dispatched and name == "cycle" else name, number)
     return graph
 
 

@@ -19,6 +19,7 @@ RICH: GraphSpec = (
     37,
     (("shuffle", 4), ("repeat", 2)),
     (("global_random", 1), ("item_random", 1), ("filter", 3), ("shuffle", 3), ("prefetch", 2), ("batch", 2)),
+    False,
 )
 
 

@@ -15,6 +15,7 @@ RICH: GraphSpec = (
     37,
     (("shuffle", 4),),
     (("global_random", 1), ("flatmap_lazy", 1), ("filter", 3), ("shuffle", 3), ("cycle", 2), ("batch", 3)),
+    False,
 )
 
 

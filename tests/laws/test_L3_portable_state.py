@@ -47,8 +47,8 @@ def test_L3_an_unset_num_shards_is_adopted(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_L3_stages_that_only_move_items_do_not_matter() -> None:
-    length, before, after = RICH
-    with_prefetch: GraphSpec = (length, before, (*after, ("prefetch", 3)))
+    length, before, after, dispatched = RICH
+    with_prefetch: GraphSpec = (length, before, (*after, ("prefetch", 3)), dispatched)
     first, _ = oracle(RICH, 2)
     assert rest_of(with_prefetch, make_service(None, 2), state_after(RICH, make_service(None, 2), 7)) == first[7:]
     assert rest_of(RICH, make_service(None, 2), state_after(with_prefetch, make_service(2, 2), 7)) == first[7:]
@@ -56,7 +56,7 @@ def test_L3_stages_that_only_move_items_do_not_matter() -> None:
 
 def test_L3_what_does_not_fit_is_refused_with_both_sides() -> None:
     state = state_after(RICH, make_service(None, 2), 3)
-    other: GraphSpec = (RICH[0], RICH[1], RICH[2][:-1] + (("batch", 4),))
+    other: GraphSpec = (RICH[0], RICH[1], (*RICH[2][:-1], ("batch", 4)), False)
     with make_loader(other, make_service(None, 2)) as loader:
         with pytest.raises(StateMismatchError, match=r"(?s)another graph.*batch_size=3.*batch_size=4"):
             loader.load_state_dict(state)

@@ -22,6 +22,7 @@ RICH: GraphSpec = (
     60,
     (("shuffle", 4),),
     (("global_random", 1), ("item_random", 1), ("filter", 3), ("shuffle", 3), ("flatmap_lazy", 1), ("batch", 2)),
+    False,
 )
 
 
@@ -55,14 +56,18 @@ def test_L4_signals_between_items(
             assert got == epoch
 
 
+DISPATCHED: GraphSpec = (60, (("global_random", 1), ("shuffle", 4)), RICH[2], True)
+
+
 @pytest.mark.parametrize(("context", "wanted"), [("fork", 20), ("forkserver", 10), ("spawn", 2)])
-def test_L4_kills_at_random_moments(context: str, wanted: int) -> None:
-    """A thread kills workers while they work, start, send and end, until enough were replaced; nobody notices."""
-    expected = oracle(RICH, 3, epochs=4)
+@pytest.mark.parametrize("spec", [RICH, DISPATCHED], ids=["sharding_filter", "dispatcher"])
+def test_L4_kills_at_random_moments(spec: GraphSpec, context: str, wanted: int) -> None:
+    """A thread kills processes while they work, start, send and end, until enough were replaced; nobody notices."""
+    expected = oracle(spec, 3, epochs=4)
     rng = random.Random(11)
     # Deaths may fall on one position by chance, which is not what this test is about: a large budget
     service = make_service(2, 3, context=context, every=2, max_deaths=1000, main_prefetch_cnt=2)
-    with make_loader(RICH, service) as loader:
+    with make_loader(spec, service) as loader:
         over, delivered = threading.Event(), threading.Event()
 
         def kill_now_and_then() -> None:
@@ -134,6 +139,32 @@ def test_L4_a_death_in_mid_item(how: str, number: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("number", [0, 29, 59])
+def test_L4_a_death_in_the_dispatcher(how: str, number: int, tmp_path: Path) -> None:
+    graph = IterableWrapper(range(60)).shuffle(buffer_size=9).map(DieOnce(tmp_path, number, how))
+    graph = graph.sharding_round_robin_dispatch().shuffle(buffer_size=3)
+    (tmp_path / "died").touch()
+    expected = oracle(graph, 2, epochs=1)
+    (tmp_path / "died").unlink()
+    with make_loader(graph, make_service(2, 2)) as loader:
+        assert [repr(item) for item in loader] == expected[0]
+        assert loader.reading_service.restarts == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "exit 0"])
+def test_L4_a_dispatched_item_that_kills_again_and_again_is_named(how: str, tmp_path: Path) -> None:
+    graph = IterableWrapper(range(60)).map(AlwaysDie(tmp_path, 31, how)).sharding_round_robin_dispatch()
+    got = []
+    with make_loader(graph, make_service(2, 2)) as loader:
+        code = how[-1] if how.startswith("exit") else how
+        expected = rf"(?s)dispatcher \(pid \d+\).*{code}.*item 31 of the dispatched stream.*AlwaysDie.*number 3"
+        with pytest.raises(WorkerDiedError, match=expected):
+            for item in loader:
+                got.append(item)
+        assert got == list(range(31))
+
+
+@pytest.mark.parametrize("how", WAYS)
 def test_L4_a_position_that_kills_again_and_again_is_named(how: str, tmp_path: Path) -> None:
     graph = IterableWrapper(range(60)).sharding_filter().map(AlwaysDie(tmp_path, 31, how))
     got = []
@@ -148,14 +179,15 @@ def test_L4_a_position_that_kills_again_and_again_is_named(how: str, tmp_path: P
         assert loader.state_dict()["delivered"] == 31
 
 
-def test_L4_a_stopped_worker_is_found_by_its_heartbeat() -> None:
-    expected = oracle(RICH, 2, epochs=1)
-    with make_loader(RICH, make_service(2, 2, timeout=1.0, worker_prefetch_cnt=2)) as loader:
+@pytest.mark.parametrize("spec", [RICH, DISPATCHED], ids=["sharding_filter", "dispatcher"])
+def test_L4_a_stopped_process_is_found_by_its_heartbeat(spec: GraphSpec) -> None:
+    expected = oracle(spec, 2, epochs=1)
+    with make_loader(spec, make_service(2, 2, timeout=1.0, worker_prefetch_cnt=2)) as loader:
         got = []
         for index, item in enumerate(loader):
             got.append(repr(item))
             if index in (0, 12):
-                kill(pids(loader)[index % 2], signal.SIGSTOP)
+                kill(pids(loader)[index % 2], signal.SIGSTOP)  # with a dispatcher, that is the first
         assert got == expected[0]
 
 

@@ -121,6 +121,7 @@ def close_file(item: Any) -> int:
     return int(number)
 
 
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")  # the oracle gives some too
 @pytest.mark.parametrize("workers", [None, 2])
 def test_L5_a_buffer_that_cannot_be_saved_is_announced(workers: int | None) -> None:
     graph = IterableWrapper(range(60)).sharding_filter().map(open_file).shuffle(buffer_size=4).map(close_file)

@@ -8,13 +8,23 @@ from torchpipe.nodes import DataPipe, divides, inputs_of, node_name
 __all__ = ["draw"]
 
 
-def draw(plan: Plan, shard_section: str, main_section: str, appended: tuple[str, ...] = ()) -> str:
+def draw(
+    plan: Plan,
+    shard_section: str,
+    main_section: str,
+    appended: tuple[str, ...] = (),
+    dispatch_section: str = "in this process, once for all shards",
+) -> str:
     """The sections one below the other, one line a node with the numbers of its inputs.
 
     ``shard_section`` and ``main_section`` say who runs them; ``appended`` names stages that a reading service adds.
     """
     numbers: dict[int, int] = {}
-    lines = [f"shard section: {shard_section}"]
+    lines = []
+    if plan.dispatch is not None:
+        lines.append(f"dispatch section: {dispatch_section}")
+        lines.extend("  " + _line(node, numbers) for node in plan.dispatch_nodes)
+    lines.append(f"shard section: {shard_section}")
     for node in plan.shard_nodes:
         lines.append("  " + _line(node, numbers))
     lines.append(f"main section: {main_section}")
@@ -26,7 +36,7 @@ def draw(plan: Plan, shard_section: str, main_section: str, appended: tuple[str,
 
 
 def _line(node: DataPipe, numbers: dict[int, int]) -> str:
-    numbers[id(node)] = len(numbers) + 1
+    numbers.setdefault(id(node), len(numbers) + 1)
     inputs = [str(numbers[id(item)]) for item in inputs_of(node)]
     mark = "  [divides the stream between the shards]" if divides(node) else ""
     source = f"  <- {', '.join(inputs)}" if inputs else ""

@@ -38,7 +38,8 @@ def _for_shard(root: DataPipe, num_shards: int, shard: int) -> DataPipe:
         if apply_sharding is None:
             return node
         private = with_inputs(node, lambda item: item, private=True)
-        private.apply_sharding(num_shards, shard)
+        group = getattr(node, "sharding_group_filter", None)
+        private.apply_sharding(num_shards, shard, *([] if group is None else [group]))
         return private  # type: ignore[no-any-return]
 
     return rewrite(root, divide)

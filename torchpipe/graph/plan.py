@@ -4,7 +4,8 @@ Imports ``errors`` and ``nodes``.
 
 The *shard* section is everything up to the cut, and runs once for each shard; the *main* section is what follows, and
 runs once, in the consumer's process: nodes that must be there (``runs_in_main``, or ``is_replicable()`` says no) and
-all that reads from them.
+all that reads from them. With ``sharding_round_robin_dispatch`` in the graph there is a *dispatch* section before the
+shards, which also runs once: the first node behind all dispatching ones, and what it reads from.
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ __all__ = ["Plan", "plan"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Where each node runs. ``cut`` is the last node of the shard section; ``root`` the last of the graph."""
+    """Where each node runs. ``cut`` is the last node of the shard section; ``root`` the last of the graph.
+
+    ``dispatch`` is the last node of the dispatch section, or None if there is no such section.
+    """
 
     root: DataPipe
     cut: DataPipe
+    dispatch: DataPipe | None
+    dispatch_nodes: tuple[DataPipe, ...]
     shard_nodes: tuple[DataPipe, ...]
     main_nodes: tuple[DataPipe, ...]
     sharding_points: tuple[DataPipe, ...]
@@ -68,10 +74,44 @@ def plan(root: DataPipe) -> Plan:
             "and just one is supported so far. Join the branches (zip, concat) before to_device()"
         )
     cut = cuts[0]
-    shard_nodes = tuple(walk(cut))
-    main_nodes = tuple(node for node in nodes if id(node) in in_main)
-    points = tuple(node for node in shard_nodes if divides(node))
-    return Plan(root=root, cut=cut, shard_nodes=shard_nodes, main_nodes=main_nodes, sharding_points=points)
+    dispatch = _dispatch_root(cut)
+    return Plan(
+        root=root,
+        cut=cut,
+        dispatch=dispatch,
+        dispatch_nodes=() if dispatch is None else tuple(walk(dispatch)),
+        shard_nodes=tuple(_reach(cut, dispatch)),
+        main_nodes=tuple(node for node in nodes if id(node) in in_main),
+        sharding_points=tuple(node for node in walk(cut) if divides(node)),
+    )
+
+
+def _dispatch_root(cut: DataPipe) -> DataPipe | None:
+    """The first node that stands behind every dispatching one, on all paths; None if there are none."""
+    if not any(_dispatches(node) for node in walk(cut)):
+        return None
+    for candidate in walk(cut):
+        behind = {id(node) for node in walk(candidate)}
+        if not any(_dispatches(node) for node in _reach(cut, candidate)) and any(
+            _dispatches(node) and id(node) in behind for node in walk(cut)
+        ):
+            return candidate
+    raise AssertionError("the cut itself stands behind every node")
+
+
+def _dispatches(node: DataPipe) -> bool:
+    return bool(getattr(type(node), "dispatches", False))
+
+
+def _reach(root: DataPipe, barrier: DataPipe | None) -> list[DataPipe]:
+    """The nodes that ``root`` reaches other than through ``barrier``, inputs first, without the barrier itself."""
+    found: list[DataPipe] = []
+    wanted = {id(root)}
+    for node in reversed(walk(root)):
+        if id(node) in wanted and node is not barrier:
+            found.append(node)
+            wanted.update(id(item) for item in inputs_of(node))
+    return found[::-1]
 
 
 def _check_single_division(nodes: list[DataPipe]) -> None:

@@ -16,7 +16,7 @@ from torchpipe.iter.mapper import Mapper
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.random_mapper import RandomMapper
 from torchpipe.iter.repeater import Repeater
-from torchpipe.iter.sharding_filter import SHARDING_PRIORITIES, ShardingFilter
+from torchpipe.iter.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.shuffler import Shuffler
 from torchpipe.iter.tar_loader import TarArchiveLoader
 from torchpipe.iter.to_device import ToDevice
@@ -45,6 +45,7 @@ __all__ = [
     "RandomMapper",
     "Repeater",
     "ShardingFilter",
+    "ShardingRoundRobinDispatcher",
     "Shuffler",
     "TarArchiveLoader",
     "ToDevice",

@@ -12,7 +12,7 @@ from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.iterator import NodeIterator
 from torchpipe.validate import check_count, check_input
 
-__all__ = ["SHARDING_PRIORITIES", "ShardingFilter"]
+__all__ = ["SHARDING_PRIORITIES", "ShardingFilter", "ShardingRoundRobinDispatcher"]
 
 T = TypeVar("T")
 
@@ -79,6 +79,33 @@ class ShardingFilter(IterDataPipe[T]):
     def iterate(self, context: Context) -> NodeIterator[T]:
         parts, part = self._applied() or (context.num_shards, context.shard)
         return _ShardIterator(self, context, parts, part)
+
+
+@functional_datapipe("sharding_round_robin_dispatch")
+class ShardingRoundRobinDispatcher(ShardingFilter[T]):
+    """Deals its input's items to the shards in turn; all before it runs only once, in a process of its own.
+
+    For inputs that cannot be replicated, or are too costly to be read by every shard. Under a reading service with
+    worker processes, a dispatcher process runs the input; in process it runs once for all shards. Of several in a
+    graph, the first node behind all of them is what is dealt. The items travel from the dispatcher to the workers, so
+    dispatch what is small, and do the costly steps behind it.
+
+    State: how many items each shard has had, and snapshots of the input. Raises: ValueError for another
+    ``sharding_group_filter`` than MULTIPROCESSING.
+    """
+
+    dispatches = True
+
+    def __init__(
+        self, source_datapipe: IterDataPipe[T], sharding_group_filter: SHARDING_PRIORITIES | None = None
+    ) -> None:
+        check_input("sharding_round_robin_dispatch", source_datapipe)
+        if sharding_group_filter not in (None, SHARDING_PRIORITIES.MULTIPROCESSING):
+            raise ValueError(
+                "sharding_round_robin_dispatch deals items to worker processes: sharding_group_filter must be "
+                f"SHARDING_PRIORITIES.MULTIPROCESSING, got {sharding_group_filter!r}"
+            )
+        super().__init__(source_datapipe, SHARDING_PRIORITIES.MULTIPROCESSING)
 
 
 class _ShardIterator(NodeIterator[T]):

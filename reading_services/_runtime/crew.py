@@ -1,0 +1,141 @@
+"""The processes of a supervisor, and the one wait for all that can happen to them.
+
+Runs in the main process, in the supervisor's thread; only :meth:`Crew.wake` may be called from another. Owns the
+processes with their sockets and boards, the selector and the wake-up pipe. The wait covers messages, room in sockets,
+the wake-up and all process sentinels; it ends with any of them, or after the timeout.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from reading_services._runtime.channel import ChannelClosed, Frame
+from reading_services._runtime.messages import Message
+from reading_services._runtime.process import WorkerProcess, stop_all
+
+__all__ = ["Crew"]
+
+_log = logging.getLogger("torchpipe")
+
+
+class Crew:
+    """Processes by number. ``close`` ends them all; a forgotten crew ends with the object, or at exit.
+
+    ``resources`` are closed with the crew.
+    """
+
+    def __init__(self, *resources: Any) -> None:
+        self._processes: dict[int, WorkerProcess] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        wake = (self._wake_read, self._wake_write)
+        self._finalizer = weakref.finalize(
+            self, _finalize, os.getpid(), self._processes, self._selector, wake, resources
+        )
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._processes
+
+    def __iter__(self) -> Iterator[WorkerProcess]:
+        return iter([self._processes[number] for number in sorted(self._processes)])
+
+    def start(self, worker: WorkerProcess, *inherited_fds: int) -> None:
+        """Start ``worker``, which takes the place of its number. ``inherited_fds`` are closed in a forked child."""
+        others = [other.channel.fileno() for other in self]
+        worker.start((*others, self._wake_read, self._wake_write, *inherited_fds))
+        self._processes[worker.worker] = worker
+        self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+        self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
+
+    def bury(self, number: int) -> None:
+        """Let go of a process that has ended."""
+        worker = self._processes.pop(number)
+        self._selector.unregister(worker.channel)
+        self._selector.unregister(worker.sentinel)
+        worker.release()
+
+    def send(self, number: int, message: Message) -> None:
+        """Send, now or when there is room. To a process that has died, or is none, nothing: the wait will tell."""
+        worker = self._processes.get(number)
+        if worker is None:
+            return
+        try:
+            worker.channel.send(message)
+            self._watch_outbox(worker)
+        except ChannelClosed:
+            pass
+
+    def wait(self, timeout_s: float | None) -> Iterator[tuple[WorkerProcess, list[Frame], bool]]:
+        """Wait for anything to happen: (process, what has arrived whole, has it ended?) for each that it happened to.
+
+        What arrived of a process that has ended was sent whole, so it is as good as any.
+        """
+        for key, events in self._selector.select(timeout_s):
+            worker: WorkerProcess | None = key.data
+            if worker is None:
+                self._drain_wake_up()
+                continue
+            if self._processes.get(worker.worker) is worker:  # not buried a moment ago, in this same round
+                frames: list[Frame] = []
+                gone = key.fd == worker.sentinel
+                try:
+                    if events & selectors.EVENT_WRITE:
+                        worker.channel.flush()
+                        self._watch_outbox(worker)
+                    while (frame := worker.channel.receive(wait=False)) is not None:
+                        frames.append(frame)
+                except ChannelClosed:
+                    gone = True
+                yield worker, frames, gone
+
+    def wake(self) -> None:
+        """Let a wait in another thread end at once. Thread-safe."""
+        try:
+            os.write(self._wake_write, b"x")
+        except OSError:  # full: it is awake; closed: nobody waits
+            pass
+
+    def close(self) -> None:
+        """End all processes: about 3 s at most. Idempotent."""
+        self._finalizer()
+
+    def _drain_wake_up(self) -> None:
+        try:
+            while os.read(self._wake_read, 64):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _watch_outbox(self, worker: WorkerProcess) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.channel.has_outbox else 0)
+        self._selector.modify(worker.channel, events, worker)
+
+
+def _finalize(
+    pid: int,
+    processes: dict[int, WorkerProcess],
+    selector: selectors.BaseSelector,
+    wake: tuple[int, int],
+    resources: tuple[Any, ...],
+) -> None:
+    """End everything that a crew owns; also when it is collected, or at exit. Never in a forked child."""
+    if os.getpid() != pid:
+        return
+    began = time.monotonic()
+    stop_all(list(processes.values()))
+    processes.clear()
+    selector.close()
+    for fd in wake:
+        os.close(fd)
+    for resource in resources:
+        resource.close()
+    _log.debug("stopped the workers in %.3f s", time.monotonic() - began)

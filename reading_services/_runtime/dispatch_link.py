@@ -1,0 +1,157 @@
+"""The connection between a worker and the dispatcher: how it is made, and the worker's side of it.
+
+Runs in workers (:class:`RemoteFeed`, :func:`connect`) and in the main process (:class:`Listener`), which owns the
+listening socket for as long as the supervisor lives: workers can connect while a dispatcher is being replaced.
+
+The worker's wait for a dispatched item ends with the item, or with a message of the main process that changes all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import socket
+import struct
+import sys
+import tempfile
+from collections import deque
+
+from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
+from reading_services._runtime.items import load_items
+from reading_services._runtime.messages import Dealt, Grant, Hello, Want
+from reading_services._runtime.remote_error import load_error
+from torchpipe.dispatch import DispatchFeed, Entry
+
+__all__ = ["Listener", "RemoteFeed", "Superseded", "connect", "same_user"]
+
+
+class Superseded(BaseException):
+    """What is being produced is not wanted any more: ``frame`` says what is, None that nobody is left to want it.
+
+    No Exception, so that user code that catches those lets it pass.
+    """
+
+    def __init__(self, frame: Frame | None) -> None:
+        super().__init__("superseded by the main process")
+        self.frame = frame
+
+
+class Listener:
+    """The socket that workers connect to. Created and closed by the main process; a dispatcher accepts on a copy."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._folder: str | None = None
+        name = f"torchpipe-{os.getpid()}-{secrets.token_hex(16)}"
+        if sys.platform == "linux":  # a name without a file: it goes with the last process that holds it
+            self.address = "\0" + name
+        else:
+            self._folder = tempfile.mkdtemp(prefix="torchpipe-")
+            self.address = os.path.join(self._folder, "dispatch")
+        self.socket.bind(self.address)
+        self.socket.listen(128)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.socket.close()
+        if self._folder is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.address)
+                os.rmdir(self._folder)
+
+
+def connect(address: str) -> socket.socket:
+    """A worker's end of a connection to the dispatcher. Raises: OSError if the main process is gone."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def same_user(sock: socket.socket) -> bool:
+    """Does the other end belong to this user? Names without a file have no permissions of their own."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True  # a file in a folder of this user's own
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return bool(uid == os.getuid())
+
+
+class RemoteFeed(DispatchFeed):
+    """The dispatched items of a worker's shards, in one generation; up to ``window`` of each shard on their way."""
+
+    def __init__(
+        self, link: SocketChannel, control: Channel, *, worker: int, generation: int, shards: list[int], window: int
+    ) -> None:
+        self.grants: list[Grant] = []  # that arrived while an item was awaited
+        self._link = link
+        self._control = control
+        self._generation = generation
+        self._window = window
+        self._ready: dict[int, deque[Entry]] = {shard: deque() for shard in shards}
+        self._used = dict.fromkeys(shards, 0)
+        self._end: dict[int, BaseException | None] = {}
+        self._cut_off = False
+        self._tell(Hello(worker=worker, generation=generation))
+        for shard in shards:
+            self._tell(Want(generation=generation, shard=shard, items=window))
+
+    def take(self, shard: int) -> Entry | None:
+        ready = self._ready[shard]
+        while not ready:
+            if shard in self._end:
+                error = self._end[shard]
+                if error is not None:
+                    raise error
+                return None
+            self._wait()
+        entry = ready.popleft()
+        if isinstance(entry, tuple):
+            self._used[shard] += 1
+            if 2 * self._used[shard] >= self._window and shard not in self._end:
+                self._tell(Want(generation=self._generation, shard=shard, items=self._used[shard]))
+                self._used[shard] = 0
+        return entry
+
+    def _tell(self, message: Hello | Want) -> None:
+        try:
+            self._link.send(message)
+        except ChannelClosed:
+            self._cut_off = True  # the dispatcher has died: the main process will say what is to be done
+
+    def _wait(self) -> None:
+        poller = select.poll()
+        if isinstance(self._control, SocketChannel):
+            poller.register(self._control.fileno(), select.POLLIN)
+        if not self._cut_off:
+            poller.register(self._link.fileno(), select.POLLIN)
+        poller.poll()
+        try:
+            frame = self._control.receive(wait=False)
+        except ChannelClosed:
+            raise Superseded(None) from None
+        if frame is not None:
+            if not isinstance(frame[0], Grant):
+                raise Superseded(frame)
+            self.grants.append(frame[0])
+        if not self._cut_off:
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            while (frame := self._link.receive(wait=False)) is not None:
+                dealt, payload = frame
+                assert isinstance(dealt, Dealt)
+                self._ready[dealt.shard].extend(load_items(payload))
+                if dealt.over:
+                    self._end[dealt.shard] = None if dealt.error is None else load_error(dealt.error)
+        except ChannelClosed:
+            self._cut_off = True
+
+    def close(self) -> None:
+        """Let go of the connection. Idempotent."""
+        self._link.close()

@@ -1,0 +1,217 @@
+"""The dispatcher process: runs the dispatched part of the graph once, and deals its items to the workers.
+
+Owns the source of the present epoch and the connections that workers have made. Its one wait covers the main process,
+new connections and the workers' wishes; while a worker wants an item that is not there yet, it produces and waits not.
+What a worker has not asked for stays here, so nobody blocks on a slow one.
+"""
+
+from __future__ import annotations
+
+import pickle
+import selectors
+import socket
+import warnings
+from collections import defaultdict
+from functools import partial
+
+from reading_services._runtime.board import Board, BoardTrace, Slot
+from reading_services._runtime.channel import ChannelClosed, SocketChannel
+from reading_services._runtime.dispatch_link import same_user
+from reading_services._runtime.items import dump_items
+from reading_services._runtime.messages import Dealt, EndEpoch, Hello, Message, Notice, StartDispatch, Stop, Want
+from reading_services._runtime.remote_error import dump_error, load_error
+from reading_services._runtime.worker import WorkerSetup, serve
+from torchpipe.dispatch import DispatchSource, DispatchStart, Mark
+from torchpipe.errors import ReplayWarning
+from torchpipe.shard import Chunk, ShardSpec
+
+__all__ = ["Dispatcher", "run_dispatcher"]
+
+_CHUNK_ITEMS = 32
+_CHUNK_S = 0.002
+
+
+def run_dispatcher(setup: WorkerSetup, sock: socket.socket, board: Board, listener: socket.socket) -> None:
+    """The entry point of the process."""
+
+    def run(channel: SocketChannel) -> None:
+        graph, policy = pickle.loads(setup.graph)
+        Dispatcher(channel, board, listener, partial(DispatchSource.open, graph, policy=policy)).run()
+
+    serve(setup, sock, board, run)
+
+
+class Dispatcher:
+    """The loop itself. ``open_source(spec, start=..., trace=...)`` makes the source of an epoch."""
+
+    def __init__(
+        self, channel: SocketChannel, board: Board, listener: socket.socket, open_source: partial[DispatchSource]
+    ) -> None:
+        self._channel = channel
+        self._board = board
+        self._listener = listener
+        self._open_source = open_source
+        self._epoch: StartDispatch | None = None
+        self._source: DispatchSource | None = None
+        self._links: dict[SocketChannel, int] = {}  # -> the generation it has said hello for, -1 before
+        self._wants: dict[int, int] = defaultdict(int)
+        self._of_shard: dict[int, SocketChannel] = {}
+        self._early: list[tuple[SocketChannel, Want]] = []  # of a generation that the main process has yet to begin
+        self._selector = selectors.DefaultSelector()
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(channel, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Serve until told to stop. Raises: ChannelClosed when the main process is gone."""
+        while True:
+            hungry = self._hungry()
+            for key, events in self._selector.select(0 if hungry else None):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj is self._channel:
+                    if not self._obey():
+                        return
+                elif isinstance(key.fileobj, SocketChannel) and key.fileobj in self._links:
+                    self._serve_link(key.fileobj, events)
+            if self._hungry():
+                self._produce()
+            self._deal()
+
+    def _hungry(self) -> bool:
+        """Does a shard want an item that is not there yet?"""
+        source = self._source
+        return (
+            source is not None
+            and not source.over
+            and any(wanted and not source.waiting(shard) for shard, wanted in self._wants.items())
+        )
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        if not same_user(sock):
+            sock.close()
+            return
+        link = SocketChannel(sock, queued=True)
+        self._links[link] = -1
+        self._selector.register(link, selectors.EVENT_READ)
+
+    def _obey(self) -> bool:
+        frame = self._channel.receive(wait=False)
+        match frame and frame[0]:
+            case Stop():
+                self._end_epoch(self._epoch.generation if self._epoch is not None else 0)
+                return False
+            case StartDispatch() as message:
+                self._end_epoch(message.generation - 1)
+                self._begin(message)
+            case EndEpoch(generation=generation):
+                if self._epoch is not None and generation == self._epoch.generation:
+                    self._end_epoch(generation)
+        return True
+
+    def _begin(self, message: StartDispatch) -> None:
+        self._epoch = message
+        self._note(message.mark_position)
+        spec = ShardSpec(seed=message.seed, epoch=message.epoch, shard=0, num_shards=message.num_shards)
+        start = DispatchStart(mark=Mark(message.mark_position, message.mark_snapshot), needed=dict(message.needed))
+        trace = BoardTrace(self._board) if message.careful else None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                self._source = self._open_source(spec, start, trace=trace)
+            except Exception as error:
+                error.add_note("torchpipe: while the dispatcher was starting")
+                self._source = DispatchSource.failed(error, start)
+        self._board[Slot.SHARD] = -1
+        for warning in caught:
+            self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
+        if message.fail_at is not None:
+            position, data = message.fail_at
+            self._source.fail_at = (position, load_error(data))
+        early, self._early = self._early, []
+        for link, want in early:
+            self._want(link, want)
+
+    def _end_epoch(self, generation: int) -> None:
+        """Forget everything up to ``generation``; workers may have said hello for the next one already."""
+        if self._source is not None:
+            self._source.close()
+        self._source = self._epoch = None
+        self._wants.clear()
+        self._of_shard.clear()
+        for link in [link for link, of in self._links.items() if 0 <= of <= generation]:
+            self._drop(link)
+
+    def _serve_link(self, link: SocketChannel, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                link.flush()
+                self._watch_outbox(link)
+            while (frame := link.receive(wait=False)) is not None:
+                self._listen(link, frame[0])
+        except ChannelClosed:
+            self._drop(link)
+
+    def _listen(self, link: SocketChannel, message: Message) -> None:
+        match message:
+            case Hello(generation=generation):
+                self._links[link] = generation
+            case Want():
+                self._want(link, message)
+
+    def _want(self, link: SocketChannel, want: Want) -> None:
+        if self._epoch is None or want.generation > self._epoch.generation:
+            self._early.append((link, want))
+        elif want.generation == self._epoch.generation:
+            self._wants[want.shard] += want.items
+            self._of_shard[want.shard] = link
+
+    def _drop(self, link: SocketChannel) -> None:
+        if self._links.pop(link, None) is not None:
+            self._selector.unregister(link)
+            link.close()
+            self._early = [(waiting, want) for waiting, want in self._early if waiting is not link]
+            for shard in [shard for shard, of in self._of_shard.items() if of is link]:
+                del self._of_shard[shard]
+                self._wants.pop(shard, None)
+
+    def _produce(self) -> None:
+        assert self._source is not None
+        chunk: Chunk = self._source.advance(_CHUNK_ITEMS, _CHUNK_S, self._note)
+        self._board[Slot.SHARD] = -1
+        if chunk.notice is not None:
+            self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
+
+    def _note(self, position: int) -> None:
+        self._board[Slot.INDEX] = position
+        self._board[Slot.SHARD] = 0
+
+    def _deal(self) -> None:
+        """Send every shard what it wants of what there is."""
+        source, epoch = self._source, self._epoch
+        if source is None or epoch is None:
+            return
+        for shard, link in list(self._of_shard.items()):
+            entries = source.take_ready(shard, self._wants[shard])
+            over = source.over and not source.waiting(shard)
+            if not entries and not over:
+                continue
+            self._wants[shard] -= sum(isinstance(entry, tuple) for entry in entries)
+            error = source.error if over else None
+            dealt = Dealt(shard=shard, over=over, error=None if error is None else dump_error(error))
+            if over:
+                del self._of_shard[shard]
+                del self._wants[shard]
+            try:
+                link.send(dealt, dump_items(entries))
+                self._watch_outbox(link)
+            except ChannelClosed:
+                self._drop(link)
+
+    def _watch_outbox(self, link: SocketChannel) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.has_outbox else 0)
+        self._selector.modify(link, events)

@@ -1,0 +1,42 @@
+"""What is said of a process that has died: how, where in the stream, and, if it is no accident, the error. No I/O.
+
+Runs in the main process. Imports ``torchpipe`` only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchpipe.errors import WorkerDiedError
+
+__all__ = ["PostMortem"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostMortem:
+    """``shard`` is -1 where no item was being made; with ``dispatcher``, items are those of the dispatched stream."""
+
+    name: str
+    pid: int
+    cause: str
+    dispatcher: bool
+    shard: int
+    index: int
+    node: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid}) {self.cause} while making {self._item()}"
+
+    def _item(self) -> str:
+        if self.shard < 0:
+            return "no item (starting, or waiting for the consumer)"
+        return f"item {self.index} of " + ("the dispatched stream" if self.dispatcher else f"shard {self.shard}")
+
+    def error(self, deaths: int) -> WorkerDiedError:
+        """The error for a position that has killed its process ``deaths`` times."""
+        where = f" in {self.node}" if self.node is not None else ""
+        return WorkerDiedError(
+            f"{self}{where}: death number {deaths} at this position, so no accident. SIGKILL often means that memory "
+            "ran out, SIGSEGV a crash in native code, an exit code that user code called exit(). Run the graph with "
+            "InProcessReadingService to see it happen in a debugger"
+        )

@@ -1,0 +1,110 @@
+"""Graphs with a dispatcher in them: where it is cut, what runs once, how errors and ends come through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.laws.executors import PROCESSES, make_loader, make_service, oracle
+from torchpipe import IterDataPipe
+from torchpipe.errors import GraphError
+from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
+from torchpipe.testing import check_node
+
+MULTIPROCESSING = SHARDING_PRIORITIES.MULTIPROCESSING
+
+
+class CountsReads(IterDataPipe[int]):
+    """Appends a byte to a file for every item it yields, in whatever process that happens."""
+
+    def __init__(self, path: Path, length: int) -> None:
+        self.path, self.length = str(path), length
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.length):
+            with open(self.path, "ab") as file:
+                file.write(b".")
+            yield number
+
+
+@pytest.mark.parametrize("workers", [None, 1, 3])
+def test_the_dispatched_part_runs_once(workers: int | None, tmp_path: Path) -> None:
+    graph = CountsReads(tmp_path / "reads", 40).sharding_round_robin_dispatch(MULTIPROCESSING)
+    with make_loader(graph, make_service(workers, 3)) as loader:
+        assert list(loader) == list(range(40))
+    assert (tmp_path / "reads").stat().st_size == 40
+
+
+@pytest.mark.parametrize("context", PROCESSES)
+def test_under_every_start_method(context: str) -> None:
+    graph = IterableWrapper(range(50)).shuffle(buffer_size=9).sharding_round_robin_dispatch().batch(3)
+    with make_loader(graph, make_service(2, 2, context=context)) as loader:
+        assert [repr(item) for item in loader] == oracle(graph, 2, 1)[0]
+
+
+def test_several_dispatchers_join_where_their_branches_meet() -> None:
+    left = IterableWrapper(range(20)).sharding_round_robin_dispatch()
+    right = IterableWrapper(range(100, 120)).sharding_round_robin_dispatch()
+    graph = left.zip(right).map(sum).batch(2)
+    with make_loader(graph, make_service(2, 2)) as loader:
+        sections = loader.explain()
+        assert sections.index("Zipper") < sections.index("shard section") < sections.index("Mapper(sum)")
+        assert [repr(item) for item in loader] == oracle(graph, 2, 1)[0]
+
+
+def odd_ones(number: int) -> bool:
+    return number % 2 == 1
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_shards_that_filter_unevenly_do_not_block(workers: int | None) -> None:
+    """Shard 0 of 2 gets the even numbers and keeps none: it takes all it is dealt before it delivers anything."""
+    graph = IterableWrapper(range(2001)).sharding_round_robin_dispatch().filter(odd_ones)
+    with make_loader(graph, make_service(workers, 2)) as loader:
+        assert list(loader) == list(range(1, 2001, 2))
+
+
+def fail_at_nine(number: int) -> int:
+    return number // (number - 9) * 0 + number
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_an_error_in_the_dispatched_part_arrives_in_its_place(workers: int | None) -> None:
+    graph = IterableWrapper(range(30)).map(fail_at_nine).sharding_round_robin_dispatch()
+    got = []
+    with make_loader(graph, make_service(workers, 2)) as loader:
+        with pytest.raises(ZeroDivisionError) as raised:
+            for item in loader:
+                got.append(item)
+        assert got == list(range(9))
+        assert any("Mapper(fail_at_nine)" in note for note in raised.value.__notes__)
+
+
+def test_an_infinite_source() -> None:
+    graph = IterableWrapper(range(3)).cycle().sharding_round_robin_dispatch().enumerate()
+    with make_loader(graph, make_service(2, 2)) as loader:
+        assert [item for item, _ in zip(loader, range(8))] == [(number // 2, number % 3) for number in range(8)]
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be SHARDING_PRIORITIES\.MULTIPROCESSING, got .*DISTRIBUTED"):
+        IterableWrapper(range(3)).sharding_round_robin_dispatch(SHARDING_PRIORITIES.DISTRIBUTED)
+    twice = IterableWrapper(range(3)).sharding_filter().sharding_round_robin_dispatch()
+    with pytest.raises(GraphError, match="two sharding points on one path"):
+        make_loader(twice, make_service(None, 2))
+    again = IterableWrapper(range(3)).sharding_round_robin_dispatch().cycle(2)
+    with make_loader(again, make_service(None, 2)) as loader, pytest.raises(GraphError, match="put cycle.. before"):
+        list(loader)
+
+
+def test_the_node_alone_keeps_one_part_like_sharding_filter() -> None:
+    check_node(lambda: IterableWrapper(range(11)).sharding_round_robin_dispatch())
+    assert list(IterableWrapper(range(5)).sharding_round_robin_dispatch()) == [0, 1, 2, 3, 4]
+
+
+def test_length() -> None:
+    graph = IterableWrapper(range(11)).sharding_round_robin_dispatch().batch(2)
+    with make_loader(graph, make_service(None, 3)) as loader:
+        assert len(loader) == len(list(loader)) == 6

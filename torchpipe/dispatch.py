@@ -1,0 +1,235 @@
+"""Dispatching: a part of the graph runs once, and its items are dealt to the shards, item g to shard g mod n.
+
+Runs in the user's process (in-process execution), in the dispatcher process (:class:`DispatchSource`) and in workers
+(:class:`DispatchedIterator`). Imports ``context``, ``datapipe``, ``iterator``, ``shard`` and ``state``.
+
+Marks, which are snapshots of the source, travel to every shard behind the items that they follow. A shard therefore
+always knows a mark that it has passed, and saves it with its own state; a restore starts the source at the newest mark
+that no shard has yet to pass, and drops what each shard has had already.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from torchpipe.context import Context, Trace
+from torchpipe.datapipe import IterDataPipe
+from torchpipe.errors import GraphError
+from torchpipe.iterator import NodeIterator
+from torchpipe.nodes import DataPipe
+from torchpipe.shard import Chunk, Shard, ShardSpec
+from torchpipe.state import Cursor, SnapshotPolicy, decode
+
+__all__ = [
+    "DispatchFeed",
+    "DispatchSource",
+    "DispatchStart",
+    "Dispatched",
+    "DispatchedIterator",
+    "Entry",
+    "Mark",
+    "dispatch_start",
+]
+
+_KEY = "__dispatched__"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Behind the source's first ``position`` items stands ``snapshot`` (None: the start of the epoch)."""
+
+    position: int
+    snapshot: bytes | None
+
+
+Entry: TypeAlias = "tuple[Any] | Mark"
+"""An item, alone in a tuple, or a mark behind the items before it."""
+
+
+class DispatchFeed(ABC):
+    """Where a shard's dispatched items come from."""
+
+    @abstractmethod
+    def take(self, shard: int) -> Entry | None:
+        """The next entry for ``shard``; waits for it. None at the end. Raises: the source's error at its place."""
+
+
+class Dispatched(IterDataPipe[Any]):
+    """Stands, in the shard section, for the part of the graph that the dispatcher runs."""
+
+    divides = True
+
+    def iterate(self, context: Context) -> NodeIterator[Any]:
+        if any(context.rounds):
+            raise GraphError(
+                "a dispatched stream can be read once in an epoch: put cycle() before sharding_round_robin_dispatch()"
+            )
+        if not isinstance(context.feed, DispatchFeed):
+            raise GraphError("a dispatched part of a graph runs only under a reading service")
+        return DispatchedIterator(self, context, context.feed)
+
+
+class DispatchedIterator(NodeIterator[Any]):
+    """One shard's part of the dispatched stream. State: how many items it has had, and the last mark it has passed."""
+
+    def __init__(self, node: Dispatched, context: Context, feed: DispatchFeed) -> None:
+        super().__init__(node, context)
+        self._feed = feed
+        self._taken = 0
+        self._mark = Mark(0, None)
+
+    def get_state(self) -> dict[str, Any]:
+        return {_KEY: [self._taken, self._mark.position, self._mark.snapshot]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._taken, position, snapshot = state[_KEY]
+        self._mark = Mark(position, snapshot)
+
+    def run(self) -> Iterator[Any]:
+        take, shard = self._feed.take, self.context.local_shard
+        while (entry := take(shard)) is not None:
+            if isinstance(entry, Mark):
+                self._mark = entry
+            else:
+                self._taken += 1
+                yield entry[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispatchStart:
+    """Where the source begins, and, for each shard that goes on, the first of its items that it has not had."""
+
+    mark: Mark
+    needed: Mapping[int, int]
+
+
+def dispatch_start(snapshots: Mapping[int, bytes | None], num_shards: int) -> DispatchStart:
+    """Where the source has to begin so that every shard can go on from its own snapshot (None: from the start)."""
+    needed: dict[int, int] = {}
+    marks = [Mark(0, None)]
+    for shard, snapshot in snapshots.items():
+        taken, position, of_source = (0, 0, None) if snapshot is None else _find(decode(snapshot, keep_opaque=True))
+        needed[shard] = taken * num_shards + shard
+        marks.append(Mark(position, of_source))
+    first = min(needed.values(), default=0)
+    # The shard that has had least has passed only marks before its next item, and one of these is the newest allowed.
+    return DispatchStart(
+        mark=max((mark for mark in marks if mark.position <= first), key=lambda mark: mark.position), needed=needed
+    )
+
+
+def _find(state: Any) -> tuple[int, int, bytes | None]:
+    """The position of the one dispatched input inside a shard's snapshot."""
+    stack = [state]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            if _KEY in value:
+                taken, position, snapshot = value[_KEY]
+                return taken, position, snapshot
+            stack.extend(value.values())
+        elif isinstance(value, list):
+            stack.extend(value)
+    return 0, 0, None
+
+
+class DispatchSource(DispatchFeed):
+    """Runs the dispatched part and deals its items, keeping for each shard what it has not asked for yet.
+
+    While one shard starves, the others' items pile up: nothing else is free of deadlocks when shards filter unevenly.
+    ``longest`` tells how far that went. Not thread-safe.
+    """
+
+    def __init__(self, producer: Shard | None, num_shards: int, start: DispatchStart) -> None:
+        self.position = start.mark.position
+        self.over = False
+        self.error: BaseException | None = None
+        self.longest = 0
+        self.fail_at: tuple[int, BaseException] | None = None  # raise this error in the place of that item
+        self._producer = producer
+        self._num_shards = num_shards
+        self._needed = start.needed
+        self._ready: dict[int, deque[Entry]] = {shard: deque() for shard in start.needed}
+
+    @classmethod
+    def open(
+        cls,
+        graph: DataPipe,
+        spec: ShardSpec,
+        start: DispatchStart,
+        *,
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+        manage_random: bool = True,
+        trace: Trace | None = None,
+    ) -> DispatchSource:
+        """The source over ``graph`` from ``start`` on; ``spec`` is that of any of its shards."""
+        alone = replace(spec, shard=0, num_shards=1)
+        producer = Shard(graph, alone, policy=policy, manage_random=manage_random, section=2, trace=trace)
+        with producer.installed():
+            producer.start(Cursor(start.mark.snapshot), start.mark.position)
+        return cls(producer, spec.num_shards, start)
+
+    @classmethod
+    def failed(cls, error: BaseException, start: DispatchStart) -> DispatchSource:
+        """A source that could not be opened: every shard gets ``error``."""
+        source = cls(None, 1, start)
+        source.over, source.error = True, error
+        return source
+
+    def take(self, shard: int) -> Entry | None:
+        ready = self._ready[shard]
+        while not ready:
+            if self.error is not None:
+                raise self.error
+            if self.over:
+                return None
+            self.advance(1)
+        return ready.popleft()
+
+    def waiting(self, shard: int) -> deque[Entry]:
+        """What has been dealt to ``shard`` and not been taken."""
+        return self._ready[shard]
+
+    def take_ready(self, shard: int, items: int) -> list[Entry]:
+        """Of what has been dealt to ``shard``, up to ``items`` items and the marks around them."""
+        ready, taken = self._ready[shard], list[Entry]()
+        while ready and (items or isinstance(ready[0], Mark)):
+            items -= isinstance(ready[0], tuple)
+            taken.append(ready.popleft())
+        return taken
+
+    def advance(self, limit: int, seconds: float = 0.0, note: Callable[[int], None] | None = None) -> Chunk:
+        """Run the source for at most ``limit`` items and deal them."""
+        assert self._producer is not None
+        if self.fail_at is not None:
+            limit = min(limit, self.fail_at[0] - self.position)
+        if limit:
+            with self._producer.installed():
+                chunk = self._producer.produce(limit, seconds, note)
+        else:
+            assert self.fail_at is not None
+            chunk = Chunk(error=self.fail_at[1])
+        for item in chunk.items:
+            shard = self.position % self._num_shards
+            if shard in self._ready and self.position >= self._needed[shard]:
+                self._ready[shard].append((item,))
+                self.longest = max(self.longest, len(self._ready[shard]))
+            self.position += 1
+        if chunk.snapshot is not None:
+            mark = Mark(self.position, chunk.snapshot)
+            for ready in self._ready.values():
+                if ready and isinstance(ready[-1], Mark):
+                    ready.pop()  # the newer one is as good
+                ready.append(mark)
+        self.over, self.error = chunk.ended or chunk.error is not None, chunk.error
+        return chunk
+
+    def close(self) -> None:
+        if self._producer is not None:
+            with self._producer.installed():
+                self._producer.close()
+        self._ready = {}
