@@ -17,7 +17,7 @@ from torchpipe.graph import describe_graph
 from torchpipe.graph.length import total_length
 from torchpipe.iterator import NodeIterator
 from torchpipe.loader_state import LoaderState
-from torchpipe.nodes import DataPipe, is_node
+from torchpipe.nodes import DataPipe, is_node, node_name
 from torchpipe.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
 from torchpipe.seeds import check_seed, fresh_seed
 from torchpipe.validate import check_count
@@ -55,8 +55,16 @@ class DataLoader2(Generic[T_co]):
                 "wrap an iterable in torchpipe.iter.IterableWrapper"
             )
         if reading_service is not None and not isinstance(reading_service, ReadingServiceInterface):
-            raise TypeError(f"reading_service must be a ReadingServiceInterface, got {reading_service!r}")
+            raise TypeError(
+                f"reading_service must be an object such as MultiProcessingReadingService(num_workers=2), got "
+                f"{reading_service!r}: is it a class, not yet called? Leave it out to run in this process"
+            )
         self.datapipe = _adapt(datapipe, datapipe_adapter_fn)
+        if isinstance(self.datapipe, TorchMapDataPipe) and not hasattr(type(self.datapipe), "__iter__"):
+            raise TypeError(
+                f"DataLoader2 iterates a stream, and {node_name(self.datapipe)} is a map-style node: convert it with "
+                ".to_iter_datapipe()"
+            )
         self.reading_service = reading_service or InProcessReadingService()
         self.reading_service.initialize(self.datapipe)
         self._graph_text = describe_graph(self.datapipe)
@@ -97,6 +105,7 @@ class DataLoader2(Generic[T_co]):
             )
         self._seed = seed
         self._next_epoch = 0
+        self._parked = None
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next ``iter()`` be epoch ``epoch``, from its start, or from a loaded position within that epoch."""
@@ -104,6 +113,7 @@ class DataLoader2(Generic[T_co]):
         if self._loaded is not None and self._loaded.epoch != epoch:
             self._loaded = None
         self._next_epoch = epoch
+        self._parked = None
 
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         self._retire()
@@ -188,10 +198,10 @@ class DataLoader2(Generic[T_co]):
             live._close()
             self.reading_service.finalize_iteration()
 
-    def _begin(self, epoch: int, state: LoaderState | None) -> NodeIterator[Any]:
+    def _begin(self, seed: int, epoch: int, state: LoaderState | None) -> NodeIterator[Any]:
         return self.reading_service.initialize_iteration(
             EpochStart(
-                seed=self._seed,
+                seed=seed,
                 epoch=epoch,
                 num_shards=self.num_shards,
                 state=None if state is None else state.position,
@@ -215,8 +225,9 @@ class DataLoader2Iterator(Iterator[T_co]):
         self.delivered = 0 if loaded is None else loaded.delivered
         self.finished = False
         self._loader = loader
+        self._seed = loader._seed  # a later loader.seed() is about the epochs to come
         self._resumed = loaded is not None and loaded.delivered > 0
-        self._stream: NodeIterator[Any] = loader._begin(epoch, loaded)
+        self._stream: NodeIterator[Any] = loader._begin(self._seed, epoch, loaded)
         self._over = False
 
     def __iter__(self) -> Self:
@@ -250,8 +261,9 @@ class DataLoader2Iterator(Iterator[T_co]):
         self.epoch += 1
         self.delivered = 0
         self._resumed = False
-        self._loader._next_epoch = self.epoch + 1
-        self._stream = self._loader._begin(self.epoch, None)
+        if self._loader._next_epoch == self.epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
+            self._loader._next_epoch += 1
+        self._stream = self._loader._begin(self._seed, self.epoch, None)
         return next(self)
 
     def _finish(self) -> None:
@@ -265,7 +277,7 @@ class DataLoader2Iterator(Iterator[T_co]):
     def state(self) -> LoaderState:
         """The position behind the last item delivered."""
         return LoaderState(
-            seed=self._loader._seed,
+            seed=self._seed,
             epoch=self.epoch,
             delivered=self.delivered,
             num_shards=self._loader.num_shards,
@@ -276,9 +288,16 @@ class DataLoader2Iterator(Iterator[T_co]):
 def _adapt(datapipe: DataPipe, adapters: Adapter | Iterable[Adapter] | None) -> DataPipe:
     if adapters is None:
         return datapipe
-    for adapter in [adapters] if callable(adapters) else list(adapters):
+    chosen = [adapters] if callable(adapters) or not isinstance(adapters, Iterable) else list(adapters)
+    for adapter in chosen:
+        if not callable(adapter):
+            raise TypeError(
+                f"datapipe_adapter_fn must be a function from a datapipe to a datapipe, or a list of such, got {adapter!r}"
+            )
         adapted = adapter(datapipe)
         if not is_node(adapted):
-            raise TypeError(f"the adapter {adapter!r} must return a datapipe, got {adapted!r}")
+            raise TypeError(
+                f"the adapter {adapter!r} must return the datapipe (changed or not), got {adapted!r}: is a return missing?"
+            )
         datapipe = adapted
     return datapipe

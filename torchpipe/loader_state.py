@@ -51,12 +51,14 @@ class LoaderState:
         """
         if not isinstance(state, Mapping):
             raise StateError(
-                f"a loader state is the dict from state_dict(), got {type(state).__name__}: {str(state)[:40]!r}"
+                f"a loader state is the dict from state_dict(), got {type(state).__name__}: {repr(state)[:40]}. Read a "
+                "saved file back with what wrote it (torch.load, say) and pass the loader's dict from it"
             )
         missing = [key for key in STATE_KEYS if key not in state]
         if missing:
             raise StateError(
-                f"not a torchpipe loader state: {', '.join(missing)} missing, it has {', '.join(map(str, state))[:200]}"
+                f"not a torchpipe loader state: {', '.join(missing)} missing, it has "
+                f"{', '.join(map(str, state))[:200] or 'nothing'}. Pass the dict from state_dict() as it was"
             )
         if state["version"] != STATE_VERSION:
             raise StateMismatchError(
@@ -64,13 +66,21 @@ class LoaderState:
                 "load it with the version of torchpipe that wrote it"
             )
         for key in ("seed", "epoch", "delivered", "num_shards"):
-            if not isinstance(state[key], int) or state[key] < (1 if key == "num_shards" else 0):
-                raise StateError(f"the state is damaged: {key} is {state[key]!r}")
-        payload = decode(state["payload"], allow_pickle=allow_pickle)
-        if not isinstance(payload, dict) or not {"graph", "position"} <= payload.keys():
-            raise StateError("the state is damaged: its payload holds no graph and position. Use an older checkpoint")
-        if state["fingerprint"] != digest(graph_text):
-            raise StateMismatchError(_graph_difference(state["fingerprint"], payload["graph"], graph_text))
+            if type(state[key]) is not int or state[key] < (1 if key == "num_shards" else 0):
+                raise _damaged(f"{key} is {state[key]!r}")
+        if not isinstance(state["payload"], bytes | bytearray | memoryview):
+            raise _damaged(f"payload is {repr(state['payload'])[:40]}, not bytes")
+        payload = decode(bytes(state["payload"]), allow_pickle=allow_pickle)
+        if not isinstance(payload, dict) or not isinstance(payload.get("graph"), str) or "position" not in payload:
+            raise _damaged("its payload holds no graph and position")
+        if not isinstance(payload["position"], dict | None):
+            raise _damaged(f"the position in its payload is {repr(payload['position'])[:40]}")
+        if state["fingerprint"] != digest(payload["graph"]):
+            raise _damaged(
+                f"fingerprint is {state['fingerprint']!r}, but its payload belongs to {digest(payload['graph'])}"
+            )
+        if payload["graph"] != graph_text:
+            raise StateMismatchError(_graph_difference(payload["graph"], graph_text))
         if num_shards is not None and num_shards != state["num_shards"]:
             raise StateMismatchError(
                 f"the state was saved with num_shards={state['num_shards']}, this loader has num_shards={num_shards}: "
@@ -86,15 +96,20 @@ class LoaderState:
         )
 
 
-def _graph_difference(saved_digest: Any, saved: str, ours: str) -> str:
+def _damaged(what: str) -> StateError:
+    return StateError(f"the state is damaged: {what}. Use an older checkpoint")
+
+
+def _graph_difference(saved: str, ours: str) -> str:
     theirs, mine = saved.splitlines(), ours.splitlines()
     length = max(len(theirs), len(mine))
     theirs += ["(no node)"] * (length - len(theirs))
     mine += ["(no node)"] * (length - len(mine))
-    where = next((index for index in range(length) if theirs[index] != mine[index]), 0)
+    where = next(index for index in range(length) if theirs[index] != mine[index])
     return (
-        f"the state belongs to another graph: fingerprint {saved_digest} was saved, this graph has {digest(ours)}. "
-        f"The first node that differs:\n  saved: {theirs[where]}\n  here:  {mine[where]}"
+        f"the state belongs to another graph: fingerprint {digest(saved)} was saved, this graph has {digest(ours)}. "
+        f"The first node that differs:\n  saved: {theirs[where]}\n  here:  {mine[where]}\n"
+        "Load it into the graph that saved it, or begin a new run"
     )
 
 
@@ -104,7 +119,7 @@ def _check_snapshots(value: Any, allow_pickle: bool) -> None:
         try:
             cursor = Cursor.from_state(value)
         except (TypeError, ValueError):
-            raise StateError("the state is damaged: it holds a malformed cursor. Use an older checkpoint") from None
+            raise _damaged("it holds a malformed cursor") from None
         if cursor is not None and cursor.snapshot is not None:
             _check_snapshots(decode(cursor.snapshot, allow_pickle=allow_pickle), allow_pickle)
         for item in value.values():

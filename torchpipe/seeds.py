@@ -29,11 +29,11 @@ _DRAWS, _ITEMS = 0, 1  # which use of a key a Philox counter belongs to
 def check_seed(seed: int) -> int:
     """Return ``seed`` as an int. Raises: TypeError for non-integers, ValueError below 0."""
     try:
-        value = operator.index(seed)
+        value = operator.index(None if isinstance(seed, bool) else seed)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"a seed must be an integer, got {seed!r} of type {type(seed).__name__}") from None
     if value < 0:
-        raise ValueError(f"a seed must not be negative, got {value}")
+        raise ValueError(f"a seed must be 0 or more, got {value}")
     return value
 
 
