@@ -11,6 +11,7 @@ compared by what arrived at the device: the identity of every sample and a diges
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import signal
@@ -22,8 +23,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the script runs from anywhere
 
-from examples.digits.data import prepare
-from examples.digits.lineage import Run, compare, read_run
+from examples.digits.data import TRAIN_DIGITS, MissingPackage, prepare
+from examples.digits.lineage import Kills, Run, compare, read_run
 from examples.digits.training import STEPS_PER_EPOCH, TrainingJob, train
 
 _PATIENCE_S = 120.0
@@ -34,7 +35,12 @@ def main() -> int:
     if options.role == "train":
         train(TrainingJob(data=options.data, run=options.run, device=options.device, epochs=options.epochs))
         return 0
-    return demo(options)
+    try:
+        _check_packages(options.device)
+        return demo(options)
+    except MissingPackage as error:
+        print(error, file=sys.stderr)
+        return 2
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -52,9 +58,9 @@ def demo(options: argparse.Namespace) -> int:
 
         interrupted = Training(options, data, runs["interrupted"], bars.show)
         run = interrupted.until(lambda run: len(run.steps) >= STEPS_PER_EPOCH * 3 // 8)
-        victim = run.steps[-1]["workers"][0]
+        victim, worker_killed_at = run.steps[-1]["workers"][0], run.steps[-1]["step"]
         os.kill(victim, signal.SIGKILL)
-        bars.say(f"SIGKILL to worker process {victim} behind step {run.steps[-1]['step']}")
+        bars.say(f"SIGKILL to worker process {victim} behind step {worker_killed_at}")
         run = interrupted.until(lambda run: bool(run.restarts_seen_at))
         bars.say(f"it was replaced; the training went on with step {run.restarts_seen_at[0]}")
 
@@ -70,21 +76,22 @@ def demo(options: argparse.Namespace) -> int:
         bars.say(f"started again from its checkpoint, with step {run.starts[1]['step'] + 1}")
         interrupted.until(lambda run: run.end is not None)
         interrupted.wait()
-    return report(options, runs, killed_at, time.monotonic() - began)
+    return report(options, runs, Kills(worker_at=worker_killed_at, process_at=killed_at), time.monotonic() - began)
 
 
-def report(options: argparse.Namespace, runs: dict[str, Path], killed_at: int, seconds: float) -> int:
+def report(options: argparse.Namespace, runs: dict[str, Path], kills: Kills, seconds: float) -> int:
     """Print what came of it, draw the picture, and say by the exit code whether all was as it should be."""
     reference, interrupted = (read_run(runs[name] / "log.jsonl") for name in ("uninterrupted", "interrupted"))
     assert reference.end is not None
     assert interrupted.end is not None
-    result = compare(interrupted, reference)
+    result = compare(interrupted, reference, range(TRAIN_DIGITS))
     picture = options.picture
     from examples.digits.picture import draw_picture
 
-    draw_picture(picture, reference, interrupted, killed_at)
+    draw_picture(picture, reference, interrupted, kills)
     accuracy = interrupted.end["accuracy"]
     print(f"{result.samples} samples in {options.epochs} epochs: {result}")
+    print(f"each of {TRAIN_DIGITS} digits once in every epoch: {'yes' if result.once_each else 'NO'}")
     print(f"digest over identities and augmented pixels: {'equal' if result.same_digest else 'DIFFERENT'}")
     print(f"losses of all {len(reference.steps)} steps: {'equal, bit for bit' if result.same_losses else 'different'}")
     print(f"test accuracy {accuracy:.3f} (uninterrupted: {reference.end['accuracy']:.3f})")
@@ -166,6 +173,15 @@ class Bars:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+
+
+def _check_packages(device: str) -> None:
+    needed = {"PIL": "demo", "rich": "demo", "matplotlib": "demo"} | ({"torch_xla": "xla"} if device == "xla" else {})
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        extras = ",".join(sorted({needed[name] for name in missing}))
+        advice = " (torch_xla needs torch 2.9; --device cpu does without it)" if "torch_xla" in missing else ""
+        raise MissingPackage(f"not installed: {', '.join(missing)}{advice}\n    pip install '.[{extras}]'")
 
 
 def _alive(pid: int) -> bool:

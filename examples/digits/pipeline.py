@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from torchpipe import IterDataPipe
 from torchpipe.iter import FileLister
@@ -41,6 +40,8 @@ def digits_graph(folder: Path) -> IterDataPipe[Batch]:
 
 def decode(member: tuple[str, Any]) -> Sample:
     """(archive/identity_label.png, stream) -> (identity, label, uint8 [28, 28])."""
+    from PIL import Image  # here, so that a machine without it is told how to install it
+
     path, stream = member
     identity, label = Path(path).stem.split("_")
     pixels = np.asarray(Image.open(io.BytesIO(stream.read())).convert("L"))

@@ -41,14 +41,19 @@ class TrainingJob:
 
 
 class Journal:
-    """Appends JSON lines that are whole or absent, whenever the process is killed."""
+    """Appends JSON lines, which outlive the process. One that a kill cuts off stays on a line of its own."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+            os.write(self._file, b"\n")
 
     def write(self, event: str, **fields: Any) -> None:
         os.write(self._file, (json.dumps({"event": event, **fields}) + "\n").encode())
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 def train(job: TrainingJob) -> None:
@@ -93,6 +98,7 @@ def train(job: TrainingJob) -> None:
         samples_per_s = (step - first_step) * BATCH_SIZE / (time.perf_counter() - began)
     accuracy = _accuracy(model, job.data, device)
     journal.write("end", step=step, accuracy=accuracy, samples_per_s=samples_per_s, job=_plain(asdict(job)))
+    journal.close()
 
 
 def _device(name: str) -> tuple[torch.device, Any]:

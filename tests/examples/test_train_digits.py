@@ -14,6 +14,7 @@ def test_the_demo_loses_and_repeats_nothing(tmp_path: Path) -> None:
     done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "8000 samples in 2 epochs: 0 lost, 0 repeated, same order" in done.stdout
+    assert "each of 4000 digits once in every epoch: yes" in done.stdout
     assert "digest over identities and augmented pixels: equal" in done.stdout
     assert "SIGKILL to worker process" in done.stdout
     assert "SIGKILL to the training process" in done.stdout
