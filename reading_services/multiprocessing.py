@@ -92,6 +92,8 @@ class MultiProcessingReadingService(ShardedReadingService):
             raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+        if not callable(policy):
+            raise TypeError(f"policy must be a function that makes a SnapshotPolicy, got {policy!r}")
         self._timeout_s = timeout or None
         self._device = None if device is None else resolve(device)
         self._context = _start_method(multiprocessing_context, on_device=device is not None)

@@ -1,0 +1,410 @@
+"""What users get wrong: each is a clear error that says what was wrong, the value, and the next step."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import re
+import subprocess
+import sys
+import tarfile
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from reading_services import MultiProcessingReadingService
+from torchpipe import DataLoader2, InProcessReadingService, ReadingServiceInterface
+from torchpipe.errors import (
+    GraphError,
+    NotSerializableError,
+    RemoteTraceback,
+    StateError,
+    StateMismatchError,
+)
+from torchpipe.iter import FileLister, IterableWrapper
+from torchpipe.map import SequenceWrapper
+
+
+def numbers(length: int = 10) -> Any:
+    return IterableWrapper(range(length)).sharding_filter()
+
+
+def workers(count: int = 2, **options: Any) -> MultiProcessingReadingService:
+    return MultiProcessingReadingService(count, options.pop("context", "fork"), **options)
+
+
+def identity(item: Any) -> Any:
+    return item
+
+
+def notes_of(error: BaseException) -> str:
+    return "\n".join(error.__notes__)
+
+
+# --- arguments of loaders and services ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"num_workers": -1}, ValueError, "num_workers must be at least 0, got -1"),
+        ({"num_workers": 2.0}, TypeError, "num_workers must be an integer, got 2.0 of type float"),
+        ({"num_workers": "2"}, TypeError, "num_workers must be an integer, got '2' of type str"),
+        (
+            {"multiprocessing_context": "thread"},
+            ValueError,
+            "multiprocessing_context must be one of fork, spawn, forkserver or None, got 'thread'",
+        ),
+        ({"num_workers": 4, "num_shards": 2}, ValueError, "num_shards=2 .* num_workers=4.* Use at most num_shards"),
+        ({"num_shards": 0}, ValueError, "num_shards must be at least 1, got 0"),
+        ({"worker_prefetch_cnt": -1}, ValueError, "worker_prefetch_cnt must be at least 0, got -1"),
+        ({"main_prefetch_cnt": None}, TypeError, "main_prefetch_cnt must be an integer, got None"),
+        ({"max_deaths": 0}, ValueError, "max_deaths must be at least 1, got 0"),
+        ({"timeout": -1}, ValueError, "timeout must be a positive number of seconds or None, got -1"),
+        ({"timeout": "60"}, TypeError, "timeout must be a number of seconds or None, got '60'"),
+        ({"worker_init_fn": 3}, TypeError, "worker_init_fn must be callable, got 3"),
+        ({"worker_reset_fn": "f"}, TypeError, "worker_reset_fn must be callable, got 'f'"),
+        ({"policy": 0.5}, TypeError, "policy must be a function that makes a SnapshotPolicy, got 0.5"),
+        ({"device": "gpu"}, ValueError, "unknown device 'gpu'; known are 'cpu', 'cuda'"),
+        ({"device": 0}, TypeError, "device must be 'cpu', 'cuda'.*; got 0 of type int"),
+    ],
+)
+def test_an_argument_of_a_service_is_refused_when_it_is_made(
+    arguments: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        MultiProcessingReadingService(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1, 2],), r"DataLoader2 needs a datapipe, got \[1, 2\] of type list: wrap .* in torchpipe.iter.Iterable"),
+        ((None,), "DataLoader2 needs a datapipe, got None"),
+        ((SequenceWrapper([1]),), r"SequenceWrapper is a map-style node: convert it with .to_iter_datapipe\(\)"),
+        ((numbers(), 3), "datapipe_adapter_fn must be a function .* or a list of such, got 3"),
+        ((numbers(), [identity, 3]), "datapipe_adapter_fn must be a function .* got 3"),
+        (
+            (numbers(), lambda datapipe: None),
+            "the adapter .*lambda.* must return the datapipe .* got None: is a return",
+        ),
+        ((numbers(), None, MultiProcessingReadingService), "reading_service must be an object .* got <class .*not yet"),
+        ((numbers(), None, 2), "reading_service must be an object .*num_workers=2.*, got 2"),
+    ],
+)
+def test_an_argument_of_a_loader_is_refused_when_it_is_made(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        DataLoader2(*arguments)
+
+
+def test_a_map_style_node_may_be_converted_by_an_adapter() -> None:
+    assert list(DataLoader2(SequenceWrapper([1, 2]), lambda datapipe: datapipe.to_iter_datapipe())) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda loader: loader.seed(-1), ValueError, "a seed must be 0 or more, got -1"),
+        (lambda loader: loader.seed("x"), TypeError, "a seed must be an integer, got 'x' of type str"),
+        (lambda loader: loader.seed(None), TypeError, "a seed must be an integer, got None"),
+        (lambda loader: loader.seed(True), TypeError, "a seed must be an integer, got True"),
+        (lambda loader: loader.set_epoch("x"), TypeError, "epoch must be an integer, got 'x' of type str"),
+        (lambda loader: loader.set_epoch(-1), ValueError, "epoch must be at least 0, got -1"),
+    ],
+)
+def test_a_seed_or_epoch_that_is_none(call: Callable[[Any], None], kind: type[Exception], message: str) -> None:
+    loader: Any = DataLoader2(numbers())
+    loader.seed(3)
+    loader.set_epoch(2)
+    with pytest.raises(kind, match=message):
+        call(loader)
+    assert (loader.state_dict()["seed"], loader.state_dict()["epoch"]) == (3, 2)  # unchanged
+
+
+# --- graphs ---
+
+
+@pytest.mark.parametrize(
+    "service", [workers, lambda: workers(context="spawn"), lambda: InProcessReadingService(num_shards=2)]
+)
+def test_a_graph_without_sharding_point(service: Callable[[], ReadingServiceInterface]) -> None:
+    with pytest.raises(GraphError, match=r"no sharding point.* 2 shards .*IterableWrapper.* Put .sharding_filter\(\)"):
+        DataLoader2(IterableWrapper(range(3)).map(abs), reading_service=service())
+
+
+def test_a_graph_without_sharding_point_and_a_state_with_several_shards() -> None:
+    """The number of shards is adopted from the state: then, too, no item may come twice."""
+    with pytest.raises(StateMismatchError, match="another graph"):
+        DataLoader2.from_state(DataLoader2(numbers()).state_dict(), IterableWrapper(range(10)))
+
+
+@pytest.mark.parametrize("service", [workers, InProcessReadingService])
+def test_two_sharding_points_on_one_path(service: Callable[[], ReadingServiceInterface]) -> None:
+    with pytest.raises(GraphError, match=r"two sharding points.*ShardingFilter.* Keep the one .* nearer to the source"):
+        DataLoader2(numbers().map(abs).sharding_filter(), reading_service=service())
+    with pytest.raises(GraphError, match=r"two sharding points.*RoundRobin"):
+        DataLoader2(numbers().sharding_round_robin_dispatch(), reading_service=service())
+
+
+def test_a_service_serves_one_loader() -> None:
+    service = workers()
+    DataLoader2(numbers(), reading_service=service)
+    with pytest.raises(GraphError, match="this reading service belongs to another loader: make one for each loader"):
+        DataLoader2(numbers(), reading_service=service)
+
+
+def test_a_service_without_a_loader() -> None:
+    with pytest.raises(RuntimeError, match=r"has no graph yet: give it to DataLoader2\("):
+        workers().explain()
+
+
+# --- what cannot be sent to a worker ---
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __call__(self, item: Any, *rest: Any) -> Any:
+        return item
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_what_cannot_be_pickled_is_named_before_any_process_starts(context: str) -> None:
+    graph = numbers().map(abs).map(Holder()).batch(2)
+    with pytest.raises(
+        NotSerializableError,
+        match=r"Mapper\(Holder\) .* its fn, .*Holder.* cannot be pickled .*lock.* inside the function",
+    ) as caught:
+        DataLoader2(graph, reading_service=workers(context=context))
+    assert "Mapper(abs)" not in str(caught.value)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("function", ["worker_init_fn", "worker_reset_fn"])
+def test_a_worker_function_that_cannot_be_pickled(function: str) -> None:
+    with pytest.raises(
+        NotSerializableError, match=rf"{function}.* cannot be sent to a worker .*lock.* keep open files"
+    ):
+        DataLoader2(numbers(), reading_service=workers(**{function: Holder()}))
+
+
+# --- worker functions ---
+
+
+@pytest.mark.parametrize("function", ["worker_init_fn", "worker_reset_fn"])
+@pytest.mark.parametrize("service", [workers, InProcessReadingService])
+def test_a_worker_function_without_return(service: Any, function: str) -> None:
+    in_process = service is InProcessReadingService
+    options = {function.removeprefix("worker_") if in_process else function: lambda datapipe, *_: None}
+    with (
+        DataLoader2(numbers(), reading_service=service(**options)) as loader,
+        pytest.raises(
+            TypeError, match=f"{function} must return the datapipe .*got None: is a return missing"
+        ) as caught,
+    ):
+        list(loader)
+    if not in_process:
+        assert re.search(r"while shard 0 of 2 was being started\n.*in worker 0 \(pid \d+\)", notes_of(caught.value))
+
+
+class Unlucky(Exception):
+    def __init__(self, item: int, *, reason: str) -> None:
+        super().__init__(f"item {item}: {reason}")
+        self.item = item
+
+
+def unlucky(item: int) -> bool:
+    if item == 7:
+        raise Unlucky(item, reason="it is seven")
+    return True
+
+
+@pytest.mark.parametrize(
+    ("step", "node"),
+    [
+        (lambda graph: graph.map(unlucky), r"Mapper\(unlucky\)"),
+        (lambda graph: graph.filter(unlucky), r"Filter\(unlucky\)"),
+        (lambda graph: graph.flatmap(lambda item: [unlucky(item)]), r"FlatMapper\(.*lambda.*\)"),
+        (lambda graph: graph.map(unlucky).prefetch(2).shuffle(buffer_size=1), r"Mapper\(unlucky\)"),
+        (lambda graph: graph.map(unlucky).to_device("cpu"), r"Mapper\(unlucky\)"),
+    ],
+)
+def test_an_error_of_a_function_says_where(step: Callable[[Any], Any], node: str) -> None:
+    with (
+        DataLoader2(step(numbers()), reading_service=workers()) as loader,
+        pytest.raises(Unlucky, match="item 7: it is seven") as caught,
+    ):
+        list(loader)
+    assert caught.value.item == 7
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert f'test_bad_input.py", line {unlucky.__code__.co_firstlineno + 2}, in unlucky' in str(caught.value.__cause__)
+    assert re.search(rf"raised in {node} for item \d of shard 1 of 2, epoch 0", notes_of(caught.value))
+    assert re.search(r"in worker 1 \(pid \d+\)", notes_of(caught.value))
+
+
+def test_an_error_before_the_dispatcher_says_where() -> None:
+    graph = IterableWrapper(range(10)).map(unlucky).sharding_round_robin_dispatch()
+    with (
+        DataLoader2(graph, reading_service=workers()) as loader,
+        pytest.raises(Unlucky, match="item 7: it is seven") as caught,
+    ):
+        list(loader)
+    assert "in unlucky" in str(caught.value.__cause__)
+    assert "Mapper(unlucky)" in notes_of(caught.value)
+
+
+# --- files ---
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    missing = str(tmp_path / "images")
+    with pytest.raises(FileNotFoundError, match=f"found no folder '{missing}' .working directory"):
+        FileLister(missing)
+    there = tmp_path / "there"
+    there.mkdir()
+    graph = FileLister(str(there)).sharding_filter()
+    there.rmdir()
+    with (
+        DataLoader2(graph, reading_service=workers(1)) as loader,
+        pytest.raises(FileNotFoundError, match=f"found no folder '{there}'") as caught,
+    ):
+        list(loader)
+    assert "raised in FileLister for item 0 of shard 0 of 1" in notes_of(caught.value)
+
+
+def decode_png(path: str) -> tuple[int, int]:
+    with Image.open(path) as image:
+        image.load()
+        return image.size
+
+
+def test_a_corrupt_png_is_an_error_with_node_and_item(tmp_path: Path) -> None:
+    for number in range(6):
+        Image.effect_noise((64, 64), 50).save(tmp_path / f"{number}.png")
+    damaged = tmp_path / "3.png"
+    damaged.write_bytes(damaged.read_bytes()[:1500])
+    graph = FileLister(str(tmp_path), "*.png").sharding_filter().map(decode_png)
+    with DataLoader2(graph, reading_service=workers()) as loader:
+        sizes = []
+        with pytest.raises(OSError, match="truncated") as caught:
+            for size in loader:
+                sizes.append(size)
+    assert sizes == [(64, 64)] * 3
+    assert re.search(r"raised in Mapper\(decode_png\) for item 1 of shard 1 of 2", notes_of(caught.value))
+    assert re.search(r"in worker 1 \(pid \d+\)", notes_of(caught.value))
+
+
+def read_member(member: tuple[str, Any]) -> bytes:
+    data: bytes = member[1].read()
+    return data
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (5300, r"cut off or damaged.*\nwhile reading the archive .*b\.tar\n.* in TarArchiveLoader"),  # within a header
+        (6000, r"unexpected end of data\n.* in Mapper\(read_member\)"),  # within a member
+    ],
+)
+def test_a_corrupt_tar_is_an_error_with_node_and_item(tmp_path: Path, size: int, message: str) -> None:
+    for name in ("a", "b"):
+        with tarfile.open(tmp_path / f"{name}.tar", "w") as archive:
+            for number in range(4):
+                info = tarfile.TarInfo(f"{number}.bin")
+                info.size = 2000
+                archive.addfile(info, io.BytesIO(bytes([number]) * 2000))
+    damaged = tmp_path / "b.tar"
+    damaged.write_bytes(damaged.read_bytes()[:size])
+    graph = FileLister(str(tmp_path), "*.tar").sharding_filter().open_files(mode="b").load_from_tar().map(read_member)
+    with (
+        DataLoader2(graph, reading_service=workers()) as loader,
+        pytest.raises(tarfile.ReadError, match=message + " for item 2 of shard 1 of 2"),
+    ):
+        list(loader)
+
+
+# --- torch_xla ---
+
+WITHOUT_XLA = """
+    import importlib.machinery, sys
+
+    class WithoutXla(importlib.machinery.PathFinder):
+        @classmethod
+        def find_spec(cls, name, path=None, target=None):
+            return None if name.partition(".")[0] == "torch_xla" else super().find_spec(name, path, target)
+
+    sys.meta_path = [WithoutXla if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
+
+    from reading_services import MultiProcessingReadingService
+    from torchpipe.iter import IterableWrapper
+
+    for build in (
+        lambda: IterableWrapper(range(3)).to_device("xla"),
+        lambda: IterableWrapper(range(3)).to_device("xla:1"),
+        lambda: MultiProcessingReadingService(2, device="xla"),
+    ):
+        try:
+            build()
+        except ImportError as error:
+            print(error.name, error)
+    import torchpipe
+    print(list(torchpipe.DataLoader2(IterableWrapper(range(3)).to_device("cpu"))))
+"""
+
+
+def test_a_missing_torch_xla() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(WITHOUT_XLA)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    *messages, items = done.stdout.splitlines()
+    assert len(messages) == 3
+    for message in messages:
+        assert re.match(r"torch_xla .*needs torch_xla, which is not installed: pip install 'torchpipe\[xla\]'", message)
+    assert items == "[0, 1, 2]"
+
+
+# --- states ---
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (b"garbage", r"the dict from state_dict\(\), got bytes: b'garbage'.*torch.load"),
+        (bytes(range(256)), r"the dict from state_dict\(\), got bytes"),
+        (None, r"the dict from state_dict\(\), got NoneType"),
+        ([], r"the dict from state_dict\(\), got list: \[\]"),
+        ({}, r"not a torchpipe loader state: version, .* missing, it has nothing. Pass the dict from state_dict"),
+        ({"model": 1, "optimizer": 2}, "not a torchpipe loader state: .* it has model, optimizer. Pass the dict"),
+    ],
+)
+def test_what_is_no_state(state: Any, message: str) -> None:
+    with DataLoader2(numbers()) as loader:
+        iterator = iter(loader)
+        assert next(iterator) == 0
+        with pytest.raises(StateError, match=message):
+            loader.load_state_dict(state)
+        assert next(iterator) == 1  # the loader is as it was
+
+
+def test_a_state_from_elsewhere() -> None:
+    state = DataLoader2(numbers(), reading_service=InProcessReadingService(num_shards=3)).state_dict()
+    with pytest.raises(StateMismatchError, match="version 9, this torchpipe reads version 1: load it with the version"):
+        DataLoader2(numbers()).load_state_dict(state | {"version": 9})
+    with pytest.raises(StateMismatchError, match=r"num_shards=3, this .*num_shards=2: .* Leave num_shards unset"):
+        DataLoader2(numbers(), reading_service=workers(num_shards=2)).load_state_dict(state)
+    with pytest.raises(StateMismatchError) as caught:
+        DataLoader2(numbers(11)).load_state_dict(state)
+    assert re.search(
+        r"another graph: fingerprint \w{16} was saved, this graph has \w{16}\. The first node that differs:\n"
+        r"  saved: 0 IterableWrapper\(.*range\(0, 10\)\)\n"
+        r"  here:  0 IterableWrapper\(.*range\(0, 11\)\)\n"
+        r"Load it into the graph that saved it",
+        str(caught.value),
+    )
