@@ -26,8 +26,14 @@ class _Sized(TorchIterDataPipe[Any]):
 def total_length(root: DataPipe, num_shards: int) -> int:
     """The number of items that ``num_shards`` shards deliver together. Raises: TypeError where it is not known."""
     split = plan(root)
-    total = sum(len(_for_shard(split.cut, num_shards, shard)) for shard in range(num_shards))
-    return len(replace_node(root, split.cut, _Sized(total)))  # type: ignore[abstract]
+    try:
+        total = sum(len(_for_shard(split.cut, num_shards, shard)) for shard in range(num_shards))
+        return len(replace_node(root, split.cut, _Sized(total)))  # type: ignore[abstract]
+    except TypeError as error:
+        raise TypeError(
+            f"the length of an epoch is not known ({error}). Count the items while iterating, or tell the trainer how "
+            "many steps to take"
+        ) from error
 
 
 def _for_shard(root: DataPipe, num_shards: int, shard: int) -> DataPipe:
