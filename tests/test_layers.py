@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe.
 LAYERS = (
-    ("errors", "functional", "functional_methods", "seeds", "worker_info", "copying"),
+    ("errors", "functional", "functional_methods", "seeds", "worker_info", "copying", "one_user"),
     ("nodes", "state", "global_random"),
     ("columns",),
     ("iterator",),

@@ -5,9 +5,10 @@ Runs in the user's process. Imports ``graph``, ``reading_service``, ``state`` an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
@@ -18,6 +19,7 @@ from torchpipe.graph.length import total_length
 from torchpipe.iterator import NodeIterator
 from torchpipe.loader_state import LoaderState
 from torchpipe.nodes import DataPipe, is_node, node_name
+from torchpipe.one_user import OneUser, check_process, refuse_pickling
 from torchpipe.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
 from torchpipe.seeds import check_seed, fresh_seed
 from torchpipe.validate import check_count
@@ -38,7 +40,8 @@ class DataLoader2(Generic[T_co]):
     in-process execution.
 
     State: :meth:`state_dict` describes the items that were delivered to the ``for`` loop, no more; it is a flat dict of
-    plain values with a fixed set of keys. Use one loader from one thread. Close it with :meth:`shutdown` or ``with``.
+    plain values with a fixed set of keys. Use one loader from one thread and one process; :meth:`state_dict` and
+    :meth:`shutdown` may also be called from another thread. Close it with :meth:`shutdown` or ``with``.
 
     Raises: TypeError, GraphError and NotSerializableError for what cannot run, when the loader is built.
     """
@@ -74,6 +77,7 @@ class DataLoader2(Generic[T_co]):
         self._loaded: LoaderState | None = None  # where the next iter() is to go on
         self._live: DataLoader2Iterator[T_co] | None = None
         self._parked: LoaderState | None = None  # the position of an iterator that has been closed in mid-epoch
+        self._pid = 0  # of the process that has iterated it, since the last shutdown
 
     @property
     def num_shards(self) -> int:
@@ -116,7 +120,9 @@ class DataLoader2(Generic[T_co]):
         self._parked = None
 
     def __iter__(self) -> DataLoader2Iterator[T_co]:
+        self._check_process()
         self._retire()
+        self._pid = os.getpid()
         loaded = self._loaded
         epoch = self._next_epoch if loaded is None else loaded.epoch
         self._live = DataLoader2Iterator(self, epoch, loaded)  # if this raises, nothing is lost
@@ -136,8 +142,12 @@ class DataLoader2(Generic[T_co]):
         """The position behind the last delivered item, in microseconds: nothing is asked or stopped.
 
         Keys: version, fingerprint, seed, epoch, delivered, num_shards and payload (bytes). Holds no code;
-        ``torchpipe.state.inspect`` shows it.
+        ``torchpipe.state.inspect`` shows it. Called from another thread, it waits for a ``next()`` under way, and
+        counts its item. After an exception in the stream, KeyboardInterrupt included, it describes the items before.
+
+        Raises: RuntimeError when called from inside ``next()``, by a signal handler say, or in a forked child.
         """
+        self._check_process()
         return self._state().to_dict(self._graph_text)
 
     def _state(self) -> LoaderState:
@@ -160,6 +170,7 @@ class DataLoader2(Generic[T_co]):
         Raises: StateMismatchError if the state belongs to another graph, shard count or version (both are shown);
         UnsafeStateError if it needs ``allow_pickle``; StateError if it is damaged. The loader is then unchanged.
         """
+        self._check_process()
         state = LoaderState.from_dict(
             state_dict, self._graph_text, self.reading_service.fixed_num_shards, allow_pickle=allow_pickle
         )
@@ -185,17 +196,32 @@ class DataLoader2(Generic[T_co]):
         return loader
 
     def shutdown(self) -> None:
-        """End every process and thread. ``state_dict`` still answers; ``iter()`` would start anew. Idempotent."""
+        """End every process and thread. ``state_dict`` still answers; ``iter()`` would start anew. Idempotent.
+
+        A ``next()`` in another thread is interrupted. In a forked child nothing happens: all belongs to the parent.
+        """
+        if self._pid not in (0, os.getpid()):
+            return
         live = self._live
         if live is not None and not live.finished:
+            live._interrupt()
             self._parked = live.state()
         self._retire()
         self.reading_service.finalize()
+        self._pid = 0
+
+    def _check_process(self) -> None:
+        if self._pid:
+            check_process(self._pid, "loader")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse_pickling(self)
 
     def _retire(self) -> None:
         live, self._live = self._live, None
         if live is not None:
-            live._close()
+            live._interrupt()
+            live._guard.read("closing the loader", live._close)
             self.reading_service.finalize_iteration()
 
     def _begin(self, seed: int, epoch: int, state: LoaderState | None) -> NodeIterator[Any]:
@@ -218,12 +244,22 @@ class DataLoader2(Generic[T_co]):
 
 
 class DataLoader2Iterator(Iterator[T_co]):
-    """One epoch of a loader. After an exception or the end it is over; the loader can be iterated again or restored."""
+    """One epoch of a loader. After an exception or the end it is over; the loader can be iterated again or restored.
+
+    ``next`` raises StopIteration at the end of the epoch, where ``finished`` becomes True, and at a :meth:`limit`,
+    where ``paused`` becomes True: the position is kept, and after :meth:`resume` the next ``for`` over this same
+    iterator goes on. A new ``iter(loader)`` ends it, paused or not, and has no limit. One thread at a time; a second
+    one is refused.
+    """
 
     def __init__(self, loader: DataLoader2[T_co], epoch: int, loaded: LoaderState | None) -> None:
         self.epoch = epoch
         self.delivered = 0 if loaded is None else loaded.delivered
         self.finished = False
+        self.paused = False
+        self._guard = OneUser("loader's iterator")
+        self._limit: int | None = None
+        self._left: int | None = None  # items until the next pause
         self._loader = loader
         self._seed = loader._seed  # a later loader.seed() is about the epochs to come
         self._resumed = loaded is not None and loaded.delivered > 0
@@ -233,12 +269,38 @@ class DataLoader2Iterator(Iterator[T_co]):
     def __iter__(self) -> Self:
         return self
 
+    def limit(self, num_batches: int | None) -> None:
+        """Pause behind each ``num_batches`` items, counted from now; None: no more pauses.
+
+        The limit stays over pauses: every :meth:`resume` gives that many items more. It ends no pause by itself. An
+        epoch that ends just behind the last item allowed is found finished by the first ``next`` after ``resume``.
+
+        Raises: TypeError or ValueError unless it is None or at least 1.
+        """
+        self._limit = self._left = None if num_batches is None else check_count("num_batches", num_batches, at_least=1)
+
+    def resume(self) -> None:
+        """End a pause; without one, nothing happens."""
+        self.paused = False
+
+    def _pause(self) -> None:
+        """Let ``next`` raise StopIteration until :meth:`resume`.
+
+        Processes and threads stay, and fill what they may run ahead (``worker_prefetch_cnt`` and so on) but no more:
+        there is nothing to halt. States are exact at any time, paused or not.
+        """
+        self.paused = True
+        self._left = self._limit
+
     def __next__(self) -> T_co:
+        return self._guard.advance(self._advance)
+
+    def _advance(self) -> T_co:
         if self._loader._live is not self:
             raise IteratorInvalidated(
                 "this iterator was replaced by a newer iter(), load_state_dict() or shutdown(): call iter(loader) again"
             )
-        if self._over:
+        if self._over or self.paused:
             raise StopIteration
         try:
             item = next(self._stream)
@@ -252,6 +314,10 @@ class DataLoader2Iterator(Iterator[T_co]):
             raise
         self._resumed = False
         self.delivered += 1
+        if self._left is not None:
+            self._left -= 1
+            if not self._left:
+                self._pause()
         return item  # type: ignore[no-any-return]
 
     def _next_epoch(self) -> T_co:
@@ -264,7 +330,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         if self._loader._next_epoch == self.epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
             self._loader._next_epoch += 1
         self._stream = self._loader._begin(self._seed, self.epoch, None)
-        return next(self)
+        return self._advance()
 
     def _finish(self) -> None:
         self._over = True
@@ -274,8 +340,19 @@ class DataLoader2Iterator(Iterator[T_co]):
     def _close(self) -> None:
         self._stream.close()
 
+    def _interrupt(self) -> None:
+        """Let a ``next`` in another thread return at once, if the stream can."""
+        if not self._guard.here:
+            self._stream.interrupt()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse_pickling(self)
+
     def state(self) -> LoaderState:
         """The position behind the last item delivered."""
+        return self._guard.read("state_dict()", self._state)
+
+    def _state(self) -> LoaderState:
         return LoaderState(
             seed=self._seed,
             epoch=self.epoch,
@@ -292,12 +369,14 @@ def _adapt(datapipe: DataPipe, adapters: Adapter | Iterable[Adapter] | None) -> 
     for adapter in chosen:
         if not callable(adapter):
             raise TypeError(
-                f"datapipe_adapter_fn must be a function from a datapipe to a datapipe, or a list of such, got {adapter!r}"
+                "datapipe_adapter_fn must be a function from a datapipe to a datapipe, or a list of such, "
+                f"got {adapter!r}"
             )
         adapted = adapter(datapipe)
         if not is_node(adapted):
             raise TypeError(
-                f"the adapter {adapter!r} must return the datapipe (changed or not), got {adapted!r}: is a return missing?"
+                f"the adapter {adapter!r} must return the datapipe (changed or not), got {adapted!r}: is a return "
+                "missing?"
             )
         datapipe = adapted
     return datapipe
