@@ -10,8 +10,10 @@ import multiprocessing
 import sys
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any, cast
 
+import torchpipe
 from reading_services._runtime.supervisor import DispatchPart, Supervisor
 from reading_services._runtime.worker import dump_graph
 from torchpipe.context import Context
@@ -101,6 +103,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._graph: bytes | None = None
         self._dispatch: DispatchPart | None = None
         self._supervisor: Supervisor | None = None
+        self._earlier_restarts = 0  # of workers that have been shut down since
 
     @property
     def default_num_shards(self) -> int:
@@ -108,8 +111,11 @@ class MultiProcessingReadingService(ShardedReadingService):
 
     @property
     def restarts(self) -> int:
-        """How many dead workers have been replaced since the workers were started."""
-        return 0 if self._supervisor is None else self._supervisor.restarts
+        """How many processes died and were replaced, over the whole life of this service, shutdowns included.
+
+        The logger ``torchpipe`` has a warning for each. Deaths that became an error do not count.
+        """
+        return self._earlier_restarts + (0 if self._supervisor is None else self._supervisor.restarts)
 
     def worker_pids(self) -> list[int]:
         """The process ids of the workers that run just now, in the order of their numbers."""
@@ -118,6 +124,7 @@ class MultiProcessingReadingService(ShardedReadingService):
     def initialize(self, datapipe: DataPipe) -> DataPipe:
         datapipe = super().initialize(datapipe)
         if self._num_workers:
+            _refuse_daemonic()
             plan = self.plan
             self._graph = _dump_graph(
                 plan.shard_nodes, self._shard_graph, self._init_fn, self._reset_fn, self._make_policy
@@ -142,6 +149,7 @@ class MultiProcessingReadingService(ShardedReadingService):
 
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         if self._num_workers:
+            _refuse_daemonic()
             # Here, in the caller's thread, and not in the one that will pull: the processes outlive that.
             self._workers_for(start).start_workers()
         return super().initialize_iteration(start)
@@ -153,6 +161,7 @@ class MultiProcessingReadingService(ShardedReadingService):
     def finalize(self) -> None:
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
+            self._earlier_restarts += supervisor.restarts
             supervisor.close()
 
     def _main_root(self, root: DataPipe) -> DataPipe:
@@ -221,6 +230,15 @@ def _numbered_names(root: DataPipe) -> dict[int, str]:
     return {numbers[id(node)]: node_name(node) for node in walk(root) if id(node) in numbers}
 
 
+def _refuse_daemonic() -> None:
+    if multiprocessing.current_process().daemon:
+        raise RuntimeError(
+            f"{multiprocessing.current_process().name} is a daemonic process, which may have no children, so no worker "
+            "can be started here: use num_workers=0 with num_shards=... (the stream is the same), or start this "
+            "process with daemon=False. Workers of torch's DataLoader and of pools are daemonic"
+        )
+
+
 def _start_method(name: str | None, *, on_device: bool) -> BaseContext:
     known = multiprocessing.get_all_start_methods()
     if name is not None:
@@ -235,7 +253,11 @@ def _start_method(name: str | None, *, on_device: bool) -> BaseContext:
 
 def _preloading(context: BaseContext) -> BaseContext:
     if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload(["reading_services._runtime.worker"])
+        # The server looks for modules in the current folder first, whatever this process's path says: another copy of
+        # torchpipe there must not end up in the workers, which would follow this process's path without a preload.
+        here = Path("torchpipe")
+        shadowed = here.exists() and not here.samefile(Path(torchpipe.__file__).parent)
+        context.set_forkserver_preload(["torch"] if shadowed else ["reading_services._runtime.worker"])
     return context
 
 

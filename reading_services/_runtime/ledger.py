@@ -13,7 +13,9 @@ from torchpipe.merge import ShardPosition
 from torchpipe.shard import Chunk
 from torchpipe.state import Cursor
 
-__all__ = ["DeathLedger", "ShardLedger"]
+__all__ = ["DeathLedger", "ShardLedger", "restart_delay_s"]
+
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 
 
 @dataclass(slots=True)
@@ -74,3 +76,12 @@ class DeathLedger:
         """Note a death at ``position``: the number of deaths there so far."""
         self._deaths[position] += 1
         return self._deaths[position]
+
+
+def restart_delay_s(deaths: int) -> float:
+    """How long to wait with a process that has died ``deaths`` times at one position, where it got nowhere.
+
+    At first not at all, then 0.1 s, 0.2 s and so on, to 3 s: what kills it (memory that runs out, a disk that is
+    away) gets time to pass, and starting over and over does not take the machine from others.
+    """
+    return 0.0 if deaths <= 1 else min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(deaths - 2, 30))

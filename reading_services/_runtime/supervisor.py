@@ -11,6 +11,7 @@ any death sets back all of them: what one worker had been dealt can only come ag
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from reading_services._runtime.crew import Crew
 from reading_services._runtime.dispatch_link import Listener
 from reading_services._runtime.dispatcher import run_dispatcher
 from reading_services._runtime.items import load_items
-from reading_services._runtime.ledger import DeathLedger, ShardLedger
+from reading_services._runtime.ledger import DeathLedger, ShardLedger, restart_delay_s
 from reading_services._runtime.messages import (
     ChunkMessage,
     EndEpoch,
@@ -85,6 +86,7 @@ class Supervisor:
         self._timeout_s = timeout_s
         self._max_deaths = max_deaths
         self._deaths = DeathLedger(max_deaths)
+        self._delayed: dict[int, tuple[float, bool]] = {}  # number -> (when to start it anew, carefully?)
         self._generation = 0
         self._epoch: EpochStart | None = None
         self._ledgers: dict[int, ShardLedger] = {}
@@ -118,6 +120,7 @@ class Supervisor:
         self._interrupted = False
         self._failure = None
         self._deaths = DeathLedger(self._max_deaths)
+        self._delayed.clear()
         self._ledgers = {item.shard: ShardLedger.begin(item, self._window) for item in positions}
         self.start_workers()
         self._begin_all()
@@ -128,6 +131,7 @@ class Supervisor:
             return
         self._epoch = None
         self._ledgers = {}
+        self._delayed.clear()
         for number in self._numbers:
             self._crew.send(number, EndEpoch(generation=self._generation))
 
@@ -168,6 +172,9 @@ class Supervisor:
     def _wait(self) -> None:
         """Wait for anything to happen, and handle it."""
         timeout = None if self._timeout_s is None else min(self._timeout_s / 4, 0.5)
+        if self._delayed:
+            until_start = max(0.0, min(at for at, _ in self._delayed.values()) - time.monotonic())
+            timeout = until_start if timeout is None else min(timeout, until_start)
         for worker, frames, gone in self._crew.wait(timeout):
             for frame in frames:
                 self._handle(worker, frame)
@@ -175,6 +182,7 @@ class Supervisor:
                 self._recover(worker)
         if self._timeout_s is not None:
             self._check_heartbeats(self._timeout_s)
+        self._start_delayed()
 
     def _check_heartbeats(self, timeout_s: float) -> None:
         for worker in self._crew:
@@ -227,12 +235,21 @@ class Supervisor:
             )
         if not all(item.over for item in mine):
             self.restarts += 1
-            self._start_worker(number)
-            careful = number if deaths >= self._max_deaths - 1 else None
-            if self._dispatch is not None:
-                self._begin_all(careful)
-            else:
-                self._begin_worker(number, careful=careful is not None)
+            # Not slept here: the wait goes on for the others, and ends with interrupt()
+            self._delayed[number] = (time.monotonic() + restart_delay_s(deaths), deaths >= self._max_deaths - 1)
+            self._start_delayed()
+
+    def _start_delayed(self) -> None:
+        """Start anew the processes whose time has come."""
+        now = time.monotonic()
+        for number, (at, careful) in list(self._delayed.items()):
+            if at <= now:
+                del self._delayed[number]
+                self._start_worker(number)
+                if self._dispatch is not None:
+                    self._begin_all(number if careful else None)
+                else:
+                    self._begin_worker(number, careful=careful)
 
     def _examine(self, worker: WorkerProcess) -> PostMortem:
         shard, index, node = (worker.board[slot] for slot in (Slot.SHARD, Slot.INDEX, Slot.NODE))

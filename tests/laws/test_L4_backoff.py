@@ -1,0 +1,67 @@
+"""L4, recovery: a process that keeps dying is given time, and nobody has to wait for that who wants to stop."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import time
+
+import pytest
+
+from reading_services._runtime.ledger import restart_delay_s
+from tests.laws.executors import make_loader, make_service
+from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.iter import IterableWrapper
+
+
+def test_L4_delays_double_and_are_bounded() -> None:
+    assert [restart_delay_s(deaths) for deaths in range(1, 6)] == [0, 0.1, 0.2, 0.4, 0.8]
+    assert restart_delay_s(7) == restart_delay_s(10_000) == 3.0
+
+
+def die(item: int) -> int:
+    if item == 5:
+        os._exit(1)
+    return item
+
+
+def test_L4_restarts_at_one_position_are_spaced(caplog: pytest.LogCaptureFixture) -> None:
+    graph = IterableWrapper(range(10)).sharding_filter().map(die)
+    with make_loader(graph, make_service(2, 2, max_deaths=5)) as loader:
+        with caplog.at_level(logging.WARNING, "torchpipe"), pytest.raises(WorkerDiedError, match="death number 5"):
+            list(loader)
+        times = [record.created for record in caplog.records if "starting it anew" in record.getMessage()]
+        assert len(times) == 4
+        for (earlier, later), delay in zip(itertools.pairwise(times), [0, 0.1, 0.2]):
+            assert later - earlier >= delay - 0.01
+        service = loader.reading_service
+        assert service.restarts == 4  # type: ignore[attr-defined]
+    assert service.restarts == 4  # type: ignore[attr-defined]  # it counts for the life of the service
+
+
+@pytest.mark.parametrize("prefetch", [0, 10])
+def test_L4_a_delay_holds_up_no_shutdown(prefetch: int, caplog: pytest.LogCaptureFixture) -> None:
+    graph = IterableWrapper(range(10)).sharding_filter().map(die)
+    with make_loader(graph, make_service(2, 2, max_deaths=1000, main_prefetch_cnt=prefetch)) as loader:
+        iterator = iter(loader)
+        assert [next(iterator) for _ in range(5)] == list(range(5))
+        errors: list[BaseException] = []
+
+        def wait_for_more() -> None:
+            try:
+                next(iterator)
+            except BaseException as error:
+                errors.append(error)
+
+        waiting = threading.Thread(target=wait_for_more)
+        with caplog.at_level(logging.WARNING, "torchpipe"):
+            waiting.start()
+            while len(caplog.records) < 6:  # the next start is 1.6 s away
+                time.sleep(0.01)
+            began = time.monotonic()
+            loader.shutdown()
+            waiting.join(5)
+        assert time.monotonic() - began < 1.2
+        assert [type(error) for error in errors] == [IteratorInvalidated]
