@@ -29,6 +29,7 @@ __all__ = [
     "inputs_of",
     "is_node",
     "node_name",
+    "times_read",
     "walk",
     "with_inputs",
 ]
@@ -63,6 +64,11 @@ def inputs_of(node: DataPipe) -> list[DataPipe]:
         for item in _nodes_in(value):
             found.setdefault(id(item), item)
     return list(found.values())
+
+
+def times_read(node: DataPipe, item: DataPipe) -> int:
+    """How often ``node`` holds its input ``item`` in one attribute, and so reads it: twice in ``zip(item, item)``."""
+    return max(sum(1 for found in _nodes_in(value) if found is item) for value in vars(node).values())
 
 
 def walk(root: DataPipe) -> list[DataPipe]:

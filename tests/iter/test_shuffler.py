@@ -116,7 +116,7 @@ def test_wrong_arguments_are_refused() -> None:
         node.shuffle(buffer_size=0)
     with pytest.raises(ValueError, match="unbatch_level"):
         node.shuffle(unbatch_level=-2)
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="a seed must be 0 or more"):
         node.shuffle().set_seed(-1)
     with pytest.raises(TypeError, match="IterableWrapper"):
         Shuffler([1])

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchpipe.errors import GraphError
-from torchpipe.nodes import DataPipe, divides, inputs_of, node_name, walk
+from torchpipe.nodes import DataPipe, divides, inputs_of, node_name, times_read, walk
 
 __all__ = ["Plan", "plan"]
 
@@ -54,8 +54,8 @@ def _must_run_in_main(node: DataPipe) -> bool:
 def plan(root: DataPipe) -> Plan:
     """Split the graph that ends in ``root`` into its sections.
 
-    Raises: GraphError for a cycle, for two sharding points on one path, and for graphs that would need several shard
-    sections; TypeError if ``root`` is no node.
+    Raises: GraphError for a cycle, for two sharding points on one path, for graphs that would need several shard
+    sections, and where what comes once an epoch would be read twice; TypeError if ``root`` is no node.
     """
     nodes = walk(root)
     in_main: set[int] = set()
@@ -63,10 +63,8 @@ def plan(root: DataPipe) -> Plan:
         if _must_run_in_main(node) or any(id(item) in in_main for item in inputs_of(node)):
             in_main.add(id(node))
     _check_single_division(nodes)
-    cuts = [root] if id(root) not in in_main else []
-    for node in nodes:
-        if id(node) in in_main:
-            cuts += [item for item in inputs_of(node) if id(item) not in in_main]
+    read = [item for node in nodes if id(node) in in_main for item in inputs_of(node) if id(item) not in in_main]
+    cuts = list({id(node): node for node in read}.values()) if id(root) in in_main else [root]
     if len(cuts) != 1:
         names = ", ".join(node_name(node) for node in cuts) or "none"
         raise GraphError(
@@ -75,6 +73,9 @@ def plan(root: DataPipe) -> Plan:
         )
     cut = cuts[0]
     dispatch = _dispatch_root(cut)
+    _check_read_once(root, cut, "what the shards deliver")
+    if dispatch is not None:
+        _check_read_once(cut, dispatch, "what is dispatched")
     return Plan(
         root=root,
         cut=cut,
@@ -112,6 +113,19 @@ def _reach(root: DataPipe, barrier: DataPipe | None) -> list[DataPipe]:
             found.append(node)
             wanted.update(id(item) for item in inputs_of(node))
     return found[::-1]
+
+
+def _check_read_once(root: DataPipe, item: DataPipe, what: str) -> None:
+    """``item`` stands where the graph is cut apart: one pass over ``root`` may make only one over it."""
+    passes = {id(item): 1}
+    for node in walk(root):
+        if node is not item:
+            passes[id(node)] = sum(times_read(node, source) * passes[id(source)] for source in inputs_of(node))
+    if passes[id(root)] > 1:
+        raise GraphError(
+            f"{what} comes once an epoch, and the nodes behind {node_name(item)} read it {passes[id(root)]} times. "
+            "Branch before that, or make both values in one map()"
+        )
 
 
 def _check_single_division(nodes: list[DataPipe]) -> None:

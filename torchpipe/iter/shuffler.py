@@ -31,9 +31,6 @@ class Shuffler(IterDataPipe[T]):
     Raises: ValueError if ``buffer_size`` is below 1.
     """
 
-    _seed: int | None = None
-    _enabled = True
-
     def __init__(self, datapipe: IterDataPipe[T], *, buffer_size: int = 10000, unbatch_level: int = 0) -> None:
         check_input("shuffle", datapipe)
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
@@ -42,15 +39,17 @@ class Shuffler(IterDataPipe[T]):
             assert unbatch is not None
             datapipe = unbatch(unbatch_level=unbatch_level)
         self.datapipe = datapipe
+        self.own_seed: int | None = None
+        self.enabled = True
 
     def set_seed(self, seed: int) -> Self:
         """Use ``seed`` instead of the pass's own, from the next pass on. For torch's loaders; it changes the node."""
-        self._seed = check_seed(seed)
+        self.own_seed = check_seed(seed)
         return self
 
     def set_shuffle(self, shuffle: bool = True) -> Self:
         """Switch shuffling on or off, from the next pass on. For torch's loaders; it changes the node."""
-        self._enabled = shuffle
+        self.enabled = shuffle
         return self
 
     def __len__(self) -> int:
@@ -58,7 +57,7 @@ class Shuffler(IterDataPipe[T]):
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         key = context.stream_key(self)
-        return _ShuffleIterator(self, context, key if self._seed is None else (self._seed, *key[1:]))
+        return _ShuffleIterator(self, context, key if self.own_seed is None else (self.own_seed, *key[1:]))
 
 
 class _ShuffleIterator(NodeIterator[T]):
@@ -70,23 +69,23 @@ class _ShuffleIterator(NodeIterator[T]):
         self.buffer: list[T] = []
 
     def get_state(self) -> dict[str, Any]:
-        if not self.node._enabled:
+        if not self.node.enabled:
             return {}
         return {"random": self.random.state_dict(), "buffer": list(self.buffer)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if ("buffer" in state) != self.node._enabled:
+        if ("buffer" in state) != self.node.enabled:
             raise StateError(
                 f"the state was saved with shuffling {'on' if 'buffer' in state else 'off'}, which it is not now: "
                 "call set_shuffle() as it was called then"
             )
-        if self.node._enabled:
+        if self.node.enabled:
             self.random.load_state_dict(state["random"])
             self.buffer = list(state["buffer"])
 
     def run(self) -> Iterator[T]:
         source = self.source.items()
-        if not self.node._enabled:
+        if not self.node.enabled:
             yield from source
             return
         buffer, index, size = self.buffer, self.random.index, self.node.buffer_size

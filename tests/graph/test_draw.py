@@ -1,0 +1,42 @@
+"""A plan as text."""
+
+from __future__ import annotations
+
+from torchpipe.graph import draw, plan
+from torchpipe.iter import IterableWrapper
+
+
+def double(item: int) -> int:
+    return 2 * item
+
+
+def test_the_sections_stand_one_below_the_other() -> None:
+    trunk = IterableWrapper(range(4)).shuffle().sharding_filter()
+    graph = trunk.map(double).zip(trunk).batch(2).to_device("cpu").map(len)
+    assert draw(plan(graph), "3 shards in 2 worker processes", "in this process", ("Prefetcher(10)",)).splitlines() == [
+        "shard section: 3 shards in 2 worker processes",
+        "    1 IterableWrapper",
+        "    2 Shuffler  <- 1",
+        "    3 ShardingFilter  <- 2  [divides the stream between the shards]",
+        "    4 Mapper(double)  <- 3",
+        "    5 Zipper  <- 4, 3",
+        "    6 Batcher  <- 5",
+        "main section: in this process",
+        "  merge: one item from each shard in turn",
+        "    7 ToDevice  <- 6",
+        "    8 Mapper(len)  <- 7",
+        "  Prefetcher(10) (added by the reading service)",
+    ]
+
+
+def test_what_is_dispatched_comes_first() -> None:
+    graph = IterableWrapper(range(4)).sharding_round_robin_dispatch().map(double)
+    assert draw(plan(graph), "in workers", "here", dispatch_section="in a dispatcher").splitlines() == [
+        "dispatch section: in a dispatcher",
+        "    1 IterableWrapper",
+        "    2 ShardingRoundRobinDispatcher  <- 1  [divides the stream between the shards]",
+        "shard section: in workers",
+        "    3 Mapper(double)  <- 2",
+        "main section: here",
+        "  merge: one item from each shard in turn",
+    ]

@@ -1,0 +1,195 @@
+"""The identity of a graph: the same in every process, different where the stream is, blind to where data lies."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from torchpipe import IterDataPipe
+from torchpipe.graph import describe_graph, fingerprint
+from torchpipe.iter import FileLister, IterableWrapper
+from torchpipe.map import SequenceWrapper
+
+
+def source(items: Any = range(10)) -> Any:
+    return IterableWrapper(items)
+
+
+class Node(IterDataPipe[Any]):
+    """Holds anything."""
+
+    def __init__(self, **arguments: Any) -> None:
+        vars(self).update(arguments)
+
+
+class Scale:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, item: int) -> int:
+        return item * self.factor
+
+
+SCRIPT = """
+    from torchpipe.graph import fingerprint
+    from tests.graph.test_fingerprint import rich_graph
+    print(fingerprint(rich_graph()))
+"""
+
+
+def rich_graph() -> Any:
+    """A graph of many arguments, among them such as Python orders or prints anew in every process."""
+    graph = source([{"a", "b", "c"}, object()]).shuffle(buffer_size=7).sharding_filter()
+    graph = graph.map(Scale(2)).map(lambda item: item).map(functools.partial(abs)).batch(3)
+    return Node(
+        graph=graph,
+        names=frozenset("abcdef"),
+        table={"x": 1, "y": [source()]},
+        text="long " * 100,
+        array=np.zeros(3),
+        tensor=torch.zeros(2, 2),
+        dtype=torch.float32,
+        kind=Scale,
+        thing=object(),
+        plain=(1, 2.5, None, True, "a"),
+    )
+
+
+def test_it_is_the_same_in_every_process() -> None:
+    for seed in ["1"] if os.environ.get("PYTHONHASHSEED") != "1" else ["2"]:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(SCRIPT)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=100,
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        )
+        assert done.stdout.strip() == fingerprint(rich_graph())
+
+
+def test_it_shows_no_addresses() -> None:
+    assert "0x" not in describe_graph(rich_graph())
+
+
+def test_the_description_has_a_line_for_each_node() -> None:
+    trunk = source().sharding_filter()
+    text = describe_graph(trunk.map(abs).zip(trunk.map(str, input_col=0)))
+    assert text.splitlines() == [
+        "0 IterableWrapper(deepcopy=True, iterable=range(0, 10))",
+        "1 ShardingFilter(sharding_group_filter=None) <- 0",
+        "2 Mapper(fn=abs, input_col=None, output_col=None) <- 1",
+        "3 Mapper(fn=str, input_col=0, output_col=None) <- 1",
+        "4 Zipper(datapipes=(#2, #3)) <- 2 3",
+    ]
+
+
+def test_it_does_not_see_what_only_moves_items() -> None:
+    plain = source().sharding_filter().batch(2).map(len)
+    moved = source().prefetch(3).sharding_filter().batch(2).prefetch(1).to_device("cpu").map(len).prefetch(9)
+    assert fingerprint(moved) == fingerprint(plain)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        source(range(11)).shuffle(buffer_size=5).map(abs),
+        source().shuffle(buffer_size=6).map(abs),
+        source().shuffle(buffer_size=5).map(str),
+        source().shuffle(buffer_size=5).map(Scale(1)),
+        source().shuffle(buffer_size=5).map(lambda item: item),
+        source().shuffle(buffer_size=5).map(functools.partial(abs)),
+        source().shuffle(buffer_size=5).map(abs, input_col=0),
+        source().shuffle(buffer_size=5).filter(abs),
+        source().map(abs).shuffle(buffer_size=5),
+        source().shuffle(buffer_size=5).map(abs).map(abs),
+        source().shuffle(buffer_size=5).shuffle(buffer_size=5).map(abs),
+        source().shuffle(buffer_size=5).set_shuffle(False).map(abs),
+        source().shuffle(buffer_size=5).set_seed(1).map(abs),
+        source(list(range(10))).shuffle(buffer_size=5).map(abs),
+        source().shuffle(buffer_size=5),
+    ],
+)
+def test_it_changes_with_arguments_functions_and_order(other: Any) -> None:
+    graph = source().shuffle(buffer_size=5).map(abs)
+    assert fingerprint(graph) == fingerprint(source().shuffle(buffer_size=5).map(abs))
+    assert fingerprint(other) != fingerprint(graph)
+
+
+def test_it_changes_with_the_wiring() -> None:
+    one, other = source(), source()
+    fingerprints = {
+        fingerprint(one.zip(one)),
+        fingerprint(one.zip(other)),
+        fingerprint(one.zip(other.map(abs))),
+        fingerprint(one.map(abs).zip(other)),
+        fingerprint(one.zip(other, one)),
+    }
+    assert len(fingerprints) == 5
+    assert fingerprint(one.zip(other)) == fingerprint(source().zip(source()))
+
+
+def test_private_attributes_do_not_count() -> None:
+    assert fingerprint(Node(size=1, _cache=2)) == fingerprint(Node(size=1))
+    assert fingerprint(Node(size=1, cache=2)) != fingerprint(Node(size=1))
+
+
+def test_long_texts_count_in_whole() -> None:
+    assert fingerprint(Node(text="x" * 100 + "y")) != fingerprint(Node(text="x" * 101))
+    assert len(describe_graph(Node(text="x" * 10_000))) < 100
+
+
+def test_data_counts_by_type_and_length() -> None:
+    assert fingerprint(source([1] * 9)) == fingerprint(source([2] * 9))
+    assert fingerprint(source([1] * 9)) != fingerprint(source([1] * 10))
+    assert fingerprint(source((1,) * 9)) != fingerprint(source([1] * 9))
+    assert fingerprint(SequenceWrapper([1] * 9).to_iter_datapipe()) != fingerprint(source([1] * 9))
+
+
+def test_a_long_list_is_not_walked() -> None:
+    class Untouchable(list[int]):
+        def __iter__(self) -> Any:
+            raise AssertionError("walked")
+
+        def __getitem__(self, index: Any) -> Any:
+            raise AssertionError("walked")
+
+    assert f"[{10**6}]" in describe_graph(source(Untouchable(range(10**6))))
+
+    touched = []
+
+    class Element:
+        def __getattribute__(self, name: str) -> Any:
+            touched.append(name)
+            return super().__getattribute__(name)
+
+    assert "list[1000000]" in describe_graph(source([Element()] * 10**6))
+    assert len(touched) < 100
+
+
+def test_where_files_lie_does_not_count_but_which_are_listed_does(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    listed = fingerprint(FileLister(str(here), "*.png").sharding_filter())
+    assert fingerprint(FileLister(str(there), "*.png").sharding_filter()) == listed
+    assert fingerprint(FileLister(str(there), "*.jpg").sharding_filter()) != listed
+    assert fingerprint(FileLister(str(there), "*.png", recursive=True).sharding_filter()) != listed
+
+
+def test_a_node_that_yields_the_folders_is_an_input_like_any_other(tmp_path: Path) -> None:
+    folders = source([str(tmp_path)])
+    given, computed = FileLister(str(tmp_path)), FileLister(folders)
+    assert fingerprint(computed) != fingerprint(given)
+    assert fingerprint(FileLister(folders.map(str))) != fingerprint(computed)
+    assert describe_graph(computed).endswith(" <- 0")

@@ -1,0 +1,202 @@
+"""The planner: which nodes run where, and which graphs are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchpipe import IterDataPipe
+from torchpipe.errors import GraphError
+from torchpipe.graph import Plan, node_name, plan
+from torchpipe.iter import IterableWrapper
+
+
+def source(length: int = 4) -> Any:
+    return IterableWrapper(range(length))
+
+
+def names(nodes: tuple[Any, ...]) -> list[str]:
+    return [type(node).__name__ for node in nodes]
+
+
+def check_complete(split: Plan) -> None:
+    """Every node is in exactly one section."""
+    sections = [*split.dispatch_nodes, *split.shard_nodes, *split.main_nodes]
+    assert len({id(node) for node in sections}) == len(sections)
+    assert sections[-1] is split.root
+    assert not split.main_nodes or split.cut not in split.main_nodes
+
+
+class InMain(IterDataPipe[Any]):
+    """A node of a user that cannot be replicated, said in torchdata's way."""
+
+    main_input: Any
+
+    def __init__(self, *inputs: Any) -> None:
+        self.inputs = inputs
+
+    def is_replicable(self) -> bool:
+        return False
+
+
+def test_without_a_node_for_the_main_process_all_is_shard_section() -> None:
+    graph = source().shuffle().sharding_filter().map(abs).batch(2)
+    split = plan(graph)
+    check_complete(split)
+    assert split.cut is split.root is graph
+    assert names(split.shard_nodes) == ["IterableWrapper", "Shuffler", "ShardingFilter", "Mapper", "Batcher"]
+    assert (split.main_nodes, split.dispatch, split.dispatch_nodes) == ((), None, ())
+    assert names(split.sharding_points) == ["ShardingFilter"]
+
+
+def test_to_device_and_what_follows_run_in_the_main_process() -> None:
+    batched = source().sharding_filter().batch(2)
+    split = plan(batched.to_device("cpu").map(len).prefetch(2))
+    check_complete(split)
+    assert split.cut is batched
+    assert names(split.main_nodes) == ["ToDevice", "Mapper", "Prefetcher"]
+
+
+def test_a_node_that_is_not_replicable_runs_in_the_main_process() -> None:
+    shards = source().sharding_filter()
+    split = plan(InMain(shards).map(abs))
+    check_complete(split)
+    assert split.cut is shards
+    assert names(split.main_nodes) == ["InMain", "Mapper"]
+
+
+def test_what_the_shards_deliver_cannot_be_read_twice() -> None:
+    shards = source().sharding_filter()
+    moved = shards.to_device("cpu")
+    for graph, times in (
+        (moved.zip(moved), 2),
+        (moved.map(abs).zip(moved.map(str)), 2),
+        (InMain(InMain(shards), shards), 2),
+        (moved.concat(moved.zip(moved)), 3),
+    ):
+        with pytest.raises(GraphError, match=rf"behind ShardingFilter read it {times} times. Branch before that"):
+            plan(graph)
+    plan(shards.zip(shards).to_device("cpu").cycle(2))
+
+
+def test_what_is_dispatched_cannot_be_read_twice() -> None:
+    dispatched = source().sharding_round_robin_dispatch()
+    for graph in (dispatched.zip(dispatched), dispatched.map(abs).concat(dispatched.map(str)).batch(2)):
+        with pytest.raises(
+            GraphError, match=r"what is dispatched comes once .* behind ShardingRound\w+ read it 2 times"
+        ):
+            plan(graph)
+    trunk = source()
+    plan(trunk.zip(trunk).sharding_round_robin_dispatch().map(len))
+
+
+def test_a_node_that_keeps_its_input_under_two_names_reads_it_once() -> None:
+    node = InMain(source().sharding_filter())
+    node.main_input = node.inputs[0]
+    assert plan(node).cut is node.main_input
+
+
+def test_branches_are_one_section() -> None:
+    trunk = source().map(abs)
+    split = plan(trunk.map(str).zip(trunk.map(len)).sharding_filter())
+    check_complete(split)
+    assert names(split.shard_nodes).count("Mapper") == 3
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        InMain(source().map(abs), source().map(str)),
+        InMain(source().sharding_filter()).zip(source()),
+        source().batch(2).to_device("cpu").zip(source().batch(2).to_device("cpu")),
+    ],
+)
+def test_several_cuts_are_refused_with_their_names(graph: Any) -> None:
+    with pytest.raises(GraphError, match=r"read from 2 branches of the shard section \(\w+.*, \w+.*\).* Join the"):
+        plan(graph)
+
+
+def test_a_graph_with_nothing_for_the_shards_is_refused() -> None:
+    with pytest.raises(GraphError, match=r"read from 0 branches of the shard section \(none\)"):
+        plan(InMain().map(abs))
+
+
+def test_a_cycle_is_refused_with_its_name() -> None:
+    first = source().map(abs)
+    last = first.map(str).batch(2)
+    first.source_datapipe = last
+    for node in (first, last):
+        with pytest.raises(GraphError, match=r"the graph has a cycle: \w+.* is, through others, its own input"):
+            plan(node)
+    first.source_datapipe = first
+    with pytest.raises(GraphError, match=r"cycle: Mapper\(abs\)"):
+        plan(first)
+
+
+def test_a_deep_graph_needs_no_recursion() -> None:
+    graph = source().sharding_filter()
+    for _ in range(3000):
+        graph = graph.map(abs)
+    assert len(plan(graph).shard_nodes) == 3002
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        source().sharding_filter().sharding_filter(),
+        source().sharding_filter().map(abs).shuffle().batch(2).sharding_filter(),
+        source().sharding_filter().zip(source()).sharding_filter(),
+        source().zip(source().sharding_filter()).sharding_round_robin_dispatch(),
+        source().sharding_round_robin_dispatch().sharding_filter(),
+    ],
+)
+def test_two_sharding_points_on_one_path_are_refused(graph: Any) -> None:
+    with pytest.raises(GraphError, match="two sharding points on one path: Sharding.* Keep the one .* nearer to the"):
+        plan(graph)
+
+
+def test_sharding_points_on_separate_paths_are_fine() -> None:
+    split = plan(source().sharding_filter().zip(source().map(abs).sharding_filter()))
+    check_complete(split)
+    assert names(split.sharding_points) == ["ShardingFilter", "ShardingFilter"]
+
+
+def test_a_shared_sharding_point_is_one() -> None:
+    shared = source().sharding_filter()
+    assert len(plan(shared.map(abs).zip(shared.map(str))).sharding_points) == 1
+
+
+def test_several_shards_need_a_sharding_point() -> None:
+    without = plan(source().map(abs).concat(source().map(str)))
+    without.check_num_shards(1)
+    with pytest.raises(
+        GraphError, match=r"each of 2 shards would yield every item of IterableWrapper, IterableWrapper"
+    ):
+        without.check_num_shards(2)
+    plan(source().sharding_filter()).check_num_shards(1000)
+    plan(source().sharding_round_robin_dispatch()).check_num_shards(1000)
+
+
+def test_what_is_dispatched_is_a_section_of_its_own() -> None:
+    dispatcher = source().shuffle().sharding_round_robin_dispatch()
+    split = plan(dispatcher.map(abs).batch(2).to_device("cpu"))
+    check_complete(split)
+    assert split.dispatch is dispatcher
+    assert names(split.dispatch_nodes) == ["IterableWrapper", "Shuffler", "ShardingRoundRobinDispatcher"]
+    assert names(split.shard_nodes) == ["Mapper", "Batcher"]
+
+
+def test_of_several_dispatchers_the_first_node_behind_all_is_dispatched() -> None:
+    joined = source().sharding_round_robin_dispatch().zip(source().sharding_round_robin_dispatch().map(abs))
+    split = plan(joined.map(len))
+    check_complete(split)
+    assert split.dispatch is not None
+    assert node_name(split.dispatch) == "Zipper"
+    assert names(split.shard_nodes) == ["Mapper"]
+
+
+def test_what_is_no_node_is_refused() -> None:
+    root: Any = [1, 2]
+    with pytest.raises(TypeError, match=r"expected an IterDataPipe or MapDataPipe, got \[1, 2\] of type list"):
+        plan(root)
