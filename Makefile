@@ -15,7 +15,7 @@ export PJRT_DEVICE ?= CPU
 PYTEST := -m pytest -n 2 --dist loadgroup -m "not xla"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-newest check format stubs constraints clean
+.PHONY: help demo test test-newest soak check format stubs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -31,6 +31,9 @@ test: $(VENV)/.stamp ## all tests, on torch 2.9 + torch_xla 2.9
 
 test-newest: $(NEWEST)/.stamp ## all tests but XLA's, on the newest torch
 	$(NEWEST)/bin/python $(PYTEST) $(ARGS)
+
+soak: $(VENV)/.stamp ## kill 210 worker processes at random moments and compare every item (minutes; prints JSON)
+	$(VENV)/bin/python -m tests.soak.soak $(ARGS)
 
 check: $(VENV)/.stamp ## formatting, lint, strict types, generated stub: changes nothing
 	$(VENV)/bin/ruff format --check .
