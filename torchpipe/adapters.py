@@ -31,7 +31,9 @@ class Shuffle(Adapter):
 
     def __call__(self, datapipe: Any) -> Any:
         if not is_node(datapipe):
-            raise TypeError(f"Shuffle changes a datapipe, got {datapipe!r}")
+            raise TypeError(
+                f"Shuffle changes a datapipe, got {datapipe!r}: give it to DataLoader2 as datapipe_adapter_fn=Shuffle()"
+            )
         return rewrite(datapipe, self._switch)
 
     def _switch(self, node: DataPipe) -> DataPipe:

@@ -78,9 +78,22 @@ class MergeIterator(NodeIterator[Any]):
         cursors = [Cursor.from_state(item) for item in state["shards"]]
         if len(cursors) != len(self._counts):
             raise StateError(f"the state has {len(cursors)} shards, this loader {len(self._counts)}")
-        self._live, self._turn, self._counts = list(state["live"]), state["turn"], list(state["counts"])
-        self._snapshots = [cursor.snapshot for cursor in cursors if cursor is not None]
-        self._skips = [cursor.skip for cursor in cursors if cursor is not None]
+        live, turn, counts = list(state["live"]), state["turn"], list(state["counts"])
+        skips = [cursor.skip for cursor in cursors if cursor is not None]
+        snapshots = [cursor.snapshot for cursor in cursors if cursor is not None]
+        sound = (
+            len(counts) == len(skips) == len(cursors)
+            and all(type(number) is int and number >= 0 for number in (turn, *counts, *skips))
+            and live == [shard for shard in range(len(cursors)) if shard in live]
+            and turn < max(1, len(live))
+        )
+        if not sound:
+            raise StateError(
+                f"the state is damaged: of {len(cursors)} shards {live!r} go on, beginning with place {turn!r}, behind "
+                f"{counts!r} items. Use an older checkpoint"
+            )
+        self._live, self._turn, self._counts = live, turn, counts
+        self._snapshots, self._skips = snapshots, skips
 
     def run(self) -> Iterator[Any]:
         provider = self._provider = self._start(

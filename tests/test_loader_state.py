@@ -1,0 +1,159 @@
+"""The state of a loader, field by field: what is missing, damaged or of another version is named in a StateError."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchpipe import DataLoader2, SnapshotPolicy
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.graph.fingerprint import digest
+from torchpipe.iter import IterableWrapper
+from torchpipe.loader_state import STATE_KEYS, STATE_VERSION, LoaderState
+from torchpipe.reading_service import InProcessReadingService
+from torchpipe.state import decode, encode
+
+GRAPH = "0 Source(size=3)\n1 Mapper(fn=f) <- 0"
+POSITION = {"live": [0, 1], "nested": ({"__cursor__": [encode({"at": 1}), 2]},)}
+
+
+def plain(**changes: Any) -> dict[str, Any]:
+    state = LoaderState(seed=2**70, epoch=3, delivered=4, num_shards=2, position=POSITION)
+    return state.to_dict(GRAPH) | changes
+
+
+def read(state: Any, num_shards: int | None = None) -> LoaderState:
+    return LoaderState.from_dict(state, GRAPH, num_shards)
+
+
+def payload(**changes: Any) -> bytes:
+    return encode({"graph": GRAPH, "position": POSITION} | changes)
+
+
+def test_it_comes_back_as_it_was() -> None:
+    for position in (POSITION, None):
+        state = LoaderState(seed=2**70, epoch=3, delivered=4, num_shards=2, position=position)
+        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, None) == state
+        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, 2) == state
+
+
+def test_it_is_flat_and_its_keys_are_fixed() -> None:
+    assert tuple(plain()) == STATE_KEYS
+    assert all(isinstance(value, int | str | bytes) for value in plain().values())
+    assert (plain()["version"], plain()["fingerprint"]) == (STATE_VERSION, digest(GRAPH))
+
+
+def test_further_keys_do_no_harm() -> None:
+    assert read(plain() | {"step": 7}) == read(plain())
+
+
+@pytest.mark.parametrize("key", STATE_KEYS)
+def test_a_missing_key_is_named(key: str) -> None:
+    state = plain()
+    del state[key]
+    with pytest.raises(StateError, match=f"not a torchpipe loader state: {key} missing, it has .* Pass the dict from"):
+        read(state)
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None, [1]])
+def test_another_version_is_refused_with_both(version: Any) -> None:
+    with pytest.raises(StateMismatchError, match="the state has version .* reads version 1: load it with the version"):
+        read(plain(version=version))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, value) for key in ("seed", "epoch", "delivered", "num_shards") for value in (-1, "1", 1.0, None, True)),
+        ("num_shards", 0),
+        ("fingerprint", "0" * 16),
+        ("fingerprint", 5),
+        ("fingerprint", None),
+        ("payload", "text"),
+        ("payload", None),
+    ],
+)
+def test_a_damaged_field_is_named_with_its_value(key: str, value: Any) -> None:
+    with pytest.raises(StateError, match=rf"the state is damaged: {key} is {value!r}[.,].*Use an older checkpoint"):
+        read(plain(**{key: value}))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not a torchpipe state: it begins with b''. Was the file damaged"),
+        (b"garbage", "not a torchpipe state: it begins with b'garbage'"),
+        (payload()[:-1], "bytes are damaged .* Use an older checkpoint"),
+        (payload() + b"x", "bytes are damaged .* Use an older checkpoint"),
+        (payload()[:3] + b"\x09" + payload()[4:], "format version 9, this torchpipe reads version 1"),
+        (encode([1, 2]), "its payload holds no graph and position. Use an older checkpoint"),
+        (encode({"graph": GRAPH}), "its payload holds no graph and position"),
+        (payload(graph=5), "its payload holds no graph and position"),
+        (payload(position=[1]), r"the position in its payload is \[1\]. Use an older checkpoint"),
+        (payload(position={"__cursor__": 3}), "it holds a malformed cursor. Use an older checkpoint"),
+        (
+            payload(position={"a": [{"__cursor__": [b"garbage", 0]}]}),
+            "not a torchpipe state: it begins with b'garbage'",
+        ),
+    ],
+)
+def test_a_damaged_payload_says_what_is_wrong(data: bytes, message: str) -> None:
+    with pytest.raises(StateError, match=message):
+        read(plain(payload=data))
+
+
+def test_a_payload_may_come_back_as_another_kind_of_bytes() -> None:
+    assert read(plain(payload=bytearray(payload()))) == read(plain(payload=memoryview(payload()))) == read(plain())
+
+
+@pytest.mark.parametrize(
+    ("here", "saved_line", "here_line"),
+    [
+        (GRAPH.replace("size=3", "size=4"), "0 Source(size=3)", "0 Source(size=4)"),
+        (GRAPH + "\n2 Batcher() <- 1", "(no node)", "2 Batcher() <- 1"),
+        ("0 Source(size=3)", "1 Mapper(fn=f) <- 0", "(no node)"),
+    ],
+)
+def test_another_graph_is_shown_by_its_first_difference(here: str, saved_line: str, here_line: str) -> None:
+    with pytest.raises(StateMismatchError) as caught:
+        LoaderState.from_dict(plain(), here, None)
+    assert str(caught.value).splitlines() == [
+        f"the state belongs to another graph: fingerprint {digest(GRAPH)} was saved, this graph has {digest(here)}. "
+        "The first node that differs:",
+        f"  saved: {saved_line}",
+        f"  here:  {here_line}",
+        "Load it into the graph that saved it, or begin a new run",
+    ]
+
+
+def test_another_number_of_shards_is_shown_with_the_way_out() -> None:
+    with pytest.raises(
+        StateMismatchError, match=r"num_shards=2, this loader has num_shards=3.* Leave num_shards unset"
+    ):
+        read(plain(), 3)
+
+
+def test_a_position_that_does_not_fit_the_payload_is_found_when_the_epoch_begins() -> None:
+    """Each field of the merge's own state, damaged within a payload that is otherwise sound."""
+    graph = IterableWrapper(range(9)).shuffle(buffer_size=3).sharding_filter()
+
+    def loader() -> Any:
+        service = InProcessReadingService(num_shards=2, policy=lambda: SnapshotPolicy(every=1))
+        return DataLoader2(graph, reading_service=service)
+
+    saving = loader()
+    iterator = iter(saving)
+    for _ in range(5):
+        next(iterator)
+    state = saving.state_dict()
+    content = decode(state["payload"])
+    for key in content["position"]:
+        for damage in (None, "text", [], {}, 10**6, -1, [None, None], [7, 8]):
+            if damage == content["position"][key] or (key, damage) == ("counts", [7, 8]):
+                continue  # as it was, or as it might have been
+            damaged = content | {"position": content["position"] | {key: damage}}
+            restored = loader()
+            with pytest.raises(StateError):
+                restored.load_state_dict(state | {"payload": encode(damaged)})
+                next(iter(restored))
