@@ -1,14 +1,18 @@
 """The global random states of ``random``, numpy and torch, kept apart for each shard.
 
-Runs in every process that executes a shard. Imports only ``seeds``.
+Runs in every process that executes a shard. Imports only ``errors`` and ``seeds``.
 
 User functions draw from the global generators. For their draws to be a function of (seed, epoch, shard) alone, a shard
 owns a set of global states, seeded from those three; it is put in place while the shard runs and taken out again,
 so the user's own global states are never touched.
+
+numpy makes legacy normal numbers (``np.random.randn``) in pairs, and keeps the second of a pair beside the bit
+generator; changing the generator drops it. It belongs to the state: it is carried along.
 """
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +23,7 @@ import numpy as np
 import torch
 from numpy.random import get_bit_generator, set_bit_generator  # type: ignore[attr-defined]
 
+from torchpipe.errors import StateError
 from torchpipe.seeds import StreamKey, derive_seed
 
 __all__ = ["GlobalRandom"]
@@ -33,19 +38,67 @@ class _NumpyState:
     state: Any
 
 
+class _Generator(np.random.MT19937):
+    """numpy's generator, whose 624 words can be left out of what is asked."""
+
+    brief = False
+
+    @property
+    def state(self) -> Any:
+        return {"bit_generator": "MT19937"} if self.brief else super().state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        if not self.brief:
+            np.random.MT19937.state.__set__(self, value)  # type: ignore[attr-defined]
+
+
+_Generator.__name__ = "MT19937"  # numpy takes the class's name for the kind of state
+
+
+@contextmanager
+def _brief(generator: Any) -> Iterator[None]:
+    """Meanwhile, numpy's global state consists of the second normal number alone, at a fiftieth of the cost."""
+    if not isinstance(generator, _Generator):
+        yield
+        return
+    generator.brief = True
+    try:
+        yield
+    finally:
+        generator.brief = False
+
+
+def _second_normal() -> float | None:
+    """The normal number that numpy holds ready, if it does."""
+    with _brief(get_bit_generator()):
+        state: Any = np.random.get_state(legacy=False)
+    return float(state["gauss"]) if state["has_gauss"] else None
+
+
+def _put_second_normal(value: float | None) -> None:
+    """Let numpy hold ``value`` ready; straight after a change of the generator, when it holds none."""
+    if value is not None:
+        with _brief(get_bit_generator()):
+            state: Any = np.random.get_state(legacy=False)
+            np.random.set_state({"state": None, **state, "has_gauss": 1, "gauss": value})
+
+
 class GlobalRandom:
     """One set of global random states. ``enter`` puts it in place, ``leave`` takes it out; not reentrant.
 
-    State: ``None`` while nothing was drawn since seeding, else plain data (about 10 KB).
+    State: ``None`` while nothing was drawn since seeding, else plain data (about 10 KB). ``state_dict`` raises
+    StateError if a user's function has replaced numpy's global bit generator by one of another kind.
     """
 
     def __init__(self, key: StreamKey) -> None:
         seed = derive_seed(*key, _PURPOSE)
-        self._numpy: Any = np.random.MT19937(seed)
+        self._numpy: Any = _Generator(seed)
+        self._normal: float | None = None
         self._python = random.Random(seed).getstate()
         self._torch = torch.Generator().manual_seed(seed).get_state()
         self._initial = self._pack()
-        self._outside: tuple[Any, Any, torch.Tensor] | None = None
+        self._outside: tuple[Any, Any, float | None, torch.Tensor] | None = None
 
     @classmethod
     def present(cls) -> GlobalRandom:
@@ -54,22 +107,25 @@ class GlobalRandom:
         copied._initial = {}
         copied._outside = None
         copied._capture()
-        copied._numpy = _NumpyState(copied._numpy.state)  # the process goes on with its own generator
+        # the process goes on with its own generator
+        standard = isinstance(copied._numpy, np.random.MT19937)
+        copied._numpy = _NumpyState(copied._numpy.state) if standard else copy.deepcopy(copied._numpy)
         return copied
 
     def enter(self) -> None:
         """Save the process's states and put this set in place."""
-        self._outside = (random.getstate(), get_bit_generator(), torch.get_rng_state())
+        self._outside = (random.getstate(), get_bit_generator(), _second_normal(), torch.get_rng_state())
         self._install()
 
     def leave(self) -> None:
         """Keep what this set has become and restore the process's states."""
         assert self._outside is not None, "leave() without enter()"
         self._capture()
-        python, numpy, torch_state = self._outside
+        python, numpy, normal, torch_state = self._outside
         self._outside = None
         random.setstate(python)
         set_bit_generator(numpy)
+        _put_second_normal(normal)
         torch.set_rng_state(torch_state)
 
     @contextmanager
@@ -86,23 +142,30 @@ class GlobalRandom:
 
     def _install(self) -> None:
         if isinstance(self._numpy, _NumpyState):
-            state, self._numpy = self._numpy.state, np.random.MT19937()
+            state, self._numpy = self._numpy.state, _Generator()
             self._numpy.state = state
         random.setstate(self._python)
         set_bit_generator(self._numpy)
+        _put_second_normal(self._normal)
         torch.set_rng_state(self._torch)
 
     def _capture(self) -> None:
         self._python = random.getstate()
         self._torch = torch.get_rng_state()
         self._numpy = get_bit_generator()
+        self._normal = _second_normal()
 
     def _pack(self) -> dict[str, Any]:
         version, words, gauss = self._python
         numpy = self._numpy.state
+        if numpy["bit_generator"] != "MT19937":
+            raise StateError(
+                f"numpy's global bit generator is {numpy['bit_generator']}, and only the state of the standard MT19937 "
+                "can be saved. Draw from a generator of your own instead, as random_map() gives it"
+            )
         return {
             "python": [version, np.asarray(words, dtype=np.uint32).tobytes(), gauss],
-            "numpy": [numpy["state"]["key"].tobytes(), int(numpy["state"]["pos"])],
+            "numpy": [numpy["state"]["key"].tobytes(), int(numpy["state"]["pos"]), self._normal],
             "torch": self._torch.numpy().tobytes(),
         }
 
@@ -116,8 +179,8 @@ class GlobalRandom:
         state = self._initial if state is None else state
         version, words, gauss = state["python"]
         self._python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
-        key, pos = state["numpy"]
-        self._numpy = np.random.MT19937()
+        key, pos, self._normal = state["numpy"]
+        self._numpy = _Generator()
         self._numpy.state = {
             "bit_generator": "MT19937",
             "state": {"key": np.frombuffer(key, dtype=np.uint32), "pos": pos},
