@@ -12,12 +12,14 @@ from typing import Any, Protocol
 
 from torchpipe.errors import GraphError
 from torchpipe.iterator import NodeIterator
-from torchpipe.nodes import DataPipe, alters_stream, divides, inputs_of, node_name, walk
+from torchpipe.nodes import DataPipe, Division, alters_stream, division, inputs_of, node_name, walk
 from torchpipe.replay import BoundInput, ReplayIterator
 from torchpipe.seeds import StreamKey, derive_seed, fresh_seed
 from torchpipe.state import SnapshotPolicy
 
 __all__ = ["Context", "Replayed", "Trace"]
+
+_INHERITED = ("shard", "num_shards", "rank", "world_size", "threads")  # by graphs made inside a user's __iter__
 
 
 class Trace(Protocol):
@@ -42,15 +44,18 @@ class Replayed(Protocol):
 class Context:
     """What a pass over a graph depends on. Make one with :meth:`for_graph`.
 
-    ``seed``, ``epoch``, ``shard`` and ``num_shards`` fix the stream. ``threads`` says whether nodes may run ahead in
-    threads of their own; ``allow_pickle`` whether states being loaded may hold pickles.
+    ``seed``, ``epoch``, ``shard`` and ``num_shards`` fix the stream. With several ranks, ``shard`` counts those of all:
+    number ``rank`` and every ``world_size``-th after it belong to one rank. ``threads`` says whether nodes may run
+    ahead in threads of their own; ``allow_pickle`` whether states being loaded may hold pickles.
     """
 
     seed: int
     epoch: int = 0
     shard: int = 0
     num_shards: int = 1
-    local_shard: int = 0  # the shard's number within this process group member's loader
+    rank: int = 0
+    world_size: int = 1
+    local_shard: int = 0  # the shard's number within its rank
     section: int = 0  # 0: inside a shard, 1: after the merge of shards, 2: before they are dealt their items
     threads: bool = True
     allow_pickle: bool = False
@@ -59,7 +64,7 @@ class Context:
     feed: Any = None  # where dispatched items come from, in a shard that gets any
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     numbers: Mapping[int, int] = field(default_factory=dict)  # id(node) -> its place in the graph
-    divided: frozenset[int] = frozenset()  # id(node) of every node at or after a sharding point
+    divided: Mapping[int, Division] = field(default_factory=dict)  # id(node), behind sharding points
     leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
     replays: list[Replayed] = field(default_factory=list)
     kept: tuple[DataPipe, ...] = ()  # keeps the nodes alive, so that their ids stay theirs
@@ -69,22 +74,25 @@ class Context:
         """The context for a pass over the graph that ends in ``root``. Without a seed, a fresh one is drawn."""
         nodes = walk(root)
         numbers: dict[int, int] = {}
-        divided: set[int] = set()
+        divided: dict[int, Division] = {}
         for node in nodes:
             # Nodes that only move items in time or place have no number: with or without them, the streams stay.
             if alters_stream(node):
                 numbers[id(node)] = sum(1 for _ in numbers)
-            if divides(node) or any(id(item) in divided for item in inputs_of(node)):
-                divided.add(id(node))
+            among = division(node)
+            for item in inputs_of(node):
+                among |= divided.get(id(item), Division.NONE)
+            if among:
+                divided[id(node)] = among
         if seed is None:
             bound = next((node for node in nodes if isinstance(node, BoundInput)), None)
             if bound is not None:  # a graph made inside a user's __iter__: it belongs to the outer pass
                 outer = bound.context
-                options = {"shard": outer.shard, "num_shards": outer.num_shards, "threads": outer.threads} | options
+                options = {name: getattr(outer, name) for name in _INHERITED} | options
                 seed = derive_seed(*outer.stream_key(bound.owner))
             else:
                 seed = fresh_seed()
-        return cls(seed=seed, numbers=numbers, divided=frozenset(divided), kept=tuple(nodes), **options)
+        return cls(seed=seed, numbers=numbers, divided=divided, kept=tuple(nodes), **options)
 
     def iterate(self, node: DataPipe) -> NodeIterator[Any]:
         """A new iterator over ``node`` in this context.
@@ -108,6 +116,14 @@ class Context:
         """The context of the ``number``-th pass over an input that is read several times within one epoch."""
         return replace(self, rounds=(*self.rounds, number))
 
+    def share(self, among: Division) -> tuple[int, int]:
+        """(parts, which one): what a sharding point that divides ``among`` these keeps in this pass."""
+        if among is Division.RANKS:
+            return self.world_size, self.rank
+        if among is Division.SHARDS:
+            return self.num_shards // self.world_size, self.shard // self.world_size
+        return self.num_shards, self.shard
+
     def node_id(self, node: DataPipe) -> int:
         """The node's place in the graph, the same in every process; -1 for nodes that are not in it."""
         return self.numbers.get(id(node), -1)
@@ -117,5 +133,6 @@ class Context:
         number = self.numbers.get(id(node))
         if number is None:
             raise GraphError(f"{node_name(node)} is not part of the graph that this context was made for")
-        shard = self.shard + 1 if id(node) in self.divided else 0
+        among = self.divided.get(id(node), Division.NONE)
+        shard = self.share(among)[1] + 1 if among else 0
         return (self.seed, self.epoch, self.section, shard, number, *self.rounds)

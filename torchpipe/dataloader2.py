@@ -131,8 +131,10 @@ class DataLoader2(Generic[T_co]):
         return self._live
 
     def __len__(self) -> int:
-        """The number of items in an epoch. Raises: TypeError where that is not known (after ``filter``, say)."""
-        return total_length(self.datapipe, self.num_shards)
+        """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""
+        count, world = self.num_shards, self.reading_service.world_size
+        lengths = [total_length(self.datapipe, count, rank, world) for rank in range(world)]
+        return self.reading_service.agreed_length(lengths)
 
     def explain(self) -> str:
         """Which node runs where, as text."""
@@ -141,8 +143,8 @@ class DataLoader2(Generic[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """The position behind the last delivered item, in microseconds: nothing is asked or stopped.
 
-        Keys: version, fingerprint, seed, epoch, delivered, num_shards and payload (bytes). Holds no code;
-        ``torchpipe.state.inspect`` shows it. Called from another thread, it waits for a ``next()`` under way, and
+        Keys: version, fingerprint, seed, epoch, delivered, num_shards, rank, world_size and payload (bytes). Holds no
+        code; ``torchpipe.state.inspect`` shows it. Called from another thread, it waits for a ``next()`` under way, and
         counts its item. After an exception in the stream, KeyboardInterrupt included, it describes the items before.
 
         Raises: RuntimeError when called from inside ``next()``, by a signal handler say, or in a forked child.
@@ -157,8 +159,17 @@ class DataLoader2(Generic[T_co]):
         pending = self._loaded or self._parked
         if pending is not None:
             return pending
+        return self._state_at(self._seed, self._next_epoch, 0, None)
+
+    def _state_at(self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None) -> LoaderState:
         return LoaderState(
-            seed=self._seed, epoch=self._next_epoch, delivered=0, num_shards=self.num_shards, position=None
+            seed=seed,
+            epoch=epoch,
+            delivered=delivered,
+            num_shards=self.num_shards,
+            rank=self.reading_service.rank,
+            world_size=self.reading_service.world_size,
+            position=position,
         )
 
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
@@ -167,12 +178,17 @@ class DataLoader2(Generic[T_co]):
         A live iterator becomes invalid. A loader whose ``num_shards`` was left unset adopts the state's. Runs no code
         from the state, unless ``allow_pickle`` is set for buffered items that only pickle can rebuild.
 
-        Raises: StateMismatchError if the state belongs to another graph, shard count or version (both are shown);
+        Raises: StateMismatchError if the state belongs to another graph, shard count, rank or version (both are shown);
         UnsafeStateError if it needs ``allow_pickle``; StateError if it is damaged. The loader is then unchanged.
         """
         self._check_process()
         state = LoaderState.from_dict(
-            state_dict, self._graph_text, self.reading_service.fixed_num_shards, allow_pickle=allow_pickle
+            state_dict,
+            self._graph_text,
+            self.reading_service.fixed_num_shards,
+            rank=self.reading_service.rank,
+            world_size=self.reading_service.world_size,
+            allow_pickle=allow_pickle,
         )
         self._retire()
         self._parked = None
@@ -224,15 +240,22 @@ class DataLoader2(Generic[T_co]):
             live._guard.read("closing the loader", live._close)
             self.reading_service.finalize_iteration()
 
-    def _begin(self, seed: int, epoch: int, state: LoaderState | None) -> NodeIterator[Any]:
-        return self.reading_service.initialize_iteration(
-            EpochStart(
-                seed=seed,
-                epoch=epoch,
-                num_shards=self.num_shards,
-                state=None if state is None else state.position,
-            )
+    def _begin(self, seed: int, epoch: int, state: LoaderState | None) -> tuple[int, NodeIterator[Any]]:
+        """The epoch's stream, and the seed that it has: a reading service may have another than this loader."""
+        service = self.reading_service
+        start = EpochStart(
+            seed=seed,
+            epoch=epoch,
+            num_shards=self.num_shards,
+            rank=service.rank,
+            world_size=service.world_size,
+            delivered=0 if state is None else state.delivered,
+            state=None if state is None else state.position,
         )
+        start = service.prepare_iteration(start)
+        if self._seed == seed:  # unless seed() has said otherwise meanwhile
+            self._seed = start.seed
+        return start.seed, service.initialize_iteration(start)
 
     def __enter__(self) -> Self:
         return self
@@ -261,9 +284,8 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._limit: int | None = None
         self._left: int | None = None  # items until the next pause
         self._loader = loader
-        self._seed = loader._seed  # a later loader.seed() is about the epochs to come
+        self._seed, self._stream = loader._begin(loader._seed, epoch, loaded)  # loader.seed() is for later epochs
         self._resumed = loaded is not None and loaded.delivered > 0
-        self._stream: NodeIterator[Any] = loader._begin(self._seed, epoch, loaded)
         self._over = False
 
     def __iter__(self) -> Self:
@@ -329,7 +351,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._resumed = False
         if self._loader._next_epoch == self.epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
             self._loader._next_epoch += 1
-        self._stream = self._loader._begin(self._seed, self.epoch, None)
+        self._seed, self._stream = self._loader._begin(self._seed, self.epoch, None)
         return self._advance()
 
     def _finish(self) -> None:
@@ -353,13 +375,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         return self._guard.read("state_dict()", self._state)
 
     def _state(self) -> LoaderState:
-        return LoaderState(
-            seed=self._seed,
-            epoch=self.epoch,
-            delivered=self.delivered,
-            num_shards=self._loader.num_shards,
-            position=self._stream.state_dict(),
-        )
+        return self._loader._state_at(self._seed, self.epoch, self.delivered, self._stream.state_dict())
 
 
 def _adapt(datapipe: DataPipe, adapters: Adapter | Iterable[Adapter] | None) -> DataPipe:

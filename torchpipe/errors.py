@@ -9,6 +9,7 @@ __all__ = [
     "GraphError",
     "IteratorInvalidated",
     "NotSerializableError",
+    "RankError",
     "RemoteTraceback",
     "ReplayWarning",
     "StateError",
@@ -37,7 +38,7 @@ class StateError(TorchpipeError, ValueError):
 
 
 class StateMismatchError(StateError):
-    """A well-formed state belongs to another graph, shard count or version. The message shows both sides."""
+    """A well-formed state belongs to another graph, shard count, rank or version. The message shows both sides."""
 
 
 class UnsafeStateError(StateError):
@@ -46,6 +47,10 @@ class UnsafeStateError(StateError):
 
 class IteratorInvalidated(TorchpipeError, RuntimeError):
     """This iterator was replaced by a newer ``iter()``, by ``load_state_dict`` or by ``shutdown``. Use the new one."""
+
+
+class RankError(TorchpipeError, RuntimeError):
+    """The ranks of a distributed run do not go together: one failed, does not answer, or is somewhere else."""
 
 
 class WorkerDiedError(TorchpipeError, RuntimeError):

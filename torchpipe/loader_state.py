@@ -16,7 +16,7 @@ from torchpipe.state import Cursor, decode, encode
 __all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState"]
 
 STATE_VERSION = 1
-STATE_KEYS = ("version", "fingerprint", "seed", "epoch", "delivered", "num_shards", "payload")
+STATE_KEYS = ("version", "fingerprint", "seed", "epoch", "delivered", "num_shards", "rank", "world_size", "payload")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,8 @@ class LoaderState:
     epoch: int
     delivered: int
     num_shards: int
+    rank: int = 0
+    world_size: int = 1
     position: dict[str, Any] | None
 
     def to_dict(self, graph_text: str) -> dict[str, Any]:
@@ -38,14 +40,23 @@ class LoaderState:
             "epoch": self.epoch,
             "delivered": self.delivered,
             "num_shards": self.num_shards,
+            "rank": self.rank,
+            "world_size": self.world_size,
             "payload": encode({"graph": graph_text, "position": self.position}),
         }
 
     @classmethod
     def from_dict(
-        cls, state: Any, graph_text: str, num_shards: int | None, *, allow_pickle: bool = False
+        cls,
+        state: Any,
+        graph_text: str,
+        num_shards: int | None,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        allow_pickle: bool = False,
     ) -> LoaderState:
-        """Read a flat dict that must fit the graph and, unless None, ``num_shards``.
+        """Read a flat dict that must fit the graph, the rank and, unless None, ``num_shards``.
 
         Raises: StateMismatchError, showing both sides; StateError for what is no loader state.
         """
@@ -65,8 +76,8 @@ class LoaderState:
                 f"the state has version {state['version']!r}, this torchpipe reads version {STATE_VERSION}: "
                 "load it with the version of torchpipe that wrote it"
             )
-        for key in ("seed", "epoch", "delivered", "num_shards"):
-            if type(state[key]) is not int or state[key] < (1 if key == "num_shards" else 0):
+        for key in ("seed", "epoch", "delivered", "num_shards", "rank", "world_size"):
+            if type(state[key]) is not int or state[key] < (key in ("num_shards", "world_size")):
                 raise _damaged(f"{key} is {state[key]!r}")
         if not isinstance(state["payload"], bytes | bytearray | memoryview):
             raise _damaged(f"payload is {repr(state['payload'])[:40]}, not bytes")
@@ -86,12 +97,20 @@ class LoaderState:
                 f"the state was saved with num_shards={state['num_shards']}, this loader has num_shards={num_shards}: "
                 "the streams differ. Leave num_shards unset to adopt the state's (num_workers may be anything)"
             )
+        if (rank, world_size) != (state["rank"], state["world_size"]):
+            raise StateMismatchError(
+                f"the state was saved by rank {state['rank']} of {state['world_size']}, this loader is rank {rank} of "
+                f"{world_size}: every rank has its own part of the stream. Load on each rank the state that the same "
+                "rank has saved, in a run of as many ranks"
+            )
         _check_snapshots(payload["position"], allow_pickle)
         return cls(
             seed=state["seed"],
             epoch=state["epoch"],
             delivered=state["delivered"],
             num_shards=state["num_shards"],
+            rank=state["rank"],
+            world_size=state["world_size"],
             position=payload["position"],
         )
 

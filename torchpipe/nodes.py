@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import enum
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -18,14 +19,17 @@ import numpy as np
 import torch
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.errors import GraphError
 
 __all__ = [
     "DataPipe",
+    "Division",
     "alters_stream",
     "callable_name",
     "divides",
+    "division",
     "inputs_of",
     "is_node",
     "node_name",
@@ -127,6 +131,28 @@ def alters_stream(node: DataPipe) -> bool:
 def divides(node: DataPipe) -> bool:
     """True for sharding points: nodes that keep one shard's part of the stream."""
     return callable(getattr(type(node), "apply_sharding", None)) or bool(getattr(type(node), "divides", False))
+
+
+class Division(enum.Flag):
+    """Among whom a sharding point divides the stream: the ranks, the shards of one rank, or all shards of all ranks."""
+
+    NONE = 0
+    RANKS = enum.auto()
+    SHARDS = enum.auto()
+    BOTH = RANKS | SHARDS
+
+
+def division(node: DataPipe) -> Division:
+    """What ``node`` itself divides among. Its ``sharding_group_filter``, if it has one, says so, as in torch."""
+    if not divides(node):
+        return Division.NONE
+    match getattr(node, "sharding_group_filter", None):
+        case SHARDING_PRIORITIES.DISTRIBUTED:
+            return Division.RANKS
+        case SHARDING_PRIORITIES.MULTIPROCESSING:
+            return Division.SHARDS
+        case _:
+            return Division.BOTH
 
 
 _COPIED = (list, dict, set, bytearray, collections.deque, random.Random)

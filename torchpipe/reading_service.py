@@ -31,23 +31,36 @@ __all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServi
 
 @dataclass(frozen=True, kw_only=True)
 class EpochStart:
-    """What a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None."""
+    """What a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None.
+
+    ``num_shards`` are the shards of this rank; ``delivered`` items of the epoch are before ``state``.
+    """
 
     seed: int
     epoch: int
     num_shards: int
+    rank: int = 0
+    world_size: int = 1
+    delivered: int = 0
     state: dict[str, Any] | None = None
 
     def spec(self, shard: int) -> ShardSpec:
         """What the stream of ``shard`` depends on."""
-        return ShardSpec(seed=self.seed, epoch=self.epoch, shard=shard, num_shards=self.num_shards)
+        return ShardSpec(
+            seed=self.seed,
+            epoch=self.epoch,
+            shard=shard,
+            num_shards=self.num_shards,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
 
 
 class ReadingServiceInterface(ABC):
     """Where a graph runs. A service belongs to one loader, which calls it from one thread, in this order:
 
-    ``initialize`` once; for every epoch ``initialize_iteration``, pulls from the iterator, ``finalize_iteration``;
-    ``finalize`` at the end, after which a new epoch may still begin.
+    ``initialize`` once; for every epoch ``prepare_iteration``, ``initialize_iteration``, pulls from the iterator,
+    ``finalize_iteration``; ``finalize`` at the end, after which a new epoch may still begin.
     """
 
     @abstractmethod
@@ -63,6 +76,24 @@ class ReadingServiceInterface(ABC):
     @abstractmethod
     def fixed_num_shards(self) -> int | None:
         """The number of shards that the user asked for, or None if a state's number may be adopted."""
+
+    @property
+    def rank(self) -> int:
+        """Which of ``world_size`` processes that divide the stream this is. Known once initialized."""
+        return 0
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes that divide the stream, each with a loader of its own."""
+        return 1
+
+    def agreed_length(self, lengths: list[int]) -> int:
+        """The length of an epoch here, if the ranks have ``lengths`` items."""
+        return lengths[self.rank]
+
+    def prepare_iteration(self, start: EpochStart) -> EpochStart:
+        """The epoch as it is to begin: the seed may be another, and is then the loader's from here on."""
+        return start
 
     @abstractmethod
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
@@ -121,7 +152,7 @@ class ShardedReadingService(ReadingServiceInterface):
 
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         plan = self.plan
-        plan.check_num_shards(start.num_shards)
+        plan.check_num_shards(start.num_shards, start.world_size)
         root = self._main_root(plan.root)
 
         def merge(context: Context) -> NodeIterator[Any]:
@@ -133,6 +164,10 @@ class ShardedReadingService(ReadingServiceInterface):
             root,
             seed=start.seed,
             epoch=start.epoch,
+            shard=start.rank,
+            num_shards=start.world_size,
+            rank=start.rank,
+            world_size=start.world_size,
             section=1,
             threads=self._threads_in_main(),
             allow_pickle=True,  # the loader has checked the state

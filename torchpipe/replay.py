@@ -18,7 +18,7 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.functional import lookup
 from torchpipe.iterator import NodeIterator, is_stateful
-from torchpipe.nodes import DataPipe, node_name, with_inputs
+from torchpipe.nodes import DataPipe, Division, division, node_name, with_inputs
 from torchpipe.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class ReplayIterator(NodeIterator[Any]):
     def _with_copy(self, context: Context) -> Context:
         """A context in which the copy stands in the node's place, for ``super().__iter__()``."""
         place = {id(self._copy): context.node_id(self.node)}
-        divided = {id(self._copy)} if id(self.node) in context.divided else set()
-        return replace(context, numbers={**context.numbers, **place}, divided=context.divided | divided)
+        divided = {id(self._copy): context.divided.get(id(self.node), Division.NONE)}
+        return replace(context, numbers={**context.numbers, **place}, divided={**context.divided, **divided})
 
     def _bind(self, item: DataPipe) -> DataPipe:
         if isinstance(item, TorchMapDataPipe):
@@ -111,7 +111,9 @@ class ReplayIterator(NodeIterator[Any]):
         """Honour torch's protocols on the private copy: ``apply_sharding`` and ``set_seed``."""
         apply_sharding = _own_method(self._copy, "apply_sharding")
         if apply_sharding is not None:
-            apply_sharding(self.context.num_shards, self.context.shard)
+            among = division(self.node)
+            group = () if among is Division.BOTH else (getattr(self.node, "sharding_group_filter", None),)
+            apply_sharding(*self.context.share(among), *group)
         set_seed = _own_method(self._copy, "set_seed")
         if set_seed is not None:
             set_seed(derive_seed(*self.context.stream_key(self.node)) >> 1)  # torch's nodes take 63 bits

@@ -32,12 +32,28 @@ _RESET_SEEDS, _INIT_SEEDS = 0x5EED, 0x1417  # keep the seeds of reset and init f
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSpec:
-    """Which shard of which run: all that its stream depends on besides the graph."""
+    """Which shard of which run: all that its stream depends on besides the graph.
+
+    ``shard`` is one of the ``num_shards`` of ``rank``. Among the shards of all ranks it has another number, so that the
+    stream of a rank is every ``world_size``-th item.
+    """
 
     seed: int
     epoch: int
     shard: int
     num_shards: int
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def global_shard(self) -> int:
+        """The shard's number among those of all ranks."""
+        return self.rank + self.world_size * self.shard
+
+    @property
+    def total_shards(self) -> int:
+        """The number of shards of all ranks."""
+        return self.world_size * self.num_shards
 
 
 @dataclass(slots=True)
@@ -86,7 +102,7 @@ class Shard:
         self._policy = policy()
         self._context: Context | None = None
         self._stream: Any = iter(())
-        key = (spec.seed, spec.epoch, spec.shard, *([section] if section else []))
+        key = (spec.seed, spec.epoch, spec.global_shard, *([section] if section else []))
         self._random = GlobalRandom(key) if manage_random else None
 
     def installed(self) -> AbstractContextManager[None]:
@@ -99,14 +115,16 @@ class Shard:
         graph = self._graph
         if self._reset_fn is not None:
             info = WorkerInfo(spec.num_shards, spec.shard)
-            seeds = SeedGenerator(derive_seed(spec.seed, spec.epoch, _RESET_SEEDS)).spawn(spec.shard)
+            seeds = SeedGenerator(derive_seed(spec.seed, spec.epoch, _RESET_SEEDS)).spawn(spec.global_shard)
             graph = _expect_node(self._reset_fn(graph, info, seeds), "worker_reset_fn")
         context = Context.for_graph(
             graph,
             seed=spec.seed,
             epoch=spec.epoch,
-            shard=spec.shard,
-            num_shards=spec.num_shards,
+            shard=spec.global_shard,
+            num_shards=spec.total_shards,
+            rank=spec.rank,
+            world_size=spec.world_size,
             local_shard=spec.shard,
             section=self._section,
             feed=self._feed,
@@ -200,7 +218,7 @@ def initialize_graph(graph: DataPipe, init_fn: InitFn | None, spec: ShardSpec) -
     """
     if init_fn is None:
         return graph
-    with GlobalRandom((spec.seed, spec.num_shards, spec.shard, _INIT_SEEDS)).installed():
+    with GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS)).installed():
         return _expect_node(init_fn(graph, WorkerInfo(spec.num_shards, spec.shard)), "worker_init_fn")
 
 

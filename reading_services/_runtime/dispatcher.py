@@ -116,7 +116,14 @@ class Dispatcher:
     def _begin(self, message: StartDispatch) -> None:
         self._epoch = message
         self._note(message.mark_position)
-        spec = ShardSpec(seed=message.seed, epoch=message.epoch, shard=0, num_shards=message.num_shards)
+        spec = ShardSpec(
+            seed=message.seed,
+            epoch=message.epoch,
+            shard=0,
+            num_shards=message.num_shards,
+            rank=message.rank,
+            world_size=message.world_size,
+        )
         start = DispatchStart(mark=Mark(message.mark_position, message.mark_snapshot), needed=dict(message.needed))
         trace = BoardTrace(self._board) if message.careful else None
         with warnings.catch_warnings(record=True) as caught:

@@ -62,6 +62,8 @@ class StartEpoch:
     seed: int
     epoch: int
     num_shards: int
+    rank: int
+    world_size: int
     shards: tuple[ShardStart, ...]
     max_chunk: int
     dispatch_address: str | None  # where dispatched items are to be had
@@ -80,6 +82,8 @@ class StartDispatch:
     seed: int
     epoch: int
     num_shards: int
+    rank: int
+    world_size: int
     mark_position: int
     mark_snapshot: bytes | None
     needed: tuple[tuple[int, int], ...]

@@ -175,7 +175,14 @@ class Worker:
 
     def _start_shard(self, epoch: StartEpoch, start: ShardStart) -> None:
         self._note(start.shard, start.count)
-        spec = ShardSpec(seed=epoch.seed, epoch=epoch.epoch, shard=start.shard, num_shards=epoch.num_shards)
+        spec = ShardSpec(
+            seed=epoch.seed,
+            epoch=epoch.epoch,
+            shard=start.shard,
+            num_shards=epoch.num_shards,
+            rank=epoch.rank,
+            world_size=epoch.world_size,
+        )
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")

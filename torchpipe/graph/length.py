@@ -8,7 +8,7 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
 from torchpipe.graph.plan import plan
 from torchpipe.graph.rewrite import replace_node, rewrite
-from torchpipe.nodes import DataPipe, with_inputs
+from torchpipe.nodes import DataPipe, Division, division, with_inputs
 
 __all__ = ["total_length"]
 
@@ -23,11 +23,18 @@ class _Sized(TorchIterDataPipe[Any]):
         return self.length
 
 
-def total_length(root: DataPipe, num_shards: int) -> int:
-    """The number of items that ``num_shards`` shards deliver together. Raises: TypeError where it is not known."""
+def total_length(root: DataPipe, num_shards: int, rank: int = 0, world_size: int = 1) -> int:
+    """The number of items that the ``num_shards`` shards of ``rank`` deliver together.
+
+    Raises: TypeError where it is not known.
+    """
     split = plan(root)
     try:
-        total = sum(len(_for_shard(split.cut, num_shards, shard)) for shard in range(num_shards))
+        total = 0
+        for shard in range(num_shards):
+            shares = {Division.RANKS: (world_size, rank), Division.SHARDS: (num_shards, shard)}
+            shares[Division.BOTH] = (world_size * num_shards, rank + world_size * shard)
+            total += len(_for_shard(split.cut, shares))
         return len(replace_node(root, split.cut, _Sized(total)))  # type: ignore[abstract]
     except TypeError as error:
         raise TypeError(
@@ -36,7 +43,7 @@ def total_length(root: DataPipe, num_shards: int) -> int:
         ) from error
 
 
-def _for_shard(root: DataPipe, num_shards: int, shard: int) -> DataPipe:
+def _for_shard(root: DataPipe, shares: dict[Division, tuple[int, int]]) -> DataPipe:
     """The graph with its sharding points told, on private copies, which part they keep."""
 
     def divide(node: DataPipe) -> DataPipe:
@@ -45,7 +52,7 @@ def _for_shard(root: DataPipe, num_shards: int, shard: int) -> DataPipe:
             return node
         private = with_inputs(node, lambda item: item, private=True)
         group = getattr(node, "sharding_group_filter", None)
-        private.apply_sharding(num_shards, shard, *([] if group is None else [group]))
+        private.apply_sharding(*shares[division(node)], *([] if group is None else [group]))
         return private  # type: ignore[no-any-return]
 
     return rewrite(root, divide)

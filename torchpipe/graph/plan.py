@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchpipe.errors import GraphError
-from torchpipe.nodes import DataPipe, divides, inputs_of, node_name, times_read, walk
+from torchpipe.nodes import DataPipe, Division, divides, division, inputs_of, node_name, times_read, walk
 
 __all__ = ["Plan", "plan"]
 
@@ -33,15 +33,20 @@ class Plan:
     main_nodes: tuple[DataPipe, ...]
     sharding_points: tuple[DataPipe, ...]
 
-    def check_num_shards(self, num_shards: int) -> None:
-        """Raises: GraphError if ``num_shards`` copies of the shard section would each yield every item."""
-        if num_shards > 1 and not self.sharding_points:
-            sources = [node_name(node) for node in self.shard_nodes if not inputs_of(node)]
-            raise GraphError(
-                f"the graph has no sharding point, so each of {num_shards} shards would yield every item of "
-                f"{', '.join(sources)} again. Put .sharding_filter() behind the source, before the costly steps "
-                "(after a shuffle of file names, say), or use a single shard"
-            )
+    def check_num_shards(self, num_shards: int, world_size: int = 1) -> None:
+        """Raises: GraphError if ``num_shards`` shards, or ``world_size`` ranks, would each yield every item."""
+        divided = Division.NONE
+        for node in self.sharding_points:
+            divided |= division(node)
+        for count, what, among in ((world_size, "ranks", Division.RANKS), (num_shards, "shards", Division.SHARDS)):
+            if count > 1 and among not in divided:
+                sources = [node_name(node) for node in walk(self.cut) if not inputs_of(node)]
+                point = "sharding point" if not divided else f"sharding point for {what}"
+                raise GraphError(
+                    f"the graph has no {point}, so each of {count} {what} would yield every item of "
+                    f"{', '.join(sources)} again. Put .sharding_filter() behind the source, before the costly steps "
+                    f"(after a shuffle of file names, say), or use a single {what[:-1]}"
+                )
 
 
 def _must_run_in_main(node: DataPipe) -> bool:
@@ -129,15 +134,16 @@ def _check_read_once(root: DataPipe, item: DataPipe, what: str) -> None:
 
 
 def _check_single_division(nodes: list[DataPipe]) -> None:
-    divided_by: dict[int, DataPipe] = {}
+    divided_by: dict[int, dict[Division, DataPipe]] = {}
     for node in nodes:
-        above = next((divided_by[id(item)] for item in inputs_of(node) if id(item) in divided_by), None)
-        if divides(node):
-            if above is not None:
+        above: dict[Division, DataPipe] = {}
+        for item in inputs_of(node):
+            above |= divided_by.get(id(item), {})
+        for among in division(node):
+            if among in above:
                 raise GraphError(
-                    f"two sharding points on one path: {node_name(node)} divides what {node_name(above)} has divided "
-                    "already, so items would be lost. Keep the one that stands nearer to the source"
+                    f"two sharding points on one path: {node_name(node)} divides what {node_name(above[among])} has "
+                    "divided already, so items would be lost. Keep the one that stands nearer to the source (only "
+                    "DISTRIBUTED and MULTIPROCESSING ones go together)"
                 )
-            above = node
-        if above is not None:
-            divided_by[id(node)] = above
+        divided_by[id(node)] = above | dict.fromkeys(division(node), node)

@@ -10,6 +10,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.iterator import NodeIterator
+from torchpipe.nodes import division
 from torchpipe.validate import check_count, check_input
 
 __all__ = ["SHARDING_PRIORITIES", "ShardingFilter", "ShardingRoundRobinDispatcher"]
@@ -22,7 +23,9 @@ class ShardingFilter(IterDataPipe[T]):
     """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input.
 
     Which shard of how many is told by the pass, so that the node needs no preparation. Everything before it runs in
-    every shard: put it early, where items are cheap (file names, indices), but after ``shuffle``.
+    every shard: put it early, where items are cheap (file names, indices), but after ``shuffle``. It divides among all
+    shards of all ranks; with ``SHARDING_PRIORITIES.DISTRIBUTED`` among the ranks alone, with ``MULTIPROCESSING`` among
+    the shards of each rank: one of each may stand on one path.
 
     State: the number of items seen. ``len()`` counts the items of all shards together, until ``apply_sharding``.
     """
@@ -77,7 +80,7 @@ class ShardingFilter(IterDataPipe[T]):
         return full + (part < rest)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        parts, part = self._applied() or (context.num_shards, context.shard)
+        parts, part = self._applied() or context.share(division(self))
         return _ShardIterator(self, context, parts, part)
 
 
