@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from reading_services.distributed import DistributedReadingService
 from reading_services.multiprocessing import MultiProcessingReadingService
+from reading_services.preparing import PreparingReadingService
+from reading_services.sequential import SequentialReadingService
 from torchpipe.reading_service import InProcessReadingService, ReadingServiceInterface
 
-__all__ = ["InProcessReadingService", "MultiProcessingReadingService", "ReadingServiceInterface"]
+__all__ = [
+    "DistributedReadingService",
+    "InProcessReadingService",
+    "MultiProcessingReadingService",
+    "PreparingReadingService",
+    "ReadingServiceInterface",
+    "SequentialReadingService",
+]

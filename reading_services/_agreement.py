@@ -1,0 +1,240 @@
+"""Ranks with uneven numbers of items end together: what they tell each other, what follows from it, and the stream.
+
+Runs in the consumer's thread of every rank. Imports ``torchpipe``; how the ranks talk is behind :class:`Exchange`.
+
+The stream is handed out in blocks of ``every`` items. Before a block, each rank fills a buffer of as many items and
+tells the others how many it has got and why there are no more. All then draw the same conclusion (:func:`decide`).
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchpipe.copying import copy_item
+from torchpipe.errors import RankError, StateError
+from torchpipe.iterator import NodeIterator
+
+__all__ = ["AgreementIterator", "Exchange", "Report", "Source", "Then", "Uneven", "Verdict", "decide", "inner_state"]
+
+_KEY = "agreement"
+
+
+class Uneven(enum.Enum):
+    """What happens when some ranks have more items than others."""
+
+    DROP = "drop"
+    PAD = "pad"
+    RAISE = "raise"
+
+
+class Source(enum.IntEnum):
+    """What has become of a rank's own stream."""
+
+    OPEN = 0
+    ENDED = 1
+    FAILED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A rank has ``ready`` items for the block; ``can_repeat`` says that it has, or had, an item at all."""
+
+    ready: int
+    source: Source
+    can_repeat: bool
+
+
+class Then(enum.Enum):
+    """What follows a block."""
+
+    NEXT = "the next block"
+    END = "the end"
+    FAILURE = "an error: a rank has failed"
+    UNEVEN = "an error: some ranks have ended, others not"
+    NOTHING = "an error: a rank has nothing to repeat"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Every rank hands out ``count`` items, then comes ``then``, because of ``ranks``."""
+
+    count: int
+    then: Then
+    ranks: tuple[int, ...] = ()
+
+
+def decide(reports: Sequence[Report], uneven: Uneven, every: int) -> Verdict:
+    """What all ranks do now: a pure function, so that all decide the same. A failure goes before an end."""
+    counts = [min(report.ready, every) for report in reports]
+    short = [rank for rank, count in enumerate(counts) if count < every]
+    failed = [rank for rank in short if reports[rank].source is Source.FAILED]
+    if uneven is Uneven.PAD:
+        if failed:
+            first = min(counts[rank] for rank in failed)
+            return Verdict(first, Then.FAILURE, tuple(rank for rank in failed if counts[rank] == first))
+        most = max(counts)
+        empty = tuple(rank for rank in short if not reports[rank].can_repeat)
+        if empty and most:
+            return Verdict(0, Then.NOTHING, empty)
+        return Verdict(most, Then.NEXT if most == every else Then.END)
+    fewest = min(counts)
+    if fewest == every:
+        return Verdict(every, Then.NEXT)
+    first_out = tuple(rank for rank in short if counts[rank] == fewest)
+    if any(rank in first_out for rank in failed):
+        return Verdict(fewest, Then.FAILURE, tuple(rank for rank in failed if rank in first_out))
+    if uneven is Uneven.RAISE and len(first_out) < len(reports):
+        return Verdict(fewest, Then.UNEVEN, first_out)
+    return Verdict(fewest, Then.END)
+
+
+class Exchange(ABC):
+    """How ranks tell each other something. All call the same method in the same order; each call waits for all."""
+
+    rank: int
+
+    @abstractmethod
+    def reports(self, mine: Report) -> list[Report]:
+        """Those of all ranks. Raises: RankError if one does not answer in time."""
+
+    @abstractmethod
+    def texts(self, mine: str) -> list[str]:
+        """Those of all ranks. Raises: RankError if one does not answer in time."""
+
+
+def inner_state(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The state of the stream below, within one of :class:`AgreementIterator`."""
+    return state["inputs"][0] if state is not None and _KEY in state else state
+
+
+class AgreementIterator(NodeIterator[Any]):
+    """``inner``, ended on all ranks together. It holds up to ``every`` items that were not delivered yet.
+
+    State: the inner state where the present block began, and how many items of the block were delivered; for a rank
+    that repeats its last item, where the block began that held it. ``state`` is such a state, whose inner part
+    ``inner`` has already loaded.
+    """
+
+    def __init__(
+        self, inner: NodeIterator[Any], exchange: Exchange, *, uneven: Uneven, every: int, state: dict[str, Any] | None
+    ) -> None:
+        super().__init__(inner.node, inner.context)
+        self.inputs = (inner,)
+        self._exchange = exchange
+        self._uneven = uneven
+        self._every = every
+        # To repeat its last item, a rank has to know that it is the last before it hands it out.
+        self._room = every + (uneven is Uneven.PAD)
+        self._buffer: deque[Any] = deque()
+        self._last: list[Any] = []  # a copy of the last item, once it is known to be the last
+        self._ended = Source.OPEN
+        self._error: Exception | None = None
+        self._pulled = 0
+        self._bases: deque[dict[str, Any]] = deque()  # of blocks that are being read and not handed out yet
+        loaded = (state or {}).get(_KEY, {})
+        self._base = inner.state_dict()
+        self._offset: int = loaded.get("offset", 0)
+        self._repeating: bool = loaded.get("repeating", False)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {_KEY: {"offset": self._offset, "repeating": self._repeating}, "inputs": [self._base]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise StateError("the stream of several ranks takes its state when an epoch begins, not afterwards")
+
+    def run(self) -> Iterator[Any]:
+        skip, then = self._offset, Then.NEXT
+        if self._repeating:
+            self._run_out()
+        while then is Then.NEXT:
+            self._fill()
+            verdict = decide(self._exchange.reports(self._report()), self._uneven, self._every)
+            then = verdict.then
+            error = self._error_for(verdict)
+            if verdict.count:
+                self._begin_block()
+            for _ in range(verdict.count):
+                if then is Then.NEXT:
+                    self._fill()
+                item = self._take()
+                self._offset += 1
+                if skip:
+                    skip -= 1
+                else:
+                    yield item
+                del item
+            if error is not None:
+                raise error
+        if skip:
+            raise StateError(
+                f"the stream of all ranks ended {skip} items before the position that the state describes: has the "
+                "data become shorter on one of them?"
+            )
+
+    def _report(self) -> Report:
+        return Report(len(self._buffer), self._ended, bool(self._buffer or self._last))
+
+    def _fill(self) -> None:
+        while self._ended is Source.OPEN and len(self._buffer) < self._room:
+            if self._pulled % self._every == 0:
+                self._bases.append(self.source.state_dict())
+            try:
+                item = next(self.source)
+            except StopIteration:
+                self._ended = Source.ENDED
+            except Exception as error:  # to be raised at its place
+                self._ended, self._error = Source.FAILED, error
+            else:
+                self._buffer.append(item)
+                self._pulled += 1
+
+    def _begin_block(self) -> None:
+        self._offset = 0
+        if self._buffer:
+            self._base = self._bases.popleft()
+        else:  # the block before held the last item of this rank
+            self._repeating = True
+
+    def _take(self) -> Any:
+        if not self._buffer:
+            return copy_item(self._last[0])
+        item = self._buffer.popleft()
+        if self._uneven is Uneven.PAD and not self._buffer and self._ended is Source.ENDED:
+            self._last = [copy_item(item)]  # the user may change what is handed out
+        return item
+
+    def _run_out(self) -> None:
+        """Go again to the last item, which was delivered before."""
+        for item in self.source.items():
+            self._last = [item]
+        self._ended = Source.ENDED
+
+    def _error_for(self, verdict: Verdict) -> BaseException | None:
+        """What this rank raises behind the block; on every rank, or on none."""
+        ranks = ", ".join(map(str, verdict.ranks))
+        match verdict.then:
+            case Then.FAILURE:
+                failed = self._error is not None and self._exchange.rank in verdict.ranks
+                texts = self._exchange.texts(f"{type(self._error).__name__}: {self._error}" if failed else "")
+                if failed:
+                    return self._error
+                told = "\n".join(f"  rank {rank}: {texts[rank]}" for rank in verdict.ranks)
+                return RankError(f"the stream of rank {ranks} has failed, and all ranks end with it:\n{told}")
+            case Then.UNEVEN:
+                return RankError(
+                    f"rank {ranks} has no more items, while other ranks have: the numbers of items are uneven. Choose "
+                    'uneven="drop" to end everywhere with the first, "pad" to let those that have ended repeat their '
+                    "last item, or make the numbers even"
+                )
+            case Then.NOTHING:
+                return RankError(
+                    f'rank {ranks} has no item at all, so there is none to repeat (uneven="pad"). Are there fewer '
+                    "items than shards? Divide the stream where it has more items"
+                )
+            case _:
+                return None

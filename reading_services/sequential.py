@@ -1,0 +1,104 @@
+"""``SequentialReadingService``: several services for one graph. Runs in the main process. Imports ``preparing``."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from reading_services.preparing import Begin, PreparingReadingService
+from torchpipe.iterator import NodeIterator
+from torchpipe.nodes import DataPipe
+from torchpipe.reading_service import EpochStart, ReadingServiceInterface
+
+__all__ = ["SequentialReadingService"]
+
+
+class SequentialReadingService(ReadingServiceInterface):
+    """The last service executes the graph; those before it prepare, in the order given.
+
+    ``SequentialReadingService(DistributedReadingService(), MultiProcessingReadingService(4))`` gives each rank its part
+    of the stream, produced by four worker processes of its own.
+
+    Raises: ValueError without a service, or with one given twice; TypeError if one before the last executes graphs
+    itself; ValueError, when a loader is built, if two of them divide the stream among ranks.
+    """
+
+    def __init__(self, *reading_services: ReadingServiceInterface) -> None:
+        if not reading_services:
+            raise ValueError("SequentialReadingService needs at least one reading service, the one that executes")
+        for service in reading_services:
+            if not isinstance(service, ReadingServiceInterface):
+                raise TypeError(f"SequentialReadingService takes reading services, got {service!r}")
+        if len({id(service) for service in reading_services}) < len(reading_services):
+            raise ValueError(
+                "SequentialReadingService was given the same reading service twice: make one for each place"
+            )
+        self._preparing: list[PreparingReadingService] = []
+        for service in reading_services[:-1]:
+            if not isinstance(service, PreparingReadingService):
+                raise TypeError(
+                    f"{type(service).__name__} executes the graph itself, so it must be the last and the only such "
+                    f"service; got {', '.join(type(item).__name__ for item in reading_services)}. Put it last, after "
+                    "those that prepare (DistributedReadingService)"
+                )
+            self._preparing.append(service)
+        self._executing = reading_services[-1]
+        self._ranked: ReadingServiceInterface = self._executing
+
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        try:
+            for service in self._preparing:
+                datapipe = service.prepare(datapipe)
+            datapipe = self._executing.initialize(datapipe)
+            ranked = [item for item in (*self._preparing, self._executing) if item.world_size > 1]
+            if len(ranked) > 1:
+                names = " and ".join(type(item).__name__ for item in ranked)
+                raise ValueError(f"{names} each divide the stream among ranks: keep one of them")
+        except BaseException:
+            self.finalize()
+            raise
+        self._ranked = ranked[0] if ranked else self._executing
+        return datapipe
+
+    @property
+    def default_num_shards(self) -> int:
+        return self._executing.default_num_shards
+
+    @property
+    def fixed_num_shards(self) -> int | None:
+        return self._executing.fixed_num_shards
+
+    @property
+    def rank(self) -> int:
+        return self._ranked.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._ranked.world_size
+
+    def agreed_length(self, lengths: list[int]) -> int:
+        return self._ranked.agreed_length(lengths)
+
+    def prepare_iteration(self, start: EpochStart) -> EpochStart:
+        for service in (*self._preparing, self._executing):
+            start = service.prepare_iteration(start)
+        return start
+
+    def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
+        begin: Begin = self._executing.initialize_iteration
+        for service in reversed(self._preparing):
+            begin = partial(service.run_iteration, begin=begin)
+        return begin(start)
+
+    def finalize_iteration(self) -> None:
+        self._executing.finalize_iteration()
+
+    def finalize(self) -> None:
+        with ExitStack() as stack:  # each is called, whatever the others raise
+            for service in self._preparing:
+                stack.callback(service.release)
+            stack.callback(self._executing.finalize)
+
+    def explain(self) -> str:
+        return "\n".join([*(service.describe() for service in self._preparing), self._executing.explain()])
