@@ -94,6 +94,11 @@ class WorkerProcess:
     def is_alive(self) -> bool:
         return bool(self.process.is_alive())
 
+    def say_ready(self) -> None:
+        """The process has started. Only from now on is it expected to beat: before, it imported torch."""
+        self.ready = True
+        self._seen_at = time.monotonic()
+
     def silent_for_s(self, timeout_s: float) -> bool:
         """Has the process shown no sign of life for ``timeout_s``, as far as this side has been looking?"""
         beat, now = self.board[Slot.BEAT], time.monotonic()

@@ -205,7 +205,7 @@ class Supervisor:
                 if message.generation == self._generation and ledger is not None:
                     ledger.arrive(_chunk(message, payload))
             case Ready():
-                worker.ready = True
+                worker.say_ready()
             case Notice(category=category, text=text):
                 warnings.warn(text, _warning_category(category), stacklevel=2)
             case Failed(error=data):

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import itertools
 import logging
+import multiprocessing
 import os
 import threading
 import time
 
 import pytest
 
+from reading_services._runtime.board import Slot
 from reading_services._runtime.ledger import restart_delay_s
+from reading_services._runtime.process import WorkerProcess
 from tests.laws.executors import make_loader, make_service
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.iter import IterableWrapper
+
+
+def test_L4_a_slow_start_is_no_silence() -> None:
+    """A process that took longer to start than the timeout was killed as it became ready, again and again."""
+    worker = WorkerProcess(0, multiprocessing.get_context("fork"), b"", name="worker 0")
+    worker._seen_at = time.monotonic() - 10
+    worker._seen_beat = worker.board[Slot.BEAT]
+    assert not worker.silent_for_s(1.0)  # it is still starting
+    worker.say_ready()
+    assert not worker.silent_for_s(1.0)
+    worker._seen_at -= 2
+    assert worker.silent_for_s(1.0)
+    worker.release()
 
 
 def test_L4_delays_double_and_are_bounded() -> None:
