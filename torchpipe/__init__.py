@@ -6,7 +6,7 @@ reading service that decides where it runs (``reading_services``), and iterate.
 
 from __future__ import annotations
 
-from torchpipe import errors, graph, iter, map, state
+from torchpipe import errors, graph, iter, map, state  # noqa: F401
 from torchpipe.adapters import Shuffle
 from torchpipe.context import Context
 from torchpipe.dataloader2 import DataLoader2, DataLoader2Iterator
@@ -19,6 +19,7 @@ from torchpipe.worker_info import WorkerInfo
 
 __version__ = "0.1.0"
 
+# Without ``iter`` and ``map``: a star import must not take the builtins' names.
 __all__ = [
     "Context",
     "DataChunk",
@@ -36,8 +37,6 @@ __all__ = [
     "errors",
     "functional_datapipe",
     "graph",
-    "iter",
     "iterate",
-    "map",
     "state",
 ]
