@@ -152,6 +152,7 @@ class Worker:
                 self._feed = self._connect(message)
                 for start in message.shards:
                     self._start_shard(message, start)
+                self._take_grants()  # a shard that starts behind dropped items waits for them
             case Grant(generation=generation, shard=shard, items=items):
                 if self._epoch is not None and generation == self._epoch.generation and shard in self._credit:
                     self._credit[shard] += items
@@ -221,10 +222,7 @@ class Worker:
         with shard.installed():
             chunk = shard.produce(limit, _CHUNK_S, partial(self._note, number))
         self._board[Slot.SHARD] = -1
-        if self._feed is not None:
-            for grant in self._feed.grants:
-                self._handle(grant)
-            self._feed.grants.clear()
+        self._take_grants()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
         if chunk.ended or chunk.error is not None:
@@ -232,6 +230,13 @@ class Worker:
         else:
             self._credit[number] -= len(chunk.items)
         self._send(epoch, number, chunk)
+
+    def _take_grants(self) -> None:
+        """Those that came while a dispatched item was awaited."""
+        if self._feed is not None:
+            grants, self._feed.grants = self._feed.grants, []
+            for grant in grants:
+                self._handle(grant)
 
     def _note(self, shard: int, index: int) -> None:
         self._board[Slot.INDEX] = index
