@@ -59,7 +59,7 @@ def _stop_all() -> None:
     deadline = time.monotonic() + _JOIN_S
     feeds = [feed for feed in list(_running) if not feed.forked]
     for feed in feeds:
-        feed.stop()
+        feed.interrupt()
     for feed in feeds:
         feed.join(max(0.0, deadline - time.monotonic()))
 
@@ -211,8 +211,7 @@ class RunAhead:
 
     def interrupt(self) -> None:
         """End the stream with IteratorInvalidated, also in a ``next`` that waits in another thread. Thread-safe."""
-        self._feed.stop()
-        self._source.interrupt()
+        self._feed.interrupt()
 
     def close(self) -> None:
         """End the thread, then close the source and the mover. Idempotent. Waits at most 5 s.

@@ -5,7 +5,15 @@ from __future__ import annotations
 from torchpipe.iterator import NodeIterator
 from torchpipe.nodes import node_name
 
-__all__ = ["add_position", "failing_node"]
+__all__ = ["add_note", "add_position", "failing_node"]
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """``error.add_note(note)``, also for exceptions that do not let their attributes be set: frozen dataclasses."""
+    try:
+        error.add_note(note)
+    except Exception:
+        BaseException.__setattr__(error, "__notes__", [*getattr(error, "__notes__", ()), note])
 
 
 def failing_node(error: BaseException) -> str | None:
@@ -23,4 +31,4 @@ def failing_node(error: BaseException) -> str | None:
 def add_position(error: BaseException, *, shard: int, num_shards: int, index: int, epoch: int) -> None:
     """Add a note to ``error``: the node, and which item of which shard was being made."""
     node = failing_node(error) or "the pipeline"
-    error.add_note(f"torchpipe: raised in {node} for item {index} of shard {shard} of {num_shards}, epoch {epoch}")
+    add_note(error, f"torchpipe: raised in {node} for item {index} of shard {shard} of {num_shards}, epoch {epoch}")

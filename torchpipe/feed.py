@@ -1,7 +1,7 @@
 """The feed thread: pulls a source ahead of its consumer, moves items on and takes snapshots, into a bounded queue.
 
 Runs in any process that iterates a graph; ``background`` has the consumer's side and says who owns what and how each
-wait ends. Imports ``errors``, ``iterator`` and ``state``.
+wait ends. Imports ``errors``, ``failure``, ``iterator`` and ``state``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from torchpipe.errors import StateError
+from torchpipe.failure import add_note
 from torchpipe.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy, encode
 
@@ -126,7 +127,7 @@ class Feed:
             except StopIteration:
                 return
             except BaseException as error:
-                error.add_note(f"torchpipe: raised in the thread of {self.name}, while it pulled {_nth(index)}")
+                add_note(error, f"torchpipe: raised in the thread of {self.name}, while it pulled {_nth(index)}")
                 raise
             if self._mover is not None:
                 item = move(self._mover.transfer, item, index, self.name)
@@ -159,6 +160,11 @@ class Feed:
             self.stopping = True
             self.ready.clear()
             self.changed.notify_all()
+
+    def interrupt(self) -> None:
+        """:meth:`stop`, and wake the thread if it waits for what the source waits for. Any thread."""
+        self.stop()
+        self._source.interrupt()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread after :meth:`stop`: has it ended?"""
@@ -201,5 +207,5 @@ def move(step: Callable[[Any], Any], item: Any, index: int, name: str) -> Any:
     try:
         return step(item)
     except BaseException as error:
-        error.add_note(f"torchpipe: raised in {name}, while it moved {_nth(index)}")
+        add_note(error, f"torchpipe: raised in {name}, while it moved {_nth(index)}")
         raise

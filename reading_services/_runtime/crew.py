@@ -46,7 +46,8 @@ class Crew:
         return number in self._processes
 
     def __iter__(self) -> Iterator[WorkerProcess]:
-        return iter([self._processes[number] for number in sorted(self._processes)])
+        # A copy: another thread may ask for the processes while one is being replaced
+        return iter([worker for _, worker in sorted(self._processes.items())])
 
     def start(self, worker: WorkerProcess, *inherited_fds: int) -> None:
         """Start ``worker``, which takes the place of its number. ``inherited_fds`` are closed in a forked child."""
@@ -99,9 +100,11 @@ class Crew:
 
     def wake(self) -> None:
         """Let a wait in another thread end at once. Thread-safe."""
+        if not self._finalizer.alive:
+            return  # closed: the descriptor's number may be another file's by now
         try:
             os.write(self._wake_write, b"x")
-        except OSError:  # full: it is awake; closed: nobody waits
+        except OSError:  # full: it is awake
             pass
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from reading_services._runtime.remote_error import dump_error, load_error
 from reading_services._runtime.worker import WorkerSetup, serve
 from torchpipe.dispatch import DispatchSource, DispatchStart, Mark
 from torchpipe.errors import ReplayWarning
+from torchpipe.failure import add_note
 from torchpipe.shard import Chunk, ShardSpec
 
 __all__ = ["Dispatcher", "run_dispatcher"]
@@ -131,7 +132,7 @@ class Dispatcher:
             try:
                 self._source = self._open_source(spec, start, trace=trace)
             except Exception as error:
-                error.add_note("torchpipe: while the dispatcher was starting")
+                add_note(error, "torchpipe: while the dispatcher was starting")
                 self._source = DispatchSource.failed(error, start)
         self._board[Slot.SHARD] = -1
         for warning in caught:

@@ -10,7 +10,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -53,19 +55,20 @@ class WorkerProcess:
         ours, self._theirs = socket_pair()
         self.channel = SocketChannel(ours, queued=True)
         self.process: Any = None
+        self.pid = 0
         self._seen_beat = -1
         self._seen_at = 0.0
 
     def start(self, inherited_fds: tuple[int, ...]) -> None:
         """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of."""
-        forked = self._context.get_start_method() == "fork"
+        method = self._context.get_start_method()
         setup = WorkerSetup(
             worker=self.worker,
             graph=self._graph,
             parent_pid=os.getpid(),
             # The signal comes when the starting *thread* ends; a forkserver's child has the server's for a parent.
             death_signal=threading.current_thread() is threading.main_thread(),
-            inherited_fds=(*inherited_fds, self.channel.fileno()) if forked else (),
+            inherited_fds=(*inherited_fds, self.channel.fileno()) if method == "fork" else (),
         )
         self.process = self._context.Process(
             target=self._target,
@@ -74,25 +77,35 @@ class WorkerProcess:
             daemon=True,
         )
         try:
-            self.process.start()
+            if method != "fork":
+                resource_tracker.ensure_running()  # it unblocks SIGINT in the end: not within the block below
+            with _ctrl_c_held():
+                if method == "forkserver":
+                    forkserver.ensure_running()
+                else:
+                    self.process.start()
+            if method == "forkserver":
+                self.process.start()  # waits until the server has imported torch: Ctrl-C need not wait for that
         except BaseException:
             self.process = None
             self.release()
             raise
         finally:
             self._theirs.close()
+        self.pid = int(self.process.pid)
         self._seen_at = time.monotonic()
-
-    @property
-    def pid(self) -> int:
-        return int(self.process.pid)
 
     @property
     def sentinel(self) -> int:
         return int(self.process.sentinel)
 
     def is_alive(self) -> bool:
-        return bool(self.process.is_alive())
+        """Also false after :meth:`release`, which another thread may call meanwhile."""
+        process = self.process
+        try:
+            return process is not None and bool(process.is_alive())
+        except ValueError:  # closed
+            return False
 
     def say_ready(self) -> None:
         """The process has started. Only from now on is it expected to beat: before, it imported torch."""
@@ -129,6 +142,32 @@ class WorkerProcess:
         if self.process is not None and self.process.exitcode is not None:
             self.process.close()
             self.process = None
+
+
+@contextmanager
+def _ctrl_c_held() -> Iterator[None]:
+    """Let a Ctrl-C wait for the end of this block.
+
+    While a process is being forked, Python swallows the KeyboardInterrupt in a hook, and the program would go on. The
+    signal is also blocked, which the child inherits until it ignores it: a spawned one would print a traceback of its
+    imports.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # Python runs handlers in the main thread alone, so that is where one could raise.
+    here = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if here else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if here:
+            signal.signal(signal.SIGINT, handler)
+            if came:
+                signal.raise_signal(signal.SIGINT)
 
 
 def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:

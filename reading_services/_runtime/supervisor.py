@@ -39,6 +39,7 @@ from reading_services._runtime.process import WorkerProcess
 from reading_services._runtime.remote_error import dump_error, load_error
 from torchpipe.dispatch import dispatch_start
 from torchpipe.errors import IteratorInvalidated, ReplayWarning, WorkerDiedError
+from torchpipe.failure import add_note
 from torchpipe.merge import ShardPosition
 from torchpipe.reading_service import EpochStart
 from torchpipe.shard import Chunk
@@ -356,7 +357,7 @@ def _chunk(message: ChunkMessage, payload: memoryview) -> Chunk:
     try:
         items = load_items(payload)
     except Exception as error:  # in its place in the stream, like any other
-        error.add_note(f"torchpipe: items of shard {message.shard} could not be rebuilt in the main process")
+        add_note(error, f"torchpipe: items of shard {message.shard} could not be rebuilt in the main process")
         return Chunk(error=error)
     failure = None if message.error is None else load_error(message.error)
     return Chunk(items=items, snapshot=message.snapshot, ended=message.ended, error=failure)

@@ -38,6 +38,7 @@ from reading_services._runtime.messages import (
 from reading_services._runtime.parent import watch_parent
 from reading_services._runtime.remote_error import dump_error
 from torchpipe.errors import NotSerializableError, ReplayWarning
+from torchpipe.failure import add_note
 from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graph
 from torchpipe.state import Cursor, SnapshotPolicy
@@ -70,7 +71,7 @@ def run_worker(setup: WorkerSetup, sock: socket.socket, board: Board) -> None:
 
 def serve(setup: WorkerSetup, sock: socket.socket, board: Board, run: Callable[[SocketChannel], None]) -> None:
     """What worker and dispatcher processes have in common: set the process up, say Ready, ``run`` until the end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the main process decides
+    _set_signals()
     for fd in setup.inherited_fds:
         os.close(fd)
     watch_parent(setup.parent_pid, board, death_signal=setup.death_signal)
@@ -83,10 +84,19 @@ def serve(setup: WorkerSetup, sock: socket.socket, board: Board, run: Callable[[
         except ChannelClosed:
             raise
         except Exception as error:  # the graph cannot be rebuilt here, or the runtime itself is at fault
-            error.add_note(f"torchpipe: in process {setup.worker} (pid {os.getpid()}), which cannot go on")
+            add_note(error, f"torchpipe: in process {setup.worker} (pid {os.getpid()}), which cannot go on")
             channel.send(Failed(error=dump_error(error)))
     except ChannelClosed:
         pass  # the main process has gone or has given this worker up
+
+
+def _set_signals() -> None:
+    """A forked process has the main one's handlers, which are not meant for it: saving a checkpoint on SIGTERM, say."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the main process decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked while the process was being started
 
 
 class Worker:
@@ -198,7 +208,7 @@ class Worker:
                 with shard.installed():
                     shard.start(Cursor(start.snapshot, start.skip), start.count)
         except Exception as error:
-            error.add_note(f"torchpipe: while shard {start.shard} of {epoch.num_shards} was being started")
+            add_note(error, f"torchpipe: while shard {start.shard} of {epoch.num_shards} was being started")
             self._send(epoch, start.shard, Chunk(error=error))
             return
         finally:
@@ -265,7 +275,7 @@ class Worker:
             if shard in self._shards:
                 self._retire(shard)
         if chunk.error is not None:
-            chunk.error.add_note(f"torchpipe: in worker {self._worker} (pid {os.getpid()})")
+            add_note(chunk.error, f"torchpipe: in worker {self._worker} (pid {os.getpid()})")
         message = ChunkMessage(
             generation=epoch.generation,
             shard=shard,
