@@ -1,6 +1,7 @@
 """A chunk's items <-> bytes. Runs in workers and in the main process; imports nothing of the runtime.
 
-Pickle protocol 5; plain CPU tensors by their bytes, not by torch's storage machinery, which costs many times more.
+Pickle protocol 5; plain CPU tensors by their bytes, not by torch's storage machinery, which costs many times more and
+sends all the memory that a view looks into.
 """
 
 from __future__ import annotations
@@ -15,18 +16,6 @@ import torch
 
 __all__ = ["dump_items", "load_items"]
 
-_NUMPY_DTYPES = {
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.float32,
-    torch.float64,
-}
-
 
 def _rebuild(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     if not data:
@@ -36,10 +25,9 @@ def _rebuild(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> tor
 
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
     plain = (
-        tensor.dtype in _NUMPY_DTYPES
-        and tensor.device.type == "cpu"
+        tensor.device.type == "cpu"
         and tensor.layout is torch.strided
-        and not (tensor.requires_grad or tensor.is_neg())
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     )
     if not plain:
         return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -20,7 +21,7 @@ def dump_error(error: BaseException) -> bytes:
     """The error, its notes and the text of its traceback as bytes. Never raises for what the error holds."""
     text = "".join(traceback.format_exception(error))
     name = f"{type(error).__module__}.{type(error).__qualname__}"
-    notes = [str(note) for note in getattr(error, "__notes__", [])]
+    notes = _notes(error)
     return pickle.dumps((name, _safe_str(error), notes, text, _whole(error), _parts(error)))
 
 
@@ -30,14 +31,22 @@ def load_error(data: bytes) -> BaseException:
     An error whose type cannot be rebuilt here becomes a :class:`WorkerError` that names it.
     """
     name, message, notes, text, whole, parts = pickle.loads(data)
-    error = _load_whole(whole, name) or _load_parts(parts)
+    error = _load_whole(whole, name)
+    if error is None:
+        error = _load_parts(parts, message)
     if error is None:
         error = WorkerError(f"{name}: {message} (this type cannot be rebuilt in the main process)")
-    if getattr(error, "__notes__", None) != notes:
-        error.__notes__ = notes
-    error.__cause__ = RemoteTraceback(text)
-    error.__suppress_context__ = True
+    # Not by assignment: exceptions may be frozen dataclasses
+    BaseException.__setattr__(error, "__notes__", notes)
+    BaseException.__setattr__(error, "__cause__", RemoteTraceback(text))
     return error
+
+
+def _notes(error: BaseException) -> list[str]:
+    try:
+        return [str(note) for note in getattr(error, "__notes__", [])]
+    except Exception as broken:
+        return [f"<its notes cannot be shown: {broken!r}>"]
 
 
 def _safe_str(error: BaseException) -> str:
@@ -58,10 +67,11 @@ def _whole(error: BaseException) -> bytes | None:
 
 
 def _parts(error: BaseException) -> bytes | None:
-    """Class, arguments and attributes, for rebuilding the error without calling its constructor."""
+    """Class, arguments and attributes, each as far as it can be sent, for rebuilding the error from them."""
     try:
-        arguments = tuple(_picklable(value) for value in error.args)
-        attributes = {key: _picklable(value) for key, value in vars(error).items()}
+        reduced: Any = error.__reduce__()  # OSError and others keep more than ``args``
+        arguments = tuple(_picklable(value) for value in reduced[1])
+        attributes = {str(key): _picklable(value) for key, value in vars(error).items()}
         data: bytes = cloudpickle.dumps((type(error), arguments, attributes))
         return data
     except Exception:
@@ -73,7 +83,11 @@ def _picklable(value: Any) -> Any:
         pickle.loads(cloudpickle.dumps(value))
         return value
     except Exception:
+        pass
+    try:
         return repr(value)
+    except Exception:
+        return f"<{type(value).__qualname__}>"
 
 
 def _load_whole(data: bytes | None, name: str) -> BaseException | None:
@@ -87,14 +101,24 @@ def _load_whole(data: bytes | None, name: str) -> BaseException | None:
     return error if same else None
 
 
-def _load_parts(data: bytes | None) -> BaseException | None:
+def _load_parts(data: bytes | None, message: str) -> BaseException | None:
+    """The error from its parts: of the ways that give its type, the first that also gives its message."""
     if data is None:
         return None
     try:
         kind, arguments, attributes = pickle.loads(data)
-        error: BaseException = kind.__new__(kind, *arguments)
-        error.args = arguments
-        vars(error).update(attributes)
     except Exception:
         return None
-    return error
+    alike: BaseException | None = None
+    # A constructor may want other arguments than the error has kept; then it is passed over.
+    for make in (kind, partial(kind.__new__, kind), partial(BaseException.__new__, kind)):
+        try:
+            error = make(*arguments)
+            vars(error).update(attributes)
+        except Exception:
+            continue
+        if type(error) is kind:
+            if _safe_str(error) == message:
+                return error  # type: ignore[no-any-return]
+            alike = error if alike is None else alike
+    return alike
