@@ -65,9 +65,13 @@ def _argument(value: Any, numbers: dict[int, int]) -> str:
     if isinstance(value, tuple | list) and len(value) <= 8 and all(_is_small(item) for item in value):
         inner = ", ".join(_argument(item, numbers) for item in value)
         return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
+    name = type(value).__qualname__
     if isinstance(value, Sized):
-        return f"{type(value).__qualname__}[{len(value)}]"
-    return type(value).__qualname__
+        try:
+            return f"{name}[{len(value)}]"
+        except TypeError:  # a 0-dim tensor, a dataset that does not know its length
+            return name
+    return name
 
 
 def _is_small(value: Any) -> bool:
