@@ -14,7 +14,7 @@ from torchpipe.adapters import Shuffle
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.iter import IterableWrapper
 
-KEYS = ["version", "fingerprint", "seed", "epoch", "delivered", "num_shards", "payload"]
+KEYS = ["version", "fingerprint", "seed", "epoch", "delivered", "num_shards", "rank", "world_size", "payload"]
 
 
 def shuffled(length: int = 12) -> Any:
@@ -45,7 +45,7 @@ def take(iterator: Any, count: int) -> list[Any]:
 def check_keys(loader: Any) -> dict[str, Any]:
     state: dict[str, Any] = loader.state_dict()
     assert list(state) == KEYS
-    assert [type(state[key]) for key in KEYS] == [int, str, int, int, int, int, bytes]
+    assert [type(state[key]) for key in KEYS] == [int, str, *[int] * 6, bytes]
     return state
 
 
