@@ -28,10 +28,13 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided
         and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not tensor.__dict__  # attributes that user code has attached
     )
     if not plain:
         return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
-    data: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    # Not reshape(-1): one item or none keeps a stride other than 1, which cannot be seen as bytes
+    flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
+    data: Any = flat.view(torch.uint8).numpy()
     return _rebuild, (pickle.PickleBuffer(data) if data.size else bytearray(), tensor.dtype, tuple(tensor.shape))
 
 

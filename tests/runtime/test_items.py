@@ -1,0 +1,305 @@
+"""A chunk's items <-> bytes: what arrives is what was sent, equal, independent and writable, whatever it is."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import math
+import pickle
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reading_services._runtime.items import dump_items, load_items
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex32,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+]
+
+
+def trip(*items: Any) -> list[Any]:
+    return load_items(memoryview(dump_items(list(items))))
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """The bytes of a tensor's items in order, NaNs and negative zeros as they are."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
+
+
+def same(got: torch.Tensor, sent: torch.Tensor) -> bool:
+    return (
+        type(got) is type(sent)
+        and got.dtype == sent.dtype
+        and got.shape == sent.shape
+        and got.requires_grad == sent.requires_grad
+        and bits(got) == bits(sent)
+    )
+
+
+def make(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    """Random bytes as a tensor: every bit pattern there is."""
+    if dtype is torch.bool:
+        return torch.from_numpy(np.asarray(np.random.default_rng(seed).random(shape) < 0.5))
+    count = math.prod(shape)
+    data = np.random.default_rng(seed).bytes(count * dtype.itemsize)
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> torch.Tensor:
+    """Of any dtype and shape, contiguous or one of the many ways not to be."""
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=4)))
+    tensor = make(draw(st.sampled_from(DTYPES)), shape, draw(st.integers(0, 2**32)))
+    for way in draw(st.lists(st.sampled_from(["transpose", "step", "slice", "expand", "offset"]), max_size=2)):
+        if way == "transpose" and tensor.dim() > 1:
+            tensor = tensor.transpose(0, -1)
+        elif way == "step" and tensor.dim():
+            tensor = tensor[::2]
+        elif way == "slice" and tensor.dim() > 1:
+            tensor = tensor[:, 1:]
+        elif way == "expand":
+            tensor = tensor.expand(2, *tensor.shape)
+        elif way == "offset" and tensor.dim():
+            tensor = tensor[1:]
+    return tensor
+
+
+@given(st.lists(tensors(), min_size=1, max_size=4))
+def test_tensors_of_every_kind(sent: list[torch.Tensor]) -> None:
+    got = trip(*sent)
+    assert all(same(*both) for both in zip(got, sent, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)])
+def test_every_dtype_can_be_written_to(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    sent = make(dtype, shape, 1)
+    before = bits(sent)
+    (got,) = trip(sent)
+    assert same(got, sent)
+    got.zero_()
+    assert bits(sent) == before  # and the one that was sent does not know of it
+    assert not any(bits(got))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_view_takes_no_more_than_its_own_items(dtype: torch.dtype) -> None:
+    assert len(dump_items([make(dtype, (100_000,), 1)[:10]])) < 2000
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_item_or_none_of_a_view_with_steps(dtype: torch.dtype) -> None:
+    """Their strides are not 1 though they count as contiguous: reinterpreting them as bytes failed."""
+    for sent in (make(dtype, (2,), 1)[::2], make(dtype, (0,), 1)[::2], make(dtype, (2, 3), 1)[:1, :1]):
+        data = dump_items([sent])
+        assert len(data) < 200  # not torch's own way, which also cannot do every dtype
+        assert same(load_items(memoryview(data))[0], sent)
+
+
+def test_lazy_conjugates_and_negatives() -> None:
+    values = torch.tensor([1 + 2j, 3 - 4j])
+    for sent in (values.conj(), values.conj().imag, values.conj().conj(), torch.stack([values, values]).conj().T):
+        (got,) = trip(sent)
+        assert torch.equal(got, sent)
+
+
+def test_gradients_and_parameters() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    parameter = torch.nn.Parameter(torch.arange(3.0))
+    frozen = torch.nn.Parameter(torch.arange(3.0), requires_grad=False)
+    for got, sent in zip(trip(leaf, parameter, frozen), (leaf, parameter, frozen), strict=True):
+        assert same(got, sent)
+
+
+def test_tensors_keep_what_was_attached_to_them() -> None:
+    sent = torch.arange(3)
+    sent.label = "cat"  # type: ignore[attr-defined]
+    (got,) = trip(sent)
+    assert same(got, sent)
+    assert got.label == "cat"
+
+
+class Tagged(torch.Tensor):
+    """A subclass, which must not come back as a plain tensor."""
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's, of its own deprecated parts
+def test_other_tensors() -> None:
+    dense = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
+    for sent in (dense.to_sparse(), dense.to_sparse_csr()):
+        (got,) = trip(sent)
+        assert got.layout is sent.layout
+        assert torch.equal(got.to_dense(), dense)
+    (tagged,) = trip(dense.as_subclass(Tagged))
+    assert type(tagged) is Tagged
+    assert torch.equal(tagged.as_subclass(torch.Tensor), dense)
+    quantized = torch.quantize_per_tensor(dense, 0.5, 1, torch.qint8)
+    assert torch.equal(trip(quantized)[0].dequantize(), quantized.dequantize())
+    with torch.inference_mode():
+        inference = torch.arange(3)
+    assert torch.equal(trip(inference)[0], inference)
+
+
+def test_an_object_twice_stays_one_object() -> None:
+    tensor, array, values = torch.arange(3), np.arange(3), [1]
+    got = trip((tensor, tensor), array, array, values, values)
+    assert got[0][0] is got[0][1]
+    assert got[1] is got[2]
+    assert got[3] is got[4]
+    got[0][0][0] = 9
+    assert got[0][1][0] == 9
+
+
+def test_an_item_that_contains_itself() -> None:
+    sent: list[Any] = [torch.arange(2)]
+    sent.append(sent)
+    (got,) = trip(sent)
+    assert got[1] is got
+    assert torch.equal(got[0], sent[0])
+
+
+# -- numpy ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["?", "b", "H", "i8", ">i4", "f2", "f8", "c16", "S3", "U3", "M8[ns]", "m8[s]", "O"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
+def test_numpy_arrays(code: str, shape: tuple[int, ...]) -> None:
+    sent = np.zeros(shape, dtype=code)
+    for array in (sent, np.asfortranarray(sent), sent[..., ::2] if shape else sent):
+        (got,) = trip(array)
+        assert type(got) is np.ndarray
+        assert got.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")  # numpy itself swaps what has gaps
+        assert got.shape == array.shape
+        assert (got == array).all()
+        assert got.flags.writeable
+
+
+def test_other_numpy_values() -> None:
+    record = np.zeros(2, dtype=[("a", "i4"), ("b", "f8", (2,))])
+    scalar, generator = np.float32(1.5), np.random.Generator(np.random.Philox(3))
+    got = trip(record, scalar, np.ma.masked_array([1, 2], [True, False]), generator)
+    assert got[0].dtype == record.dtype
+    assert (got[0] == record).all()
+    assert type(got[1]) is np.float32
+    assert got[1] == scalar
+    assert got[2].mask.tolist() == [True, False]
+    assert got[3].random() == generator.random()
+
+
+# -- everything else --------------------------------------------------------------------------------------------------
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclasses.dataclass
+class Sample:
+    image: Any
+    label: Any
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.sampled_from([Colour.RED, Ellipsis, NotImplemented, StopIteration, int, len]),
+    st.decimals(allow_nan=False),
+    st.datetimes(),
+)
+CONTAINERS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.lists(inner, max_size=3).map(collections.deque),
+        st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        st.dictionaries(st.text(max_size=3), inner, max_size=3).map(collections.OrderedDict),
+        st.builds(Point, inner, inner),
+        st.builds(Sample, inner, inner),
+        st.frozensets(st.integers(), max_size=1),
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(CONTAINERS, max_size=4))
+def test_nested_containers(sent: list[Any]) -> None:
+    got = trip(*sent)
+    assert got == sent
+    assert repr(got) == repr(sent)  # types and order, too
+
+
+def test_tensors_deep_inside() -> None:
+    sent = {"a": [Point(torch.arange(3), Sample(np.ones(2), (torch.tensor(1.5),)))]}
+    (got,) = trip(sent)
+    assert torch.equal(got["a"][0].x, torch.arange(3))
+    assert (got["a"][0].y.image == np.ones(2)).all()
+    assert got["a"][0].y.label[0] == 1.5
+
+
+def test_classes_and_functions_made_inside_a_function() -> None:
+    class Local:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+    factor = 3
+    tensor = torch.arange(4).bfloat16()
+    one, two, function = trip(Local(tensor), Local("text"), lambda number: factor * number)
+    assert isinstance(one, Local)  # the very class: its origin is this process
+    assert same(one.value, tensor)
+    one.value.zero_()
+    assert two.value == "text"
+    assert function(4) == 12
+
+
+def test_what_cannot_be_sent_raises() -> None:
+    with open(__file__, "rb") as file:
+        for item in (threading.Lock(), file, (number for number in range(3))):
+            with pytest.raises((TypeError, pickle.PicklingError)):
+                dump_items([1, {"deep": [item]}])
+
+
+def test_no_items() -> None:
+    assert trip() == []
+    assert trip(None, datetime.date(2020, 1, 1), decimal.Decimal("0.1")) == [
+        None,
+        datetime.date(2020, 1, 1),
+        decimal.Decimal("0.1"),
+    ]
