@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from contextlib import suppress
 from functools import partial
+from types import MemberDescriptorType
 from typing import Any
 
 import cloudpickle
@@ -61,7 +63,8 @@ def _whole(error: BaseException) -> bytes | None:
     try:
         data: bytes = cloudpickle.dumps(error)
         copy = pickle.loads(data)
-        return data if type(copy) is type(error) and _safe_str(copy) == _safe_str(error) else None
+        same = type(copy) is type(error) and _safe_str(copy) == _safe_str(error)
+        return data if same and repr(_slots(copy)) == repr(_slots(error)) else None
     except Exception:
         return None
 
@@ -72,10 +75,24 @@ def _parts(error: BaseException) -> bytes | None:
         reduced: Any = error.__reduce__()  # OSError and others keep more than ``args``
         arguments = tuple(_picklable(value) for value in reduced[1])
         attributes = {str(key): _picklable(value) for key, value in vars(error).items()}
-        data: bytes = cloudpickle.dumps((type(error), arguments, attributes))
+        slots: dict[str, Any] = {key: _picklable(value) for key, value in _slots(error).items() if value is not None}
+        slots["args"] = tuple(_picklable(value) for value in error.args)
+        data: bytes = cloudpickle.dumps((type(error), arguments, attributes, slots))
         return data
     except Exception:
         return None
+
+
+def _slots(error: BaseException) -> dict[str, Any]:
+    """What the classes keep outside ``vars()``: OSError its errno, others what ``__slots__`` names."""
+    members = {
+        name: member
+        for kind in type(error).__mro__
+        for name, member in vars(kind).items()
+        if isinstance(member, MemberDescriptorType) and not name.startswith("__")
+    }
+    # ``obj`` of an AttributeError may be anything, a whole data set too
+    return {name: getattr(error, name) for name in sorted(members) if name != "obj" and hasattr(error, name)}
 
 
 def _picklable(value: Any) -> Any:
@@ -106,7 +123,7 @@ def _load_parts(data: bytes | None, message: str) -> BaseException | None:
     if data is None:
         return None
     try:
-        kind, arguments, attributes = pickle.loads(data)
+        kind, arguments, attributes, slots = pickle.loads(data)
     except Exception:
         return None
     alike: BaseException | None = None
@@ -117,6 +134,9 @@ def _load_parts(data: bytes | None, message: str) -> BaseException | None:
             vars(error).update(attributes)
         except Exception:
             continue
+        for name, value in slots.items():
+            with suppress(Exception):  # what cannot be set was given to the constructor
+                BaseException.__setattr__(error, name, value)
         if type(error) is kind:
             if _safe_str(error) == message:
                 return error  # type: ignore[no-any-return]
