@@ -1,103 +1,162 @@
-"""The board: what a process noted is there after its death, under every start method, and nothing is left."""
+"""The page of shared memory: written by one process, read by another, also after the writer was killed."""
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import pytest
 
 from reading_services._runtime.board import Board, BoardTrace, Slot
+from tests import leaks
 from tests.laws.executors import PROCESSES
+from tests.sources import wait_until
 
-BIG = 2**62 + 1
+
+def slots(board: Board) -> list[int]:
+    return [board[slot] for slot in Slot]
 
 
-def write_and_die(board: Board, beginning: list[int]) -> None:
-    beginning.append(board[Slot.INDEX])
+@pytest.fixture
+def board() -> Iterator[Board]:
+    board = Board()
+    yield board
+    board.close()
+
+
+def test_a_fresh_board_says_that_nothing_has_begun(board: Board) -> None:
+    assert slots(board) == [0, -1, 0, -1]
+    for slot in Slot:
+        board[slot] = 7 + slot
+    assert slots(board) == [7, 8, 9, 10]
+    board.clear()
+    assert slots(board) == [0, -1, 0, -1]
+
+
+@pytest.mark.parametrize("value", [-(2**63), -1, 0, 2**63 - 1])
+def test_slots_hold_64_bits(board: Board, value: int) -> None:
+    board[Slot.INDEX] = value
+    assert board[Slot.INDEX] == value
+    assert board[Slot.NODE] == -1  # the neighbours are untouched
+    assert board[Slot.SHARD] == -1
+
+
+def write_until_killed(board: Board) -> None:
     board[Slot.SHARD] = 3
-    board[Slot.INDEX] = BIG + beginning[0]
-    board[Slot.NODE] = -7
-    os.kill(os.getpid(), signal.SIGKILL)
+    board[Slot.NODE] = 5
+    while True:
+        board[Slot.INDEX] += 1
 
 
 @pytest.mark.parametrize("method", PROCESSES)
-def test_a_process_that_is_killed_leaves_what_it_wrote(method: str) -> None:
-    context = multiprocessing.get_context(method)
-    board = Board()
-    board[Slot.INDEX] = 5
-    process: Any = context.Process(target=write_and_die, args=(board, []))  # type: ignore[attr-defined]
+def test_what_a_killed_process_had_noted_stays_readable(board: Board, method: str) -> None:
+    context: Any = multiprocessing.get_context(method)
+    writer = context.Process(target=write_until_killed, args=(board,), daemon=True)
+    writer.start()
+    wait_until(lambda: board[Slot.INDEX] > 1000)
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.join()
+    assert writer.exitcode == -signal.SIGKILL
+    writer.close()
+    noted = slots(board)
+    assert noted[Slot.SHARD] == 3
+    assert noted[Slot.NODE] == 5
+    assert noted[Slot.INDEX] > 1000
+    assert slots(board) == noted
+
+
+def answer(board: Board) -> None:
+    wait_until(lambda: board[Slot.BEAT] == 1)
+    board[Slot.INDEX] = os.getpid()
+    board.close()
+    board.close()
+
+
+@pytest.mark.parametrize("method", PROCESSES)
+def test_both_sides_see_what_the_other_writes(board: Board, method: str) -> None:
+    context: BaseContext = multiprocessing.get_context(method)
+    process = context.Process(target=answer, args=(board,))  # type: ignore[attr-defined]
     process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
+    assert board[Slot.INDEX] == 0
+    board[Slot.BEAT] = 1
+    process.join()
+    assert board[Slot.INDEX] == process.pid
+    assert process.exitcode == 0
     process.close()
-    assert [board[slot] for slot in Slot] == [0, 3, BIG + 5, -7]
-    board.close()
 
 
-def test_a_new_board_says_that_nothing_has_begun_and_takes_no_more_than_one_descriptor() -> None:
-    before = set(os.listdir("/proc/self/fd"))
-    board = Board()
-    assert [board[slot] for slot in Slot] == [0, -1, 0, -1]
-    assert len(set(os.listdir("/proc/self/fd")) - before) == 2  # the page's, and mmap's copy of it
-    board.close()
-    board.close()  # idempotent
-    assert set(os.listdir("/proc/self/fd")) == before
-    with pytest.raises(ValueError, match="released"):
-        board[Slot.BEAT]
+def test_two_boards_are_two_pages() -> None:
+    one, two = Board(), Board()
+    one[Slot.INDEX] = 4
+    assert two[Slot.INDEX] == 0
+    one.close()
+    two[Slot.INDEX] = 5
+    assert two[Slot.INDEX] == 5
+    two.close()
 
 
-def test_a_forgotten_board_leaves_no_file() -> None:
-    board = Board()
-    name = os.readlink(f"/proc/self/fd/{board._fd}")
-    assert name.endswith("(deleted)")
-    assert not os.path.exists(name.removesuffix(" (deleted)"))
-    board.close()
-    del board
-    gc.collect()
+def test_closing_leaves_nothing() -> None:
+    before = leaks.Footprint.take()
+    boards = [Board() for _ in range(20)]
+    assert leaks.left_since(before)
+    for board in boards:
+        board.close()
+        board.close()  # idempotent
+    assert leaks.left_since(before) == []
+    for use in (lambda: boards[0][Slot.BEAT], boards[0].clear):
+        with pytest.raises(ValueError, match="released"):
+            use()
 
 
-def test_the_innermost_node_at_work_is_noted() -> None:
-    board = Board()
+# -- the node at work --------------------------------------------------------------------------------------------------
+
+
+def test_the_trace_notes_the_innermost_node_at_work(board: Board) -> None:
     trace = BoardTrace(board)
-    seen: list[int] = []
+    noted = []
 
     def inner() -> Iterator[int]:
         for number in range(3):
-            seen.append(board[Slot.NODE])
+            noted.append(board[Slot.NODE])
             yield number
 
-    def outer(source: Iterator[int]) -> Iterator[int]:
-        for number in source:
-            seen.append(board[Slot.NODE])
+    def outer() -> Iterator[int]:
+        for number in trace.watch(inner(), 1):
+            noted.append(board[Slot.NODE])
             yield number
 
-    stream = trace.watch(outer(trace.watch(inner(), 1)), 2)
-    assert next(stream) == 0
-    assert seen == [1, 2]
-    assert board[Slot.NODE] == -1  # the consumer is at work
-    assert list(stream) == [1, 2]
+    assert list(trace.watch(outer(), 2)) == [0, 1, 2]
+    assert noted == [1, 2] * 3
     assert board[Slot.NODE] == -1
-    board.close()
 
 
-def test_a_traced_stream_is_closed_with_its_watcher() -> None:
-    board = Board()
+def test_the_trace_forgets_a_node_that_raised(board: Board) -> None:
+    def failing() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    stream = BoardTrace(board).watch(failing(), 4)
+    assert next(stream) == 1
+    assert board[Slot.NODE] == -1
+    with pytest.raises(ValueError, match="broken"):
+        next(stream)
+    assert board[Slot.NODE] == -1
+
+
+def test_the_trace_closes_what_it_watches(board: Board) -> None:
     closed = []
 
-    def inner() -> Iterator[int]:
+    def source() -> Iterator[int]:
         try:
-            yield 1
-            yield 2
+            yield from range(3)
         finally:
             closed.append(True)
 
-    stream: Any = BoardTrace(board).watch(inner(), 0)
+    stream: Any = BoardTrace(board).watch(source(), 0)
     next(stream)
     stream.close()
     assert closed == [True]
-    board.close()

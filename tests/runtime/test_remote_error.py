@@ -232,7 +232,7 @@ def test_a_class_that_exists_only_there() -> None:
     assert "far.away.Absent: there" in str(got)
 
 
-# -- groups, notes, chains -------------------------------------------------------------------------------------------
+# -- groups, notes, chains
 
 
 def test_groups_keep_what_they_hold() -> None:
