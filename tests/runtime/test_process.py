@@ -1,0 +1,259 @@
+"""One worker process from start to end: the stop ladder, signals, what a failed start leaves, causes of death."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from reading_services._runtime.board import Board, Slot
+from reading_services._runtime.channel import ChannelClosed
+from reading_services._runtime.crew import Crew
+from reading_services._runtime.process import WorkerProcess, _ctrl_c_held, stop_all
+from reading_services._runtime.worker import serve
+from tests.laws.executors import PROCESSES
+from tests.sources import wait_until
+
+BUSY = 1  # what a worker notes on its board once it does what the test is about
+
+
+def started(target: Callable[..., None], *extra: Any, method: str = "fork", number: int = 0) -> WorkerProcess:
+    worker = made(target, *extra, method=method, number=number)
+    worker.start(())
+    return worker
+
+
+def made(target: Callable[..., None], *extra: Any, method: str = "fork", number: int = 0) -> WorkerProcess:
+    context = multiprocessing.get_context(method)
+    return WorkerProcess(number, context, b"", name=f"worker {number}", target=target, extra=extra)
+
+
+def wait_busy(worker: WorkerProcess) -> None:
+    wait_until(lambda: worker.board[Slot.SHARD] == BUSY)
+
+
+def sleep(setup: Any, sock: Any, board: Board) -> None:
+    board[Slot.SHARD] = BUSY
+    time.sleep(60)
+
+
+def sleep_deaf(setup: Any, sock: Any, board: Board) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sleep(setup, sock, board)
+
+
+def wait_for_main(setup: Any, sock: Any, board: Board) -> None:
+    os.close(setup.inherited_fds[-1])  # a forked child's copy of the main process's end
+    board[Slot.SHARD] = BUSY
+    while sock.recv(100):
+        pass
+
+
+def leave(setup: Any, sock: Any, board: Board, code: int) -> None:
+    os._exit(code)
+
+
+def kill_itself(setup: Any, sock: Any, board: Board, number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+
+
+# --- the stop ladder ---
+
+
+def test_a_worker_that_listens_ends_at_once() -> None:
+    worker = started(wait_for_main)
+    wait_busy(worker)
+    began = time.monotonic()
+    stop_all([worker])
+    assert time.monotonic() - began < 0.9  # before anybody is terminated
+    assert not worker.is_alive()
+
+
+def test_workers_that_do_not_listen_are_terminated_and_then_killed() -> None:
+    """All of them at once: the ladder takes no longer for many than for one."""
+    workers = [started(sleep_deaf), started(sleep_deaf), started(sleep)]
+    for worker in workers:
+        wait_busy(worker)
+    pids = [worker.pid for worker in workers]
+    began = time.monotonic()
+    stop_all(workers)
+    assert time.monotonic() - began < 4
+    assert not any(worker.is_alive() for worker in workers)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_stopped_worker_is_killed() -> None:
+    worker = started(sleep)
+    wait_busy(worker)
+    os.kill(worker.pid, signal.SIGSTOP)
+    stop_all([worker], grace_s=0.1)
+    assert not worker.is_alive()
+
+
+def test_a_worker_that_was_never_started_can_be_stopped() -> None:
+    worker = made(sleep)
+    stop_all([worker])
+    worker.release()
+
+
+def test_one_that_survives_is_reported(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = started(sleep)
+    wait_busy(worker)
+    child = worker.process
+    monkeypatch.setattr(child, "terminate", lambda: None)  # as if it hung inside the kernel
+    monkeypatch.setattr(child, "kill", lambda: None)
+    with caplog.at_level(logging.ERROR, "torchpipe"):
+        stop_all([worker], grace_s=0.05)
+    assert f"worker 0 (pid {worker.pid}) survived SIGKILL" in caplog.text
+    os.kill(worker.pid, signal.SIGKILL)
+    child.join(20)
+    worker.release()
+
+
+# --- ends ---
+
+
+@pytest.mark.parametrize(
+    ("target", "argument", "cause"),
+    [
+        (leave, 0, "exited with code 0"),
+        (leave, 3, "exited with code 3"),
+        (kill_itself, signal.SIGKILL, "was killed by SIGKILL (signal 9)"),
+        (kill_itself, signal.SIGSEGV, "was killed by SIGSEGV (signal 11)"),
+        (kill_itself, signal.SIGRTMIN + 2, f"was killed by signal {signal.SIGRTMIN + 2}"),
+    ],
+)
+def test_how_it_ended_in_words(target: Callable[..., None], argument: int, cause: str) -> None:
+    worker = started(target, argument)
+    worker.process.join(20)
+    assert worker.cause_of_death() == cause
+    worker.release()
+    worker.release()  # idempotent
+    assert not worker.is_alive()
+    with pytest.raises(ChannelClosed):
+        worker.channel.receive(wait=False)
+
+
+def test_a_start_that_fails_leaves_nothing() -> None:
+    worker = made(sleep, threading.Lock(), method="spawn")
+    with pytest.raises(TypeError, match="cannot pickle"):
+        worker.start(())
+    assert not worker.is_alive()
+    stop_all([worker])
+
+
+# --- signals ---
+
+
+def report_signals(setup: Any, sock: Any, board: Board) -> None:
+    """As a worker does, through the runtime's own entry."""
+
+    def run(channel: Any) -> None:
+        blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        ours = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        board[Slot.INDEX] = int(ours == (signal.SIG_IGN, signal.SIG_DFL) and not blocked)
+        board[Slot.SHARD] = BUSY
+
+    serve(setup, sock, board, run)
+
+
+@pytest.mark.parametrize("method", PROCESSES)
+def test_a_worker_ignores_ctrl_c_and_has_none_of_the_main_process_s_handlers(method: str) -> None:
+    """A handler that saves a checkpoint on SIGTERM, say, must not run in every forked worker."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        worker = started(report_signals, method=method)
+        wait_busy(worker)
+        assert worker.board[Slot.INDEX] == 1
+        stop_all([worker])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_ctrl_c_waits_for_the_end_of_a_start_and_is_not_lost() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), _ctrl_c_held():
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        reached.append(True)
+    assert reached == [True]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_ctrl_c_that_the_main_process_ignores_or_handles_stays_so() -> None:
+    came = []
+    for handler in (signal.SIG_IGN, lambda number, frame: came.append(number)):
+        before = signal.signal(signal.SIGINT, handler)
+        try:
+            with _ctrl_c_held():
+                os.kill(os.getpid(), signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is handler
+        finally:
+            signal.signal(signal.SIGINT, before)
+    assert came == [signal.SIGINT]
+
+
+def test_a_start_in_another_thread_leaves_the_handler_alone() -> None:
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def hold() -> None:
+        with _ctrl_c_held():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+# --- the crew ---
+
+
+def test_a_wake_up_after_the_close_goes_nowhere() -> None:
+    """The wake-up's descriptor may be another file by then."""
+    crew = Crew()
+    crew.close()
+    ends = [os.pipe() for _ in range(8)]  # some of these have the numbers of the closed ones
+    crew.wake()
+    for read, write in ends:
+        os.set_blocking(read, False)
+        with pytest.raises(BlockingIOError):
+            os.read(read, 1)
+        os.close(read)
+        os.close(write)
+    crew.close()  # idempotent
+
+
+def test_processes_can_be_asked_for_while_they_are_being_replaced() -> None:
+    crew, over, errors = Crew(), threading.Event(), []
+
+    def ask() -> None:
+        try:
+            while not over.is_set():
+                [worker.pid for worker in crew if worker.is_alive()]
+        except Exception as error:
+            errors.append(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        for _ in range(20):
+            for number in range(3):
+                crew.start(made(leave, 0, number=number))
+            for worker in crew:
+                worker.process.join(20)
+                crew.bury(worker.worker)
+    finally:
+        over.set()
+        asker.join()
+        crew.close()
+    assert errors == []
