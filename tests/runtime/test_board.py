@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
-from multiprocessing.context import BaseContext
 from typing import Any
 
 import pytest
@@ -76,10 +75,8 @@ def answer(board: Board) -> None:
     board.close()
 
 
-@pytest.mark.parametrize("method", PROCESSES)
-def test_both_sides_see_what_the_other_writes(board: Board, method: str) -> None:
-    context: BaseContext = multiprocessing.get_context(method)
-    process = context.Process(target=answer, args=(board,))  # type: ignore[attr-defined]
+def test_both_sides_see_what_the_other_writes(board: Board) -> None:
+    process = multiprocessing.get_context("fork").Process(target=answer, args=(board,))
     process.start()
     assert board[Slot.INDEX] == 0
     board[Slot.BEAT] = 1
