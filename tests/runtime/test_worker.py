@@ -1,4 +1,4 @@
-"""A worker's loop, driven through an in-memory channel: no process, and nothing left to timing."""
+"""The worker's loop without a process: all that main says lies ready in a MemoryChannel, and what is sent is read."""
 
 from __future__ import annotations
 
@@ -14,405 +14,570 @@ import pytest
 import torch
 
 from reading_services._runtime.board import Board, Slot
-from reading_services._runtime.channel import ChannelClosed, MemoryChannel, SocketChannel
-from reading_services._runtime.dispatch_link import Listener
-from reading_services._runtime.items import dump_items, load_items
+from reading_services._runtime.channel import ChannelClosed, MemoryChannel
+from reading_services._runtime.items import load_items
 from reading_services._runtime.messages import (
     ChunkMessage,
-    Dealt,
     EndEpoch,
     Grant,
-    Hello,
     Message,
     Notice,
+    Ready,
     ShardStart,
     StartEpoch,
     Stop,
-    Want,
 )
 from reading_services._runtime.remote_error import load_error
 from reading_services._runtime.worker import Worker
-from torchpipe import IterDataPipe, SnapshotPolicy, WorkerInfo, iterate
-from torchpipe.dispatch import Dispatched
-from torchpipe.errors import NotSerializableError, RemoteTraceback
+from torchpipe import IterDataPipe, NodeIterator, SnapshotPolicy
+from torchpipe.context import Context
+from torchpipe.errors import NotSerializableError, StateError
 from torchpipe.iter import IterableWrapper
+from torchpipe.nodes import DataPipe, walk
+from torchpipe.seeds import SeedGenerator
+from torchpipe.worker_info import WorkerInfo
 
-SELDOM = partial(SnapshotPolicy, every=1000)
+Graph = IterDataPipe[Any]
 
 
-class Driver:
-    """The main process's side: gives a worker messages and takes what it sends back."""
+def epoch(
+    *shards: ShardStart,
+    generation: int = 1,
+    number: int = 0,
+    num_shards: int = 1,
+    max_chunk: int = 100,
+    careful: bool = False,
+) -> StartEpoch:
+    return StartEpoch(
+        generation=generation,
+        seed=5,
+        epoch=number,
+        num_shards=num_shards,
+        rank=0,
+        world_size=1,
+        shards=shards,
+        max_chunk=max_chunk,
+        dispatch_address=None,
+        careful=careful,
+    )
 
-    def __init__(
-        self,
-        graph: Any,
-        init_fn: Callable[..., Any] | None = None,
-        reset_fn: Callable[..., Any] | None = None,
-        policy: Callable[[], SnapshotPolicy] = SELDOM,
-    ) -> None:
-        self.main, worker_end = MemoryChannel.pair()
+
+def shard(number: int = 0, *, credit: int = 1000, skip: int = 0, snapshot: bytes | None = None) -> ShardStart:
+    return ShardStart(shard=number, snapshot=snapshot, skip=skip, count=skip, credit=credit)
+
+
+def grant(items: int, number: int = 0, generation: int = 1) -> Grant:
+    return Grant(generation=generation, shard=number, items=items)
+
+
+class Rig:
+    """A worker with main's end of its connection. ``run`` hands it messages and lets it work until it has to wait."""
+
+    def __init__(self, graph: DataPipe, init_fn: Any = None, reset_fn: Any = None, *, every: int = 1000) -> None:
+        self.main, theirs = MemoryChannel.pair()
         self.board = Board()
-        self.worker = Worker(1, worker_end, self.board, graph, init_fn, reset_fn, policy)
+        self.stopped = False
+        policy = partial(SnapshotPolicy, every=every)
+        self._worker = Worker(3, theirs, self.board, graph, init_fn, reset_fn, policy)
 
-    def tell(self, *messages: Message) -> None:
-        """Give the worker these, and let it work until it waits for more or stops."""
+    def run(self, *messages: Message) -> list[tuple[Message, list[Any]]]:
+        """What is sent: (message, the items that it carries)."""
         for message in messages:
             self.main.send(message)
         try:
-            self.worker.run()
-        except ChannelClosed:  # it waits, for what nobody is going to send
+            self._worker.run()
+            self.stopped = True
+        except ChannelClosed:  # it waits, with an empty inbox
             pass
-
-    def hear(self) -> list[Any]:
-        """What it has sent: items as (shard, items), and other messages as they are."""
-        heard: list[Any] = []
+        sent = []
         while (frame := self.main.receive(wait=False)) is not None:
-            message, payload = frame
-            if isinstance(message, ChunkMessage):
-                items = load_items(payload)
-                assert len(items) == message.count
-                if items:
-                    heard.append((message.shard, items))
-                if message.error is not None:
-                    heard.append((message.shard, load_error(message.error)))
-                if message.ended:
-                    heard.append((message.shard, "end"))
-            else:
-                heard.append(message)
-        return heard
+            sent.append((frame[0], load_items(frame[1]) if frame[1] else []))
+        return sent
 
-    def items(self) -> dict[int, list[Any]]:
-        """What it has sent, by shard."""
-        found: dict[int, list[Any]] = {}
-        for shard, items in self.hear():
-            found.setdefault(shard, []).extend(items if isinstance(items, list) else [items])
-        return found
+
+MakeRig = Callable[..., Rig]
 
 
 @pytest.fixture
-def drive() -> Iterator[Callable[..., Driver]]:
-    drivers: list[Driver] = []
+def rig() -> Iterator[MakeRig]:
+    rigs: list[Rig] = []
 
-    def make(*args: Any, **options: Any) -> Driver:
-        drivers.append(Driver(*args, **options))
-        return drivers[-1]
+    def make(*arguments: Any, **options: Any) -> Rig:
+        rigs.append(Rig(*arguments, **options))
+        return rigs[-1]
 
     yield make
-    for driver in drivers:
-        driver.main.close()
-        driver.board.close()
+    for made in rigs:
+        made.run(Stop())
+        assert made.stopped
+        made.board.close()
 
 
-def epoch(*shards: int | ShardStart, credit: int = 4, generation: int = 1, seed: int = 0, **options: Any) -> StartEpoch:
-    starts = [
-        item if isinstance(item, ShardStart) else ShardStart(shard=item, snapshot=None, skip=0, count=0, credit=credit)
-        for item in shards
-    ]
-    fields: dict[str, Any] = {
-        "max_chunk": 100,
-        "careful": False,
-        "dispatch_address": None,
-        "rank": 0,
-        "world_size": 1,
-    } | options
-    return StartEpoch(
-        generation=generation,
-        seed=seed,
-        epoch=0,
-        num_shards=fields.pop("num_shards", 2),
-        shards=tuple(starts),
-        **fields,
-    )
+def chunks(sent: list[tuple[Message, list[Any]]]) -> list[tuple[int, list[Any]]]:
+    """(shard, items) of each chunk; each says how many items it carries."""
+    found = []
+    for message, items in sent:
+        if isinstance(message, ChunkMessage):
+            assert message.count == len(items)
+            found.append((message.shard, items))
+    return found
 
 
-def numbers(length: int = 20) -> Any:
-    return IterableWrapper(range(length)).sharding_filter()
+def items_of(sent: list[tuple[Message, list[Any]]], number: int = 0) -> list[Any]:
+    return [item for shard, items in chunks(sent) if shard == number for item in items]
 
 
-def test_it_produces_what_was_granted_and_no_more(drive: Callable[..., Driver]) -> None:
-    seen: list[int] = []
-    worker = drive(numbers().map(lambda number: seen.append(number) or number))
-    worker.tell(epoch(0, credit=3))
-    assert worker.items() == {0: [0, 2, 4]}
-    assert seen == [0, 2, 4]  # it did not run further ahead
-    worker.tell()
-    assert worker.items() == {}
-    worker.tell(Grant(generation=1, shard=0, items=2))
-    assert worker.items() == {0: [6, 8]}
-    worker.tell(Grant(generation=1, shard=0, items=100))
-    assert worker.items() == {0: [10, 12, 14, 16, 18, "end"]}
+def only_error(sent: list[tuple[Message, list[Any]]]) -> BaseException:
+    errors = [message.error for message, _ in sent if isinstance(message, ChunkMessage) and message.error is not None]
+    assert len(errors) == 1
+    last = [message for message, _ in sent if isinstance(message, ChunkMessage)][-1]
+    assert last.error is errors[0]  # nothing comes behind an error
+    assert not last.ended
+    return load_error(errors[0])
 
 
-def test_without_credit_nothing_is_produced(drive: Callable[..., Driver]) -> None:
-    worker = drive(numbers())
-    worker.tell(epoch(0, credit=0))
-    assert worker.hear() == []
-    worker.tell(Grant(generation=1, shard=0, items=1))
-    assert worker.items() == {0: [0]}
+def ended(sent: list[tuple[Message, list[Any]]]) -> list[int]:
+    return [message.shard for message, _ in sent if isinstance(message, ChunkMessage) and message.ended]
 
 
-def test_shards_take_turns(drive: Callable[..., Driver]) -> None:
-    worker = drive(numbers())
-    worker.tell(epoch(0, 1, credit=4, max_chunk=1))
-    heard = worker.hear()
-    assert [shard for shard, _ in heard] == [0, 1] * 4
-    worker.tell(Grant(generation=1, shard=1, items=2), Grant(generation=1, shard=0, items=1))
-    assert sorted(shard for shard, _ in worker.hear()) == [0, 1, 1]
+# -- credits ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_chunk_is_no_larger_than_allowed(drive: Callable[..., Driver]) -> None:
-    worker = drive(numbers())
-    worker.tell(epoch(0, credit=5, max_chunk=2))
-    assert all(len(items) <= 2 for _, items in worker.hear())
-    careful = drive(numbers())
-    careful.tell(epoch(0, credit=5, careful=True))
-    assert [items for _, items in careful.hear()] == [[0], [2], [4], [6], [8]]
+def test_no_more_is_produced_than_was_granted(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(20)))
+    assert items_of(worker.run(epoch(shard(credit=3)))) == [0, 1, 2]
+    assert worker.run() == []
+    assert items_of(worker.run(grant(1))) == [3]
+    assert items_of(worker.run(grant(2), grant(3))) == [4, 5, 6, 7, 8]
+    assert worker.run(grant(0)) == []
 
 
-def test_an_epoch_that_is_ended_goes_no_further(drive: Callable[..., Driver]) -> None:
-    worker = drive(numbers())
-    worker.tell(epoch(0, credit=1), EndEpoch(generation=1))
-    worker.hear()
-    worker.tell(Grant(generation=1, shard=0, items=5))
-    assert worker.hear() == []
-    worker.tell(epoch(0, credit=2, generation=2))
-    assert worker.items() == {0: [0, 2]}  # from its start
+def test_without_credit_nothing_is_produced(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(20)))
+    assert worker.run(epoch(shard(credit=0))) == []
+    assert items_of(worker.run(grant(1))) == [0]
 
 
-def test_messages_of_another_generation_or_shard_are_ignored(drive: Callable[..., Driver]) -> None:
-    worker = drive(numbers())
-    worker.tell(epoch(0, credit=1, generation=5))
-    worker.hear()
-    stale = [Grant(generation=4, shard=0, items=9), Grant(generation=6, shard=0, items=9)]
-    worker.tell(*stale, Grant(generation=5, shard=1, items=9), EndEpoch(generation=4))
-    assert worker.hear() == []
-    worker.tell(Grant(generation=5, shard=0, items=1))
-    assert worker.items() == {0: [2]}
+def test_the_end_needs_credit_and_is_said_once(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(3)))
+    sent = worker.run(epoch(shard(credit=3)))
+    assert items_of(sent) == [0, 1, 2]
+    assert ended(sent) == []  # it does not look beyond what was granted
+    sent = worker.run(grant(1))
+    assert items_of(sent) == []
+    assert ended(sent) == [0]
+    assert worker.run(grant(5)) == []
 
 
-def test_a_new_epoch_ends_the_one_before(drive: Callable[..., Driver]) -> None:
-    worker = drive(numbers())
-    worker.tell(epoch(0, 1, credit=1), epoch(1, credit=2, generation=2))
-    worker.hear()
-    worker.tell(Grant(generation=2, shard=0, items=5))
-    assert worker.hear() == []
+def test_an_empty_shard_ends_at_once(rig: MakeRig) -> None:
+    sent = rig(IterableWrapper([])).run(epoch(shard()))
+    assert chunks(sent) == [(0, [])]
+    assert ended(sent) == [0]
 
 
-def test_stop_ends_the_loop_and_closes_the_graph(drive: Callable[..., Driver]) -> None:
-    closed: list[bool] = []
-
-    class Source(IterDataPipe[int]):
-        def __iter__(self) -> Iterator[int]:
-            try:
-                yield from range(100)
-            finally:
-                closed.append(True)
-
-    worker = drive(Source())
-    worker.tell(epoch(0, credit=1, num_shards=1))
-    worker.main.send(Stop())
-    worker.worker.run()  # returns, and does not raise
-    assert closed == [True]
+def test_chunks_are_no_larger_than_wanted(rig: MakeRig) -> None:
+    sent = rig(IterableWrapper(range(20))).run(epoch(shard(credit=20), max_chunk=3))
+    assert items_of(sent) == list(range(20))
+    assert max(len(items) for _, items in chunks(sent)) <= 3
 
 
-def test_the_end_and_nothing_after_it(drive: Callable[..., Driver]) -> None:
-    worker = drive(numbers(3))
-    worker.tell(epoch(0, 1, credit=50))
-    assert worker.items() == {0: [0, 2, "end"], 1: [1, "end"]}
-    worker.tell(Grant(generation=1, shard=0, items=3))
-    assert worker.hear() == []
+def test_a_worker_without_shards_waits(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(3)))
+    assert worker.run(epoch()) == []
+    assert items_of(worker.run(epoch(shard(), generation=2))) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("batched", [False, True])
-def test_it_goes_on_from_a_cursor(batched: bool, drive: Callable[..., Driver]) -> None:
-    graph = numbers(40).shuffle(buffer_size=5).map(lambda number: (number, random.random(), float(np.random.randn())))
-    worker = drive(graph, policy=partial(SnapshotPolicy, every=3))
-    worker.tell(epoch(0, credit=100, num_shards=1, max_chunk=100 if batched else 1))
-    whole: list[Any] = []
-    cursors = []  # (snapshot, behind how many items)
-    while (frame := worker.main.receive(wait=False)) is not None:
-        message, payload = frame
+def test_every_item_of_the_epoch_comes_whatever_the_credits(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(50)).shuffle(buffer_size=7).sharding_filter())
+    whole = items_of(worker.run(epoch(shard(1, credit=1000), num_shards=2)), 1)
+    assert len(whole) == 25
+    sent = worker.run(epoch(shard(1, credit=0), num_shards=2, generation=2))
+    rng = random.Random(2)
+    while not ended(sent):
+        sent += worker.run(grant(rng.randint(1, 4), 1, generation=2))
+    assert items_of(sent, 1) == whole
+
+
+# -- several shards -----------------------------------------------------------------------------------------------------
+
+
+def test_shards_take_turns(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(30)).sharding_filter())
+    sent = worker.run(epoch(shard(0), shard(1), shard(2), num_shards=3, max_chunk=1))
+    order = [number for number, items in chunks(sent) if items]
+    assert order == [0, 1, 2] * 10
+    for number in range(3):
+        assert items_of(sent, number) == list(range(number, 30, 3))
+    assert ended(sent) == [0, 1, 2]
+
+
+def test_a_shard_without_credit_holds_up_no_other(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(30)).sharding_filter())
+    sent = worker.run(epoch(shard(0, credit=0), shard(1), num_shards=2))
+    assert items_of(sent, 0) == []
+    assert ended(sent) == [1]
+    assert items_of(worker.run(grant(2, 0)), 0) == [0, 2]
+
+
+def test_an_error_of_one_shard_leaves_the_others_alone(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(20)).sharding_filter().map(fail_at(7)))
+    sent = worker.run(epoch(shard(0), shard(1), num_shards=2))
+    assert items_of(sent, 0) == list(range(0, 20, 2))
+    assert items_of(sent, 1) == [1, 3, 5]
+    assert ended(sent) == [0]
+
+
+# -- epochs -------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_produced_after_the_end_of_an_epoch(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(20)))
+    worker.run(epoch(shard(credit=1)))
+    assert worker.run(EndEpoch(generation=1), grant(5)) == []
+    assert worker.run(grant(5), EndEpoch(generation=1)) == []
+
+
+def test_what_belongs_to_another_generation_is_ignored(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(20)))
+    worker.run(epoch(shard(credit=1), generation=4))
+    stale = (grant(5, generation=3), EndEpoch(generation=3), grant(5, generation=5), grant(5, 1, generation=4))
+    assert worker.run(*stale) == []
+    sent = worker.run(grant(1, generation=4))
+    assert items_of(sent) == [1]
+    assert [message.generation for message, _ in sent if isinstance(message, ChunkMessage)] == [4]
+
+
+def test_a_new_epoch_replaces_the_one_before(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(10)).shuffle())
+    first = items_of(worker.run(epoch(shard(credit=3))))
+    sent = worker.run(epoch(shard(), generation=2, number=1))
+    again = items_of(worker.run(epoch(shard(), generation=3, number=0)))
+    assert sorted(items_of(sent)) == list(range(10))
+    assert items_of(sent) != again
+    assert again[:3] == first
+
+
+def test_stop_comes_before_what_is_left_to_do(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(10)))
+    assert worker.run(epoch(shard()), Stop(), grant(1)) == []
+    assert worker.stopped
+
+
+def test_iterators_are_closed_with_their_epoch(rig: MakeRig) -> None:
+    closed: list[int] = []
+    worker = rig(TellsItsEnd(closed))
+    for messages, count in (
+        ((epoch(shard(credit=1)), EndEpoch(generation=1)), 1),
+        ((epoch(shard(credit=1), generation=2), epoch(shard(credit=1), generation=3)), 2),
+        ((epoch(shard(), generation=4),), 4),
+    ):
+        worker.run(*messages)
+        assert len(closed) == count
+    worker.run(epoch(shard(credit=1), generation=5))
+    worker.run(Stop())
+    assert len(closed) == 5
+
+
+class TellsItsEnd(IterDataPipe[int]):
+    def __init__(self, closed: list[int]) -> None:
+        self.closed = closed
+
+    def iterate(self, context: Context) -> NodeIterator[int]:
+        return _TellsItsEnd(self, context)
+
+
+class _TellsItsEnd(NodeIterator[int]):
+    node: TellsItsEnd
+
+    def run(self) -> Iterator[int]:
+        yield from range(3)
+
+    def close(self) -> None:
+        if not self._closed:
+            self.node.closed.append(1)
+        super().close()
+
+
+def test_a_message_that_is_none_of_a_workers() -> None:
+    worker = Rig(IterableWrapper([1]))
+    with pytest.raises(TypeError, match="cannot handle Ready"):
+        worker.run(Ready(pid=1))
+    worker.board.close()
+
+
+# -- positions ----------------------------------------------------------------------------------------------------------
+
+
+def test_snapshots_and_skips_lead_to_the_same_place(rig: MakeRig) -> None:
+    graph = IterableWrapper(range(40)).shuffle(buffer_size=5).sharding_filter().map(draw)
+    worker = rig(graph, every=4)
+    sent = worker.run(epoch(shard(), max_chunk=3))
+    whole = items_of(sent)
+    assert ended(sent) == [0]
+    behind, generation = 0, 1
+    positions = [(None, 0)]
+    for message, _ in sent:
         assert isinstance(message, ChunkMessage)
-        whole += load_items(payload)
+        behind += message.count
         if message.snapshot is not None:
-            cursors.append((message.snapshot, len(whole)))
-    assert len(whole) == 40
-    assert [count for _, count in cursors] == list(range(3, 40, 3))
-    for snapshot, count in [(None, 0), *cursors[:3]]:
-        for skip in (0, 1, 2):
-            again = drive(graph)
-            start = ShardStart(shard=0, snapshot=snapshot, skip=skip, count=count + skip, credit=4)
-            again.tell(epoch(start, num_shards=1))
-            assert again.items() == {0: whole[count + skip : count + skip + 4]}
+            assert behind % 4 == 0
+            positions.append((message.snapshot, behind))
+    assert len(positions) == 11
+    for snapshot, taken_at in positions:
+        for skip in (0, 3):
+            if taken_at + skip <= len(whole):
+                generation += 1
+                start = ShardStart(shard=0, snapshot=snapshot, skip=skip, count=taken_at + skip, credit=1000)
+                assert items_of(worker.run(epoch(start, generation=generation))) == whole[taken_at + skip :]
 
 
-def fail_at_six(number: int) -> int:
-    if number == 6:
-        raise KeyError("six")
-    return number
+def draw(item: int) -> tuple[int, float, float, float]:
+    return item, random.random(), float(np.random.random()), float(torch.rand(()))
 
 
-def test_an_error_arrives_behind_the_items_before_it_and_ends_only_its_shard(drive: Callable[..., Driver]) -> None:
-    worker = drive(numbers().map(fail_at_six))
-    worker.tell(epoch(0, 1, credit=50))
-    items = worker.items()
-    assert items[1] == [1, 3, 5, 7, 9, 11, 13, 15, 17, 19, "end"]
-    *before, error = items[0]
-    assert before == [0, 2, 4]
-    assert isinstance(error, KeyError)
-    assert isinstance(error.__cause__, RemoteTraceback)
-    assert "Mapper(fail_at_six) for item 3 of shard 0 of 2, epoch 0" in error.__notes__[0]
-    assert "in worker 1 (pid" in error.__notes__[1]
-    worker.tell(Grant(generation=1, shard=0, items=3))
-    assert worker.hear() == []
+def test_a_position_beyond_the_end_is_an_error_that_says_so(rig: MakeRig) -> None:
+    worker = rig(IterableWrapper(range(5)))
+    error = only_error(worker.run(epoch(shard(skip=9))))
+    assert isinstance(error, StateError)
+    assert "ended after 5 of 9" in str(error)
+    assert "while shard 0 of 1 was being started" in "\n".join(error.__notes__)
+    assert items_of(worker.run(epoch(shard(), generation=2))) == list(range(5))  # and the worker goes on
 
 
-def lock_at_six(number: int) -> Any:
-    return threading.Lock() if number == 6 else number
+# -- errors -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_chunk", [1, 100])
-def test_an_item_that_cannot_be_sent_is_an_error_in_its_place(max_chunk: int, drive: Callable[..., Driver]) -> None:
-    worker = drive(numbers().map(lock_at_six), policy=partial(SnapshotPolicy, every=1))
-    worker.tell(epoch(0, credit=50, max_chunk=max_chunk))
-    *before, error = worker.items()[0]
-    assert before == [0, 2, 4]
+def fail_at(number: int) -> Callable[[Any], Any]:
+    def step(item: Any) -> Any:
+        if item == number:
+            raise ValueError(f"broken at {number}")
+        return item
+
+    return step
+
+
+def test_an_error_comes_behind_the_items_before_it(rig: MakeRig) -> None:
+    sent = rig(IterableWrapper(range(9)).map(fail_at(4))).run(epoch(shard()))
+    assert items_of(sent) == [0, 1, 2, 3]
+    error = only_error(sent)
+    assert repr(error) == "ValueError('broken at 4')"
+    notes = "\n".join(error.__notes__)
+    assert "for item 4 of shard 0 of 1, epoch 0" in notes
+    assert "in worker 3 (pid" in notes
+
+
+@pytest.mark.parametrize("max_chunk", [1, 2, 100])
+def test_an_item_that_cannot_be_sent_is_an_error_in_its_place(rig: MakeRig, max_chunk: int) -> None:
+    class Stubborn:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+    graph = IterableWrapper(range(9)).map(lambda item: Stubborn() if item in (3, 5) else item)
+    sent = rig(graph, every=2).run(epoch(shard(), max_chunk=max_chunk))
+    assert items_of(sent) == [0, 1, 2]
+    error = only_error(sent)
     assert isinstance(error, NotSerializableError)
-    assert "type lock cannot be sent" in str(error)
+    assert "an item of type" in str(error)
+    assert "Stubborn cannot be sent" in str(error)
+    assert "lock" in str(error)
+    last = sent[-1][0]
+    assert isinstance(last, ChunkMessage)
+    assert last.snapshot is None  # one would be behind items that are not there
 
 
-def test_where_it_is_stands_on_the_board(drive: Callable[..., Driver]) -> None:
-    seen: list[tuple[int, ...]] = []
-    worker = drive(numbers().map(lambda number: seen.append(tuple(worker.board[slot] for slot in Slot)[1:]) or number))
-    start = ShardStart(shard=1, snapshot=None, skip=0, count=7, credit=2)
-    worker.tell(epoch(start))
-    assert [place[:2] for place in seen] == [(1, 7), (1, 8)]
-    assert {place[2] for place in seen} == {-1}  # tracing costs time: only when it is careful
-    assert worker.board[Slot.SHARD] == -1  # idle again
-    seen.clear()
-    worker.tell(epoch(start, generation=2, careful=True))
-    assert seen == [(1, 7, 2), (1, 8, 2)]  # the mapper's number in the graph
+def test_an_item_that_cannot_be_sent_comes_before_an_error_behind_it(rig: MakeRig) -> None:
+    graph = IterableWrapper(range(9)).map(fail_at(4)).map(lambda item: threading.Lock() if item == 2 else item)
+    sent = rig(graph).run(epoch(shard()))
+    assert items_of(sent) == [0, 1]
+    assert isinstance(only_error(sent), NotSerializableError)
 
 
-# --- init and reset functions ---
+def test_items_that_cannot_go_together_are_an_error(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reading_services._runtime.worker._CHUNK_S", 60.0)  # so that they do come together
+    OnlyAlone.count = 0
+    sent = rig(IterableWrapper(range(4)).map(OnlyAlone)).run(epoch(shard(), max_chunk=2))
+    assert items_of(sent) == []
+    assert "not with another" in str(only_error(sent))
 
 
-def test_init_runs_once_for_each_shard_and_reset_for_each_epoch(drive: Callable[..., Driver]) -> None:
-    calls: list[Any] = []
+class OnlyAlone:
+    """Can be pickled by itself, but no two of them at a time."""
 
-    def init(graph: Any, info: WorkerInfo) -> Any:
-        calls.append(("init", info.worker_id, info.num_workers))
-        return graph.map(lambda number: number + 100 * info.worker_id)
+    count = 0
 
-    def reset(graph: Any, info: WorkerInfo, seeds: Any) -> Any:
-        calls.append(("reset", info.worker_id, seeds.generate_seed()))
-        return graph.enumerate()
+    def __init__(self, item: int) -> None:
+        self.item = item
 
-    worker = drive(numbers(), init, reset)
-    for generation in (1, 2):
-        worker.tell(epoch(0, 1, credit=1, generation=generation))
-        assert worker.items() == {0: [(0, 0)], 1: [(0, 101)]}
-    worker.tell(epoch(1, credit=1, generation=3, num_shards=3))
-    worker.hear()
-    kinds = [call[:2] for call in calls]
-    assert kinds == [
-        ("init", 0),
-        ("reset", 0),
-        ("init", 1),
-        ("reset", 1),
-        ("reset", 0),
-        ("reset", 1),
-        ("init", 1),  # shard 1 of 3 is another than shard 1 of 2
-        ("reset", 1),
-    ]
-    seeds = [call[2] for call in calls if call[0] == "reset"]
-    assert seeds[0] == seeds[2]  # the same epoch
-    assert seeds[0] != seeds[1]
+    def __reduce__(self) -> Any:
+        OnlyAlone.count += 1
+        if OnlyAlone.count % 4 in (2, 0):
+            raise ValueError("not with another")
+        return OnlyAlone, (self.item,)
 
 
-@pytest.mark.parametrize("name", ["init", "reset"])
-def test_a_function_that_returns_nothing_is_an_error_of_its_shard(name: str, drive: Callable[..., Driver]) -> None:
-    def forgets(graph: Any, info: WorkerInfo, *_: Any) -> Any:
-        return graph if info.worker_id == 1 else None
-
-    worker = drive(numbers(), **{f"{name}_fn": forgets})
-    worker.tell(epoch(0, 1, credit=2))
-    items = worker.items()
-    (error,) = items[0]
-    assert isinstance(error, TypeError)
-    assert f"worker_{name}_fn must return the datapipe" in str(error)
-    assert "got None: is a return missing?" in str(error)
-    assert "while shard 0 of 2 was being started" in error.__notes__[0]
-    assert items[1] == [1, 3]
+# -- init and reset functions ---------------------------------------------------------------------------------------------
 
 
-def test_warnings_of_a_start_are_passed_on(drive: Callable[..., Driver]) -> None:
-    def warn(graph: Any, info: WorkerInfo, seeds: Any) -> Any:
-        warnings.warn("careful now", DeprecationWarning, stacklevel=1)
+def test_init_once_for_each_shard_and_reset_in_each_epoch(rig: MakeRig) -> None:
+    called: list[tuple[str, WorkerInfo]] = []
+    seeds: list[int] = []
+
+    def init(graph: Graph, info: WorkerInfo) -> Graph:
+        called.append(("init", info))
+        return graph.map(lambda item: item * 10)
+
+    def reset(graph: Graph, info: WorkerInfo, generator: SeedGenerator) -> Graph:
+        called.append(("reset", info))
+        seeds.append(generator.generate_seed())
+        return graph.map(lambda item: item + info.worker_id)
+
+    worker = rig(IterableWrapper(range(4)).sharding_filter(), init, reset)
+    for number in range(2):
+        sent = worker.run(epoch(shard(0), shard(2), num_shards=3, generation=number + 1, number=number))
+        assert items_of(sent, 0) == [0, 30]
+        assert items_of(sent, 2) == [22]
+    zero, two = WorkerInfo(3, 0), WorkerInfo(3, 2)
+    assert called == [("init", zero), ("reset", zero), ("init", two), ("reset", two), ("reset", zero), ("reset", two)]
+    assert len(set(seeds)) == 4
+
+
+def test_functions_may_draw_from_the_global_random_states(rig: MakeRig) -> None:
+    """Those of the shard are in place, and this process's own are left alone."""
+    drawn: list[float] = []
+
+    def init(graph: Graph, info: WorkerInfo) -> Graph:
+        drawn.append(random.random())
         return graph
 
-    worker = drive(numbers(), None, warn)
-    worker.tell(epoch(0, credit=1))
-    assert Notice(category="DeprecationWarning", text="careful now") in worker.hear()
+    def reset(graph: Graph, info: WorkerInfo, generator: SeedGenerator) -> Graph:
+        drawn.append(random.random())
+        return graph
+
+    random.seed(1)
+    outside = random.random()
+    random.seed(1)
+    for _ in range(2):
+        rig(IterableWrapper([1]), init, reset).run(epoch(shard()))
+    assert random.random() == outside
+    assert drawn[:2] == drawn[2:]
+    assert drawn[0] != drawn[1]
 
 
-# --- global random states ---
+@pytest.mark.parametrize("which", ["worker_init_fn", "worker_reset_fn"])
+def test_a_function_that_returns_nothing(rig: MakeRig, which: str) -> None:
+    functions = {which: lambda graph, *_: None}
+    worker = rig(IterableWrapper([1]), functions.get("worker_init_fn"), functions.get("worker_reset_fn"))
+    error = only_error(worker.run(epoch(shard())))
+    assert type(error) is TypeError
+    assert f"{which} must return the datapipe" in str(error)
+    assert "while shard 0 of 1 was being started" in "\n".join(error.__notes__)
 
 
-def draw(number: int) -> tuple[float, float, float]:
-    return random.random(), float(np.random.randn()), float(torch.randn(()))
+def test_an_error_of_a_reset_function_is_of_that_shard_alone(rig: MakeRig) -> None:
+    def reset(graph: Graph, info: WorkerInfo, generator: SeedGenerator) -> Graph:
+        if info.worker_id == 0:
+            raise OSError(5, "no such host")
+        return graph
 
-
-def test_shards_in_one_worker_have_random_states_of_their_own(drive: Callable[..., Driver]) -> None:
-    together, alone = drive(numbers().map(draw)), drive(numbers().map(draw))
-    together.tell(epoch(0, 1, credit=5, max_chunk=2))
-    alone.tell(epoch(1, credit=5))
-    both = together.items()
-    assert both[1] == alone.items()[1]
-    assert both[0] != both[1]
-
-
-def test_it_gives_what_in_process_execution_gives(drive: Callable[..., Driver]) -> None:
-    graph = numbers().shuffle(buffer_size=4).random_map(lambda number, generator: (number, float(generator.random())))
-    worker = drive(graph)
-    worker.tell(epoch(1, credit=100, seed=3))
-    assert worker.items()[1][:-1] == list(iterate(graph, seed=3, shard=1, num_shards=2))
-
-
-# --- with a dispatcher ---
-
-
-def test_a_grant_that_comes_while_a_restarted_shard_drops_items_is_taken(drive: Callable[..., Driver]) -> None:
-    """The window was full at the restart, so there is no credit but that grant: unread, it would be a hang."""
-    listener = Listener()
-    worker = drive(Dispatched())
-    start = ShardStart(shard=0, snapshot=None, skip=1, count=1, credit=0)
-
-    def deal() -> None:
-        """Once the worker waits for what it has to drop, and after the grant was sent."""
-        sock, _ = listener.socket.accept()
-        link = SocketChannel(sock, queued=False)
-        assert isinstance(wait_for_frame(link), Hello)
-        assert wait_for_frame(link) == Want(generation=1, shard=0, items=4)
-        link.send(Dealt(shard=0, over=False, error=None), dump_items([("dropped",), ("first",), ("second",)]))
-        assert dealt.wait(20)
-        link.close()
-
-    dealt = threading.Event()
-    dealer = threading.Thread(target=deal)
-    dealer.start()
-    worker.tell(
-        epoch(start, num_shards=1, max_chunk=2, dispatch_address=listener.address),
-        Grant(generation=1, shard=0, items=2),
+    sent = rig(IterableWrapper(range(4)).sharding_filter(), None, reset).run(
+        epoch(shard(0), shard(1), num_shards=2),
     )
-    dealt.set()
-    dealer.join()
-    assert worker.items() == {0: ["first", "second"]}
-    listener.close()
-    worker.worker._end_epoch()
+    assert items_of(sent, 1) == [1, 3]
+    assert ended(sent) == [1]
+    errors = [message for message, _ in sent if isinstance(message, ChunkMessage) and message.error is not None]
+    assert [message.shard for message in errors] == [0]
+    assert errors[0].error is not None
+    assert repr(load_error(errors[0].error)) == "OSError(5, 'no such host')"
 
 
-def wait_for_frame(link: SocketChannel) -> Message:
-    frame = link.receive(wait=True)
-    assert frame is not None
-    return frame[0]
+# -- what is noted for a post-mortem --------------------------------------------------------------------------------------
+
+
+def test_the_board_says_which_item_is_being_made(rig: MakeRig) -> None:
+    noted: list[tuple[int, int, int]] = []
+    worker: Rig
+
+    def look(item: int) -> int:
+        noted.append((worker.board[Slot.SHARD], worker.board[Slot.INDEX], worker.board[Slot.NODE]))
+        return item
+
+    worker = rig(IterableWrapper(range(5)).sharding_filter().map(look))
+    worker.run(epoch(shard(1), num_shards=2))
+    assert noted == [(1, 0, -1), (1, 1, -1)]
+    assert worker.board[Slot.SHARD] == -1  # waiting
+    noted.clear()
+    worker.run(epoch(shard(1, skip=1), num_shards=2, generation=2))
+    assert noted == [(1, 1, -1), (1, 1, -1)]  # the first of them while going to its position
+
+
+def test_careful_sends_one_by_one_and_notes_the_node(rig: MakeRig) -> None:
+    noted: list[int] = []
+    worker: Rig
+
+    def look(item: int) -> int:
+        noted.append(worker.board[Slot.NODE])
+        return item
+
+    graph = IterableWrapper(range(4)).map(look).batch(2).map(lambda batch: look(len(batch)))
+    worker = rig(graph)
+    sent = worker.run(epoch(shard(), careful=True))
+    assert [items for _, items in chunks(sent)] == [[2], [2], []]
+    numbers = Context.for_graph(graph, seed=0).numbers
+    names = {numbers[id(node)]: type(node).__name__ for node in walk(graph)}
+    assert [names[number] for number in noted] == ["Mapper", "Mapper", "Mapper"] * 2
+    inner, outer = noted[0], noted[2]
+    assert inner != outer
+    assert noted == [inner, inner, outer] * 2
+    assert worker.board[Slot.NODE] == -1
+
+
+# -- warnings -------------------------------------------------------------------------------------------------------------
+
+
+class Plain(IterDataPipe[int]):
+    """Without state: resumed by replay, which is announced."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(10)
+
+
+def notices(sent: list[tuple[Message, list[Any]]]) -> list[tuple[str, str]]:
+    return [(message.category, message.text) for message, _ in sent if isinstance(message, Notice)]
+
+
+def test_warnings_while_starting_become_notices(rig: MakeRig) -> None:
+    def reset(graph: Graph, info: WorkerInfo, generator: SeedGenerator) -> Graph:
+        warnings.warn("of the user's own", DeprecationWarning, stacklevel=1)
+        return graph
+
+    worker = rig(Plain(), None, reset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sent = worker.run(epoch(shard(skip=4)))
+    assert items_of(sent) == [4, 5, 6, 7, 8, 9]
+    assert notices(sent)[0] == ("DeprecationWarning", "of the user's own")
+    assert notices(sent)[1][0] == "ReplayWarning"
+    assert "replaying 4 items of shard 0" in notices(sent)[1][1]
+    assert isinstance(sent[0][0], Notice)  # before the items
+
+
+class NoState(IterDataPipe[int]):
+    def iterate(self, context: Context) -> NodeIterator[int]:
+        return _NoState(self, context)
+
+
+class _NoState(NodeIterator[int]):
+    def run(self) -> Iterator[int]:
+        yield from range(10)
+
+    def get_state(self) -> dict[str, Any]:
+        raise StateError("not just now")
+
+
+def test_a_snapshot_that_cannot_be_taken_is_told_once_and_stops_nothing(rig: MakeRig) -> None:
+    sent = rig(NoState(), every=2).run(epoch(shard()))
+    assert items_of(sent) == list(range(10))
+    ((category, text),) = notices(sent)
+    assert category == "ReplayWarning"
+    assert "no snapshot can be taken of shard 0 behind item 2: not just now" in text
+    assert all(message.snapshot is None for message, _ in sent if isinstance(message, ChunkMessage))
