@@ -140,7 +140,7 @@ def ended(sent: list[tuple[Message, list[Any]]]) -> list[int]:
     return [message.shard for message, _ in sent if isinstance(message, ChunkMessage) and message.ended]
 
 
-# -- credits ------------------------------------------------------------------------------------------------------------
+# -- credits ----------------------------------------------------------------------------------
 
 
 def test_no_more_is_produced_than_was_granted(rig: MakeRig) -> None:
@@ -198,7 +198,7 @@ def test_every_item_of_the_epoch_comes_whatever_the_credits(rig: MakeRig) -> Non
     assert items_of(sent, 1) == whole
 
 
-# -- several shards -----------------------------------------------------------------------------------------------------
+# -- several shards ---------------------------------------------------------------------------
 
 
 def test_shards_take_turns(rig: MakeRig) -> None:
@@ -227,7 +227,7 @@ def test_an_error_of_one_shard_leaves_the_others_alone(rig: MakeRig) -> None:
     assert ended(sent) == [0]
 
 
-# -- epochs -------------------------------------------------------------------------------------------------------------
+# -- epochs -----------------------------------------------------------------------------------
 
 
 def test_nothing_is_produced_after_the_end_of_an_epoch(rig: MakeRig) -> None:
@@ -305,7 +305,7 @@ def test_a_message_that_is_none_of_a_workers() -> None:
     worker.board.close()
 
 
-# -- positions ----------------------------------------------------------------------------------------------------------
+# -- positions --------------------------------------------------------------------------------
 
 
 def test_snapshots_and_skips_lead_to_the_same_place(rig: MakeRig) -> None:
@@ -344,7 +344,7 @@ def test_a_position_beyond_the_end_is_an_error_that_says_so(rig: MakeRig) -> Non
     assert items_of(worker.run(epoch(shard(), generation=2))) == list(range(5))  # and the worker goes on
 
 
-# -- errors -------------------------------------------------------------------------------------------------------------
+# -- errors -----------------------------------------------------------------------------------
 
 
 def fail_at(number: int) -> Callable[[Any], Any]:
@@ -415,7 +415,7 @@ class OnlyAlone:
         return OnlyAlone, (self.item,)
 
 
-# -- init and reset functions ---------------------------------------------------------------------------------------------
+# -- init and reset functions -----------------------------------------------------------------
 
 
 def test_init_once_for_each_shard_and_reset_in_each_epoch(rig: MakeRig) -> None:
@@ -490,7 +490,7 @@ def test_an_error_of_a_reset_function_is_of_that_shard_alone(rig: MakeRig) -> No
     assert repr(load_error(errors[0].error)) == "OSError(5, 'no such host')"
 
 
-# -- what is noted for a post-mortem --------------------------------------------------------------------------------------
+# -- what is noted for a post-mortem ----------------------------------------------------------
 
 
 def test_the_board_says_which_item_is_being_made(rig: MakeRig) -> None:
@@ -531,7 +531,7 @@ def test_careful_sends_one_by_one_and_notes_the_node(rig: MakeRig) -> None:
     assert worker.board[Slot.NODE] == -1
 
 
-# -- warnings -------------------------------------------------------------------------------------------------------------
+# -- warnings ---------------------------------------------------------------------------------
 
 
 class Plain(IterDataPipe[int]):
