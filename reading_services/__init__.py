@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reading_services.distributed import DistributedReadingService
-from reading_services.multiprocessing import MultiProcessingReadingService
+from reading_services.multiprocessing import MultiProcessingReadingService, ServiceStats
 from reading_services.preparing import PreparingReadingService
 from reading_services.sequential import SequentialReadingService
 from torchpipe.reading_service import InProcessReadingService, ReadingServiceInterface
@@ -15,4 +15,5 @@ __all__ = [
     "PreparingReadingService",
     "ReadingServiceInterface",
     "SequentialReadingService",
+    "ServiceStats",
 ]

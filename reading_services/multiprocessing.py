@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, cast
@@ -30,9 +31,22 @@ from torchpipe.shard import Chunk, InitFn, ResetFn
 from torchpipe.state import SnapshotPolicy
 from torchpipe.validate import check_count
 
-__all__ = ["MultiProcessingReadingService"]
+__all__ = ["MultiProcessingReadingService", "ServiceStats"]
 
 _log = logging.getLogger("torchpipe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceStats:
+    """What has happened in the processes of a service, over its whole life.
+
+    ``restarts`` processes have died and been replaced; ``processes`` are alive just now. As many as
+    ``longest_dispatch_buffer`` dispatched items have waited for one shard while others starved (0: fewer than 64).
+    """
+
+    restarts: int
+    processes: int
+    longest_dispatch_buffer: int
 
 
 class MultiProcessingReadingService(ShardedReadingService):
@@ -104,6 +118,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._dispatch: DispatchPart | None = None
         self._supervisor: Supervisor | None = None
         self._earlier_restarts = 0  # of workers that have been shut down since
+        self._earlier_longest = 0
 
     @property
     def default_num_shards(self) -> int:
@@ -117,6 +132,16 @@ class MultiProcessingReadingService(ShardedReadingService):
         """
         return self._earlier_restarts + (0 if self._supervisor is None else self._supervisor.restarts)
 
+    def stats(self) -> ServiceStats:
+        """Counters of this service's processes; asks nobody. May be called from any thread."""
+        supervisor = self._supervisor
+        longest = 0 if supervisor is None else supervisor.longest_buffer
+        return ServiceStats(
+            restarts=self.restarts,
+            processes=len(self.worker_pids()),
+            longest_dispatch_buffer=max(longest, self._earlier_longest),
+        )
+
     def worker_pids(self) -> list[int]:
         """The process ids of the workers that run just now, in the order of their numbers."""
         return [] if self._supervisor is None else self._supervisor.worker_pids()
@@ -127,10 +152,11 @@ class MultiProcessingReadingService(ShardedReadingService):
             _refuse_daemonic()
             plan = self.plan
             self._graph = _dump_graph(
-                plan.shard_nodes, self._shard_graph, self._init_fn, self._reset_fn, self._make_policy
+                plan.shard_nodes, self._shard_graphs, self._init_fn, self._reset_fn, self._make_policy
             )
             if plan.dispatch is not None:
                 self._dispatch = DispatchPart(
+                    branch=plan.dispatch_branch,
                     graph=_dump_graph(plan.dispatch_nodes, plan.dispatch, self._make_policy),
                     node_names=_numbered_names(plan.dispatch),
                 )
@@ -162,6 +188,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             self._earlier_restarts += supervisor.restarts
+            self._earlier_longest = max(self._earlier_longest, supervisor.longest_buffer)
             supervisor.close()
 
     def _main_root(self, root: DataPipe) -> DataPipe:
@@ -198,7 +225,7 @@ class MultiProcessingReadingService(ShardedReadingService):
                 num_workers=workers,
                 context=self._context,
                 graph=self._graph,
-                node_names=_numbered_names(self._shard_graph),
+                node_names=_numbered_names(*self._shard_graphs),
                 dispatch=self._dispatch,
                 window=self._window,
                 timeout_s=self._timeout_s,
@@ -214,8 +241,8 @@ class _Epoch(ShardProvider):
         self._supervisor = supervisor
         supervisor.begin_epoch(start, positions)
 
-    def pull(self, shard: int) -> Chunk:
-        return self._supervisor.pull(shard)
+    def pull(self, lane: int) -> Chunk:
+        return self._supervisor.pull(lane)
 
     def interrupt(self) -> None:
         self._supervisor.interrupt()
@@ -224,10 +251,10 @@ class _Epoch(ShardProvider):
         self._supervisor.end_epoch()
 
 
-def _numbered_names(root: DataPipe) -> dict[int, str]:
+def _numbered_names(*roots: DataPipe) -> dict[int, str]:
     """The names of a section's nodes by the numbers that a process notes."""
-    numbers = Context.for_graph(root, seed=0).numbers
-    return {numbers[id(node)]: node_name(node) for node in walk(root) if id(node) in numbers}
+    numbers = Context.for_graph(*roots, seed=0).numbers
+    return {numbers[id(node)]: node_name(node) for root in roots for node in walk(root) if id(node) in numbers}
 
 
 def _refuse_daemonic() -> None:
@@ -266,10 +293,10 @@ def _accelerator_runtime_lives() -> bool:
     return "torch_xla" in sys.modules or (torch is not None and torch.cuda.is_initialized())
 
 
-def _dump_graph(nodes: tuple[DataPipe, ...], cut: DataPipe, *others: Any) -> bytes:
+def _dump_graph(nodes: tuple[DataPipe, ...], graphs: Any, *others: Any) -> bytes:
     """Pickle the shard section and the functions once. Raises: NotSerializableError, naming the culprit."""
     try:
-        return dump_graph(cut, *others)
+        return dump_graph(graphs, *others)
     except Exception as error:
         for node in nodes:  # inputs first: the first that fails is the culprit
             alone = with_inputs(node, lambda _: cast("DataPipe", _Placeholder()))

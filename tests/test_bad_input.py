@@ -10,6 +10,7 @@ import sys
 import tarfile
 import textwrap
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torchpipe.errors import (
     GraphError,
     NotSerializableError,
     RemoteTraceback,
+    ReplicatedSourceWarning,
     StateError,
     StateMismatchError,
 )
@@ -408,3 +410,12 @@ def test_a_state_from_elsewhere() -> None:
         r"Load it into the graph that saved it",
         str(caught.value),
     )
+
+
+def test_a_source_that_every_shard_reads_whole_is_named() -> None:
+    graph = IterableWrapper(range(8)).sharding_filter().zip(IterableWrapper("abcdefgh").map(str.upper))
+    with pytest.warns(ReplicatedSourceWarning, match=r"each of 2 shards reads all items of IterableWrapper: no shard"):
+        DataLoader2(graph, reading_service=InProcessReadingService(num_shards=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DataLoader2(graph)

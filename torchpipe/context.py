@@ -70,9 +70,9 @@ class Context:
     kept: tuple[DataPipe, ...] = ()  # keeps the nodes alive, so that their ids stay theirs
 
     @classmethod
-    def for_graph(cls, root: DataPipe, *, seed: int | None = None, **options: Any) -> Context:
-        """The context for a pass over the graph that ends in ``root``. Without a seed, a fresh one is drawn."""
-        nodes = walk(root)
+    def for_graph(cls, *roots: DataPipe, seed: int | None = None, **options: Any) -> Context:
+        """The context for a pass over the graph that ends in ``roots``. Without a seed, a fresh one is drawn."""
+        nodes = list({id(node): node for root in roots for node in walk(root)}.values())
         numbers: dict[int, int] = {}
         divided: dict[int, Division] = {}
         for node in nodes:

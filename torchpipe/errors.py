@@ -12,6 +12,7 @@ __all__ = [
     "RankError",
     "RemoteTraceback",
     "ReplayWarning",
+    "ReplicatedSourceWarning",
     "StateError",
     "StateMismatchError",
     "TorchpipeError",
@@ -73,6 +74,10 @@ class RemoteTraceback(Exception):
 
     def __str__(self) -> str:
         return f"\n{self.text}"
+
+
+class ReplicatedSourceWarning(UserWarning):
+    """Every shard reads a whole source, while others are divided among the shards. Given when a loader is built."""
 
 
 class ReplayWarning(UserWarning):

@@ -2,10 +2,14 @@
 
 Runs in the consumer's process. Imports ``context``, ``iterator``, ``shard`` and ``state``. It decides the order; who
 produces the items, and where, is behind :class:`ShardProvider`.
+
+Each branch that the main section reads has a merge of its own. A *lane* is one shard of one branch; lane
+``branch * num_shards + shard``. All lanes of an epoch have one provider, which starts when the first item is wanted.
 """
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,24 +22,29 @@ from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk
 from torchpipe.state import Cursor
 
-__all__ = ["MergeIterator", "ShardPosition", "ShardProvider", "StartShards"]
+__all__ = ["MergeIterator", "Merges", "ShardPosition", "ShardProvider", "StartShards"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardPosition:
-    """Where a shard is to start: ``count`` items of it are before ``cursor``."""
+    """Where a shard of a branch is to start: ``count`` items of it are before ``cursor``."""
 
     shard: int
     cursor: Cursor
     count: int
+    branch: int = 0
+    lane: int
 
 
 class ShardProvider(ABC):
-    """Produces the chunks of a set of shards, wherever they run."""
+    """Produces the chunks of a set of lanes, wherever they run."""
 
     @abstractmethod
-    def pull(self, shard: int) -> Chunk:
-        """The next chunk of ``shard``; waits for it. The chunk pulled before it has been used up."""
+    def pull(self, lane: int) -> Chunk:
+        """The next chunk of ``lane``; waits for it. The chunk pulled before it has been used up.
+
+        Called by one thread for each branch, so by several at a time if the main section has several feed threads.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -49,22 +58,56 @@ class ShardProvider(ABC):
 StartShards: TypeAlias = Callable[[list[ShardPosition]], ShardProvider]
 
 
+class Merges:
+    """The merges of one epoch, which share a provider. It starts with the first pull, and ends when all are closed."""
+
+    def __init__(self, start: StartShards) -> None:
+        self._start = start
+        self._lock = threading.Lock()
+        self._provider: ShardProvider | None = None
+        self._interrupted = False
+        self._open: list[MergeIterator] = []
+
+    def join(self, merge: MergeIterator) -> None:
+        self._open.append(merge)
+
+    def provider(self) -> ShardProvider:
+        """The provider, started at the positions that all merges have when the first of them asks."""
+        with self._lock:
+            if self._provider is None:
+                self._provider = self._start([place for merge in self._open for place in merge.positions()])
+            if self._interrupted:
+                self._provider.interrupt()
+            return self._provider
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        if self._provider is not None:
+            self._provider.interrupt()
+
+    def leave(self, merge: MergeIterator) -> None:
+        """``merge`` needs no more items. Idempotent."""
+        self._open = [other for other in self._open if other is not merge]
+        if not self._open and self._provider is not None:
+            self._provider.close()
+
+
 class MergeIterator(NodeIterator[Any]):
     """One item from each shard in turn; a shard that has ended leaves the rotation.
 
     State: the rotation, and for each shard a cursor and the number of its items handed out. Reading it asks nobody.
     """
 
-    def __init__(self, node: DataPipe, context: Context, num_shards: int, start: StartShards) -> None:
+    def __init__(self, node: DataPipe, context: Context, num_shards: int, merges: Merges, branch: int = 0) -> None:
         super().__init__(node, context)
-        self._start = start
-        self._provider: ShardProvider | None = None
-        self._interrupted = False
+        self._branch = branch
+        self._merges = merges
         self._live = list(range(num_shards))
         self._turn = 0
         self._snapshots: list[bytes | None] = [None] * num_shards
         self._skips = [0] * num_shards
         self._counts = [0] * num_shards
+        merges.join(self)
 
     def get_state(self) -> dict[str, Any]:
         return {
@@ -95,17 +138,24 @@ class MergeIterator(NodeIterator[Any]):
         self._live, self._turn, self._counts = live, turn, counts
         self._snapshots, self._skips = snapshots, skips
 
+    def positions(self) -> list[ShardPosition]:
+        """Where the shards that go on have to start."""
+        return [
+            ShardPosition(
+                shard=shard,
+                cursor=Cursor(self._snapshots[shard], self._skips[shard]),
+                count=self._counts[shard],
+                branch=self._branch,
+                lane=self._lane(shard),
+            )
+            for shard in self._live
+        ]
+
+    def _lane(self, shard: int) -> int:
+        return self._branch * len(self._counts) + shard
+
     def run(self) -> Iterator[Any]:
-        provider = self._provider = self._start(
-            [
-                ShardPosition(
-                    shard=shard, cursor=Cursor(self._snapshots[shard], self._skips[shard]), count=self._counts[shard]
-                )
-                for shard in self._live
-            ]
-        )
-        if self._interrupted:
-            provider.interrupt()
+        provider = self._merges.provider()
         chunks = {shard: Chunk() for shard in self._live}
         used = dict.fromkeys(self._live, 0)
         while self._live:
@@ -123,7 +173,7 @@ class MergeIterator(NodeIterator[Any]):
                 del self._live[self._turn]
                 self._turn = self._turn % len(self._live) if self._live else 0
             else:
-                chunks[shard], used[shard] = provider.pull(shard), 0
+                chunks[shard], used[shard] = provider.pull(self._lane(shard)), 0
 
     def _advance(self, shard: int, chunk: Chunk, used: int) -> None:
         self._counts[shard] += 1
@@ -134,11 +184,8 @@ class MergeIterator(NodeIterator[Any]):
         self._turn = (self._turn + 1) % len(self._live)
 
     def interrupt(self) -> None:
-        self._interrupted = True
-        if self._provider is not None:
-            self._provider.interrupt()
+        self._merges.interrupt()
 
     def close(self) -> None:
         super().close()
-        if self._provider is not None:
-            self._provider.close()
+        self._merges.leave(self)

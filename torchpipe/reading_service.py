@@ -12,17 +12,19 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torchpipe.context import Context
 from torchpipe.dispatch import Dispatched, DispatchSource, dispatch_start
-from torchpipe.errors import GraphError, ReplayWarning
-from torchpipe.graph import Plan, draw, plan, replace_node
+from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
+from torchpipe.graph import Plan, draw, plan
+from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iterator import NodeIterator
-from torchpipe.merge import MergeIterator, ShardPosition, ShardProvider
+from torchpipe.merge import MergeIterator, Merges, ShardPosition, ShardProvider
 from torchpipe.nodes import DataPipe
-from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graph
+from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
 from torchpipe.state import SnapshotPolicy
 from torchpipe.validate import check_count
 
@@ -125,7 +127,10 @@ class ShardedReadingService(ReadingServiceInterface):
         self._init_fn = init_fn
         self._reset_fn = reset_fn
         self._plan: Plan | None = None
-        self._graphs: dict[tuple[int, int], DataPipe] = {}  # (num_shards, shard) -> what init_fn made of the graph
+        self._shard_graphs: tuple[DataPipe, ...] = ()  # of each branch, with a stand-in for what is dispatched
+        self._graphs: dict[
+            tuple[int, int], tuple[DataPipe, ...]
+        ] = {}  # (num_shards, shard) -> what init_fn made of them
 
     @property
     def plan(self) -> Plan:
@@ -140,10 +145,22 @@ class ShardedReadingService(ReadingServiceInterface):
             raise GraphError("this reading service belongs to another loader: make one for each loader")
         checked = plan(datapipe)
         checked.check_num_shards(self.default_num_shards)
+        replicated = checked.replicated_sources(self.default_num_shards)
+        if replicated:
+            warnings.warn(
+                f"each of {self.default_num_shards} shards reads all items of {', '.join(replicated)}: no sharding "
+                "point stands behind that source, while others are divided. If every shard is meant to have it whole, "
+                "ignore ReplicatedSourceWarning; else put .sharding_filter() behind it",
+                ReplicatedSourceWarning,
+                stacklevel=4,
+            )
         self._plan = checked
-        self._shard_graph = checked.cut
-        if checked.dispatch is not None:
-            self._shard_graph = replace_node(checked.cut, checked.dispatch, Dispatched())
+        # What is dispatched is replaced in its own branch alone: another one may read from there as well
+        stands_in = {} if checked.dispatch is None else {id(checked.dispatch): Dispatched()}
+        self._shard_graphs = tuple(
+            replace_nodes(cut, stands_in if branch == checked.dispatch_branch else {})
+            for branch, cut in enumerate(checked.cuts)
+        )
         return datapipe
 
     @property
@@ -154,11 +171,10 @@ class ShardedReadingService(ReadingServiceInterface):
         plan = self.plan
         plan.check_num_shards(start.num_shards, start.world_size)
         root = self._main_root(plan.root)
+        merges = Merges(partial(self._start_shards, start))
 
-        def merge(context: Context) -> NodeIterator[Any]:
-            return MergeIterator(
-                plan.cut, context, start.num_shards, lambda positions: self._start_shards(start, positions)
-            )
+        def merge(branch: int, context: Context) -> NodeIterator[Any]:
+            return MergeIterator(plan.cuts[branch], context, start.num_shards, merges, branch)
 
         context = Context.for_graph(
             root,
@@ -172,7 +188,7 @@ class ShardedReadingService(ReadingServiceInterface):
             threads=self._threads_in_main(),
             allow_pickle=True,  # the loader has checked the state
             policy=self._policy,
-            leaves={id(plan.cut): merge},
+            leaves={id(cut): partial(merge, branch) for branch, cut in enumerate(plan.cuts)},
         )
         iterator = context.iterate(root)
         if start.state is not None:
@@ -209,12 +225,19 @@ class ShardedReadingService(ReadingServiceInterface):
             source = DispatchSource.open(
                 self.plan.dispatch,
                 start.spec(positions[0].shard),
-                dispatch_start({item.shard: item.cursor.snapshot for item in positions}, start.num_shards),
+                dispatch_start(
+                    {
+                        item.shard: item.cursor.snapshot
+                        for item in positions
+                        if item.branch == self.plan.dispatch_branch
+                    },
+                    start.num_shards,
+                ),
                 policy=self._policy,
                 manage_random=manage_random,
             )
         return LocalShards(
-            self._graph_for,
+            self._graphs_for,
             start,
             positions,
             source=source,
@@ -223,10 +246,10 @@ class ShardedReadingService(ReadingServiceInterface):
             manage_random=manage_random,
         )
 
-    def _graph_for(self, spec: ShardSpec) -> DataPipe:
+    def _graphs_for(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
         key = (spec.num_shards, spec.shard)
         if key not in self._graphs:
-            self._graphs[key] = initialize_graph(self._shard_graph, self._init_fn, spec)
+            self._graphs[key] = initialize_graphs(self._shard_graphs, self._init_fn, spec)
         return self._graphs[key]
 
 
@@ -288,7 +311,7 @@ class LocalShards(ShardProvider):
 
     def __init__(
         self,
-        graph_for: Callable[[ShardSpec], DataPipe],
+        graphs_for: Callable[[ShardSpec], tuple[DataPipe, ...]],
         start: EpochStart,
         positions: list[ShardPosition],
         *,
@@ -303,22 +326,23 @@ class LocalShards(ShardProvider):
             for position in positions:
                 spec = start.spec(position.shard)
                 shard = Shard(
-                    graph_for(spec),
+                    graphs_for(spec),
                     spec,
+                    branch=position.branch,
                     reset_fn=reset_fn,
                     policy=policy,
                     manage_random=manage_random,
                     feed=source,
                 )
-                self._shards[position.shard] = shard
+                self._shards[position.lane] = shard
                 with shard.installed():
                     shard.start(position.cursor, position.count)
         except BaseException:
             self.close()
             raise
 
-    def pull(self, shard: int) -> Chunk:
-        running = self._shards[shard]
+    def pull(self, lane: int) -> Chunk:
+        running = self._shards[lane]
         with running.installed():
             chunk = running.produce(1)
         if chunk.notice is not None:

@@ -22,12 +22,13 @@ from torchpipe.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 from torchpipe.worker_info import WorkerInfo
 
-__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardSpec", "initialize_graph"]
+__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardSpec", "initialize_graphs"]
 
 InitFn: TypeAlias = Callable[[Any, WorkerInfo], Any]
 ResetFn: TypeAlias = Callable[[Any, WorkerInfo, SeedGenerator], Any]
 
 _RESET_SEEDS, _INIT_SEEDS = 0x5EED, 0x1417  # keep the seeds of reset and init functions apart from all others
+_BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,10 @@ class Chunk:
 
 
 class Shard:
-    """Produces the items of one shard from a cursor on.
+    """Produces the items of one shard, in one of its branches, from a cursor on.
+
+    ``graphs`` are the shard's branches, of which ``branch`` is run: numbered together, so that what they share has the
+    same random streams in each.
 
     With ``manage_random`` the shard has its own global random states; whoever calls :meth:`start`, :meth:`produce` or
     :meth:`close` does so inside :meth:`installed`. Not thread-safe.
@@ -80,9 +84,10 @@ class Shard:
 
     def __init__(
         self,
-        graph: DataPipe,
+        graphs: tuple[DataPipe, ...],
         spec: ShardSpec,
         *,
+        branch: int = 0,
         reset_fn: ResetFn | None = None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         manage_random: bool = True,
@@ -93,7 +98,8 @@ class Shard:
         self.spec = spec
         self.produced = 0
         self._refused = False
-        self._graph = graph
+        self._graphs = graphs
+        self._branch = branch
         self._section = section
         self._feed = feed
         self._reset_fn = reset_fn
@@ -102,7 +108,8 @@ class Shard:
         self._policy = policy()
         self._context: Context | None = None
         self._stream: Any = iter(())
-        key = (spec.seed, spec.epoch, spec.global_shard, *([section] if section else []))
+        apart = ([section] if section else []) + ([_BRANCH, branch] if branch else [])
+        key = (spec.seed, spec.epoch, spec.global_shard, *apart)
         self._random = GlobalRandom(key) if manage_random else None
 
     def installed(self) -> AbstractContextManager[None]:
@@ -112,13 +119,15 @@ class Shard:
     def start(self, cursor: Cursor, position: int = 0) -> None:
         """Make the pass over the graph and go to ``cursor``; ``position`` is the number of items before it."""
         spec = self.spec
-        graph = self._graph
+        graph = self._graphs[self._branch]
         if self._reset_fn is not None:
             info = WorkerInfo(spec.num_shards, spec.shard)
             seeds = SeedGenerator(derive_seed(spec.seed, spec.epoch, _RESET_SEEDS)).spawn(spec.global_shard)
             graph = _expect_node(self._reset_fn(graph, info, seeds), "worker_reset_fn")
         context = Context.for_graph(
+            *self._graphs[: self._branch],
             graph,
+            *self._graphs[self._branch + 1 :],
             seed=spec.seed,
             epoch=spec.epoch,
             shard=spec.global_shard,
@@ -211,15 +220,16 @@ class Shard:
         self._stream = iter(())
 
 
-def initialize_graph(graph: DataPipe, init_fn: InitFn | None, spec: ShardSpec) -> DataPipe:
-    """What ``init_fn`` makes of the graph for this shard; it has global random states of its own meanwhile.
+def initialize_graphs(graphs: tuple[DataPipe, ...], init_fn: InitFn | None, spec: ShardSpec) -> tuple[DataPipe, ...]:
+    """What ``init_fn`` makes of each branch for this shard; it has global random states of its own meanwhile.
 
     Called once for each shard in each process that hosts it, before the shard's first epoch there.
     """
     if init_fn is None:
-        return graph
+        return graphs
+    info = WorkerInfo(spec.num_shards, spec.shard)
     with GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS)).installed():
-        return _expect_node(init_fn(graph, WorkerInfo(spec.num_shards, spec.shard)), "worker_init_fn")
+        return tuple(_expect_node(init_fn(graph, info), "worker_init_fn") for graph in graphs)
 
 
 def _expect_node(value: Any, function: str) -> DataPipe:

@@ -19,8 +19,8 @@ __all__ = ["Board", "BoardTrace", "Slot"]
 
 class Slot(IntEnum):
     BEAT = 0  # counts up while the process is alive
-    SHARD = 1  # the shard being worked on, -1 while idle or starting
-    INDEX = 2  # the item of that shard being made
+    LANE = 1  # the shard of a branch being worked on, -1 while idle or starting
+    INDEX = 2  # the item of it being made
     NODE = 3  # the number of the node at work, -1 if not traced
 
 
@@ -52,7 +52,7 @@ class Board:
 
     def clear(self) -> None:
         """The position of a worker that has not begun anything."""
-        for slot, value in ((Slot.BEAT, 0), (Slot.SHARD, -1), (Slot.INDEX, 0), (Slot.NODE, -1)):
+        for slot, value in ((Slot.BEAT, 0), (Slot.LANE, -1), (Slot.INDEX, 0), (Slot.NODE, -1)):
             self._slots[slot] = value
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """The processes of a supervisor, and the one wait for all that can happen to them.
 
-Runs in the main process, in the supervisor's thread; only :meth:`Crew.wake` may be called from another. Owns the
+Runs in the main process, in the supervisor's threads, one at a time except for :meth:`Crew.select`
+and :meth:`Crew.wake`. Owns the
 processes with their sockets and boards, the selector and the wake-up pipe. The wait covers messages, room in sockets,
 the wake-up and all process sentinels; it ends with any of them, or after the timeout.
 """
@@ -75,12 +76,18 @@ class Crew:
         except ChannelClosed:
             pass
 
-    def wait(self, timeout_s: float | None) -> Iterator[tuple[WorkerProcess, list[Frame], bool]]:
-        """Wait for anything to happen: (process, what has arrived whole, has it ended?) for each that it happened to.
+    def select(self, timeout_s: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for anything to happen, for :meth:`happened`. Other threads may send and start processes meanwhile."""
+        return self._selector.select(timeout_s)
+
+    def happened(
+        self, ready: list[tuple[selectors.SelectorKey, int]]
+    ) -> Iterator[tuple[WorkerProcess, list[Frame], bool]]:
+        """(process, what has arrived whole, has it ended?) for each that something happened to.
 
         What arrived of a process that has ended was sent whole, so it is as good as any.
         """
-        for key, events in self._selector.select(timeout_s):
+        for key, events in ready:
             worker: WorkerProcess | None = key.data
             if worker is None:
                 self._drain_wake_up()

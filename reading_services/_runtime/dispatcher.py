@@ -18,7 +18,7 @@ from reading_services._runtime.board import Board, BoardTrace, Slot
 from reading_services._runtime.channel import ChannelClosed, SocketChannel
 from reading_services._runtime.dispatch_link import same_user
 from reading_services._runtime.items import dump_items
-from reading_services._runtime.messages import Dealt, EndEpoch, Hello, Message, Notice, StartDispatch, Stop, Want
+from reading_services._runtime.messages import Dealt, EndEpoch, Grown, Hello, Message, Notice, StartDispatch, Stop, Want
 from reading_services._runtime.remote_error import dump_error, load_error
 from reading_services._runtime.worker import WorkerSetup, serve
 from torchpipe.dispatch import DispatchSource, DispatchStart, Mark
@@ -30,6 +30,7 @@ __all__ = ["Dispatcher", "run_dispatcher"]
 
 _CHUNK_ITEMS = 32
 _CHUNK_S = 0.002
+_FIRST_REPORT_ITEMS = 64  # fewer may wait for a shard without anybody being told
 
 
 def run_dispatcher(setup: WorkerSetup, sock: socket.socket, board: Board, listener: socket.socket) -> None:
@@ -53,6 +54,7 @@ class Dispatcher:
         self._listener = listener
         self._open_source = open_source
         self._epoch: StartDispatch | None = None
+        self._report_at = _FIRST_REPORT_ITEMS
         self._source: DispatchSource | None = None
         self._links: dict[SocketChannel, int] = {}  # -> the generation it has said hello for, -1 before
         self._wants: dict[int, int] = defaultdict(int)
@@ -134,7 +136,7 @@ class Dispatcher:
             except Exception as error:
                 add_note(error, "torchpipe: while the dispatcher was starting")
                 self._source = DispatchSource.failed(error, start)
-        self._board[Slot.SHARD] = -1
+        self._board[Slot.LANE] = -1
         for warning in caught:
             self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
         if message.fail_at is not None:
@@ -190,13 +192,16 @@ class Dispatcher:
     def _produce(self) -> None:
         assert self._source is not None
         chunk: Chunk = self._source.advance(_CHUNK_ITEMS, _CHUNK_S, self._note)
-        self._board[Slot.SHARD] = -1
+        self._board[Slot.LANE] = -1
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
+        if self._source.longest >= self._report_at:
+            self._channel.send(Grown(items=self._source.longest))
+            self._report_at = 2 * self._source.longest
 
     def _note(self, position: int) -> None:
         self._board[Slot.INDEX] = position
-        self._board[Slot.SHARD] = 0
+        self._board[Slot.LANE] = 0
 
     def _deal(self) -> None:
         """Send every shard what it wants of what there is."""

@@ -20,8 +20,13 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 
 @dataclass(slots=True)
 class ShardLedger:
-    """One shard in one epoch. At most ``window`` items are granted, on their way, or waiting for the consumer."""
+    """One lane, a shard of a branch, in one epoch.
 
+    At most ``window`` items are granted, on their way, or waiting for the consumer.
+    """
+
+    lane: int
+    branch: int
     shard: int
     window: int
     cursor: Cursor  # behind the last item that arrived
@@ -32,7 +37,14 @@ class ShardLedger:
 
     @classmethod
     def begin(cls, position: ShardPosition, window: int) -> ShardLedger:
-        return cls(shard=position.shard, window=window, cursor=position.cursor, count=position.count)
+        return cls(
+            lane=position.lane,
+            branch=position.branch,
+            shard=position.shard,
+            window=window,
+            cursor=position.cursor,
+            count=position.count,
+        )
 
     def arrive(self, chunk: Chunk) -> None:
         self.cursor = self.cursor.after(len(chunk.items), chunk.snapshot)
@@ -57,6 +69,8 @@ class ShardLedger:
         """How a new process has to go on with this shard: behind what has arrived, with what is left of the window."""
         held = self.in_use + sum(len(chunk.items) for chunk in self.ready)
         return ShardStart(
+            lane=self.lane,
+            branch=self.branch,
             shard=self.shard,
             snapshot=self.cursor.snapshot,
             skip=self.cursor.skip,

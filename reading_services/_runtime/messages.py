@@ -14,9 +14,11 @@
 
     main                      dispatcher                    worker
       | ---- StartDispatch ----> | <--- Hello, Want ---------- |   connect, and ask for items of a shard
+      | <--- Grown ------------- |                             |   items pile up for a shard that does not ask
       |                          | ---- Dealt ---------------> |   items of a shard and the marks between them
 
-``generation`` numbers the epochs of one loader; what belongs to an older one is ignored on both sides.
+``generation`` numbers the epochs of one loader; what belongs to an older one is ignored on both sides. A ``lane`` is
+one shard of one branch of the graph (see ``torchpipe.merge``).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ __all__ = [
     "EndEpoch",
     "Failed",
     "Grant",
+    "Grown",
     "Hello",
     "Message",
     "Notice",
@@ -44,11 +47,13 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class ShardStart:
-    """Begin ``shard`` behind ``snapshot`` (None: the start of the epoch) and ``skip`` dropped items.
+    """Begin ``lane`` behind ``snapshot`` (None: the start of the epoch) and ``skip`` dropped items.
 
-    ``count`` items of the shard are before that point. ``credit`` items may be produced at first.
+    It is ``shard`` of ``branch``; ``count`` items of it are before that point. ``credit`` items may be made at first.
     """
 
+    lane: int
+    branch: int
     shard: int
     snapshot: bytes | None
     skip: int
@@ -67,6 +72,7 @@ class StartEpoch:
     shards: tuple[ShardStart, ...]
     max_chunk: int
     dispatch_address: str | None  # where dispatched items are to be had
+    dispatch_branch: int  # the branch that wants them
     careful: bool  # note the node at work before each step, and send items one by one: slow, for naming a culprit
 
 
@@ -116,7 +122,14 @@ class Dealt:
 @dataclass(frozen=True, kw_only=True)
 class Grant:
     generation: int
-    shard: int
+    lane: int
+    items: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grown:
+    """``items`` wait for one shard in the dispatcher, more than ever before. Sent at each doubling."""
+
     items: int
 
 
@@ -146,7 +159,7 @@ class ChunkMessage:
     """``count`` items travel as the frame's payload; the other fields are those of :class:`torchpipe.shard.Chunk`."""
 
     generation: int
-    shard: int
+    lane: int
     count: int
     snapshot: bytes | None
     ended: bool
@@ -159,5 +172,17 @@ class Failed:
 
 
 Message: TypeAlias = (
-    StartEpoch | StartDispatch | Grant | EndEpoch | Stop | Ready | Notice | ChunkMessage | Failed | Hello | Want | Dealt
+    StartEpoch
+    | StartDispatch
+    | Grant
+    | Grown
+    | EndEpoch
+    | Stop
+    | Ready
+    | Notice
+    | ChunkMessage
+    | Failed
+    | Hello
+    | Want
+    | Dealt
 )

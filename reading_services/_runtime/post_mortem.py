@@ -14,12 +14,16 @@ __all__ = ["PostMortem"]
 
 @dataclass(frozen=True, kw_only=True)
 class PostMortem:
-    """``shard`` is -1 where no item was being made; with ``dispatcher``, items are those of the dispatched stream."""
+    """``lane`` and ``shard`` are -1 where no item was being made.
+
+    With ``dispatcher``, items are those of the dispatched stream.
+    """
 
     name: str
     pid: int
     cause: str
     dispatcher: bool
+    lane: int
     shard: int
     index: int
     node: str | None

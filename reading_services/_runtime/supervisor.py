@@ -1,7 +1,8 @@
 """The supervisor: the only creator and killer of worker processes, and the one who waits for what they send.
 
-Runs in the main process, without a thread of its own: in whichever thread consumes the stream, one at a time. Only
-:meth:`Supervisor.interrupt` may be called from another. Owns the crew of processes, and the ledgers of their shards.
+Runs in the main process, without a thread of its own: in the threads that consume the stream. One of them at a time
+waits for the processes, without the lock; the others wait for it to say that something has changed. All else happens
+under the lock, except for :meth:`Supervisor.interrupt`. Owns the crew of processes, and the ledgers of their lanes.
 
 When a timeout is set, the wait for the processes ends now and then, to look for heartbeats. Recovery is restore: a
 worker that dies, whatever its exit code, is started anew from the cursors behind what has arrived. With a dispatcher
@@ -11,24 +12,26 @@ any death sets back all of them: what one worker had been dealt can only come ag
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 
+from reading_services._runtime.arrivals import chunk_of, warning_category
 from reading_services._runtime.board import Slot
 from reading_services._runtime.channel import Frame
 from reading_services._runtime.crew import Crew
 from reading_services._runtime.dispatch_link import Listener
 from reading_services._runtime.dispatcher import run_dispatcher
-from reading_services._runtime.items import load_items
 from reading_services._runtime.ledger import DeathLedger, ShardLedger, restart_delay_s
 from reading_services._runtime.messages import (
     ChunkMessage,
     EndEpoch,
     Failed,
     Grant,
+    Grown,
     Notice,
     Ready,
     StartDispatch,
@@ -38,8 +41,7 @@ from reading_services._runtime.post_mortem import PostMortem
 from reading_services._runtime.process import WorkerProcess
 from reading_services._runtime.remote_error import dump_error, load_error
 from torchpipe.dispatch import dispatch_start
-from torchpipe.errors import IteratorInvalidated, ReplayWarning, WorkerDiedError
-from torchpipe.failure import add_note
+from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.merge import ShardPosition
 from torchpipe.reading_service import EpochStart
 from torchpipe.shard import Chunk
@@ -50,12 +52,14 @@ _log = logging.getLogger("torchpipe")
 
 _DISPATCHER = -1  # its number among the processes
 _REAP_S = 1.0
+_LONG_BUFFER = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class DispatchPart:
-    """The dispatched part of a graph: pickled for its process, and the names of its nodes by their numbers."""
+    """The dispatched part of a graph: its branch, itself pickled for its process, its nodes' names by their numbers."""
 
+    branch: int
     graph: bytes
     node_names: Mapping[int, str]
 
@@ -77,6 +81,7 @@ class Supervisor:
     ) -> None:
         self.num_workers = num_workers
         self.restarts = 0
+        self.longest_buffer = 0  # items that have waited in the dispatcher for one shard, so far as it has told
         self._context = context
         self._graph = graph
         self._node_names = node_names
@@ -90,7 +95,9 @@ class Supervisor:
         self._delayed: dict[int, tuple[float, bool]] = {}  # number -> (when to start it anew, carefully?)
         self._generation = 0
         self._epoch: EpochStart | None = None
-        self._ledgers: dict[int, ShardLedger] = {}
+        self._ledgers: dict[int, ShardLedger] = {}  # by lane
+        self._changed = threading.Condition(threading.RLock())
+        self._awaited = False  # does a thread wait for the processes?
         self._interrupted = False
         self._failure: BaseException | None = None
         self._crew = Crew() if self._listener is None else Crew(self._listener)
@@ -115,47 +122,62 @@ class Supervisor:
                 self._start_worker(number)
 
     def begin_epoch(self, start: EpochStart, positions: list[ShardPosition]) -> None:
-        """Let the workers produce ``positions``; shard s runs in worker s % num_workers."""
+        """Let the workers produce ``positions``; shard s runs, in all branches, in worker s % num_workers."""
+        with self._changed:
+            self._begin_epoch(start, positions)
+
+    def _begin_epoch(self, start: EpochStart, positions: list[ShardPosition]) -> None:
         self._epoch = start
         self._fail_at = None
         self._interrupted = False
         self._failure = None
         self._deaths = DeathLedger(self._max_deaths)
         self._delayed.clear()
-        self._ledgers = {item.shard: ShardLedger.begin(item, self._window) for item in positions}
+        self._ledgers = {item.lane: ShardLedger.begin(item, self._window) for item in positions}
         self.start_workers()
         self._begin_all()
 
     def end_epoch(self) -> None:
         """Let the workers stop producing; they stay for the next epoch. Idempotent."""
-        if self._epoch is None:
-            return
-        self._epoch = None
-        self._ledgers = {}
-        self._delayed.clear()
-        for number in self._numbers:
-            self._crew.send(number, EndEpoch(generation=self._generation))
+        with self._changed:
+            if self._epoch is None:
+                return
+            self._epoch = None
+            self._ledgers = {}
+            self._delayed.clear()
+            for number in self._numbers:
+                self._crew.send(number, EndEpoch(generation=self._generation))
 
-    def pull(self, shard: int) -> Chunk:
-        """The next chunk of ``shard``; the one before it has been used up.
+    def pull(self, lane: int) -> Chunk:
+        """The next chunk of ``lane``; the one before it has been used up. Several threads may pull different lanes.
 
         Raises: WorkerDiedError in the chunk if a position keeps killing its worker; IteratorInvalidated after
         :meth:`interrupt`; what a worker could not start with.
         """
-        ledger = self._ledgers[shard]
-        released = ledger.release()
-        if released:
-            grant = Grant(generation=self._generation, shard=shard, items=released)
-            self._crew.send(shard % self.num_workers, grant)
-        while True:
-            if self._interrupted:
-                raise IteratorInvalidated("the loader was closed from another thread while the next item was awaited")
-            chunk = ledger.take()
-            if chunk is not None:
-                return chunk
-            if self._failure is not None:
-                raise self._failure
-            self._wait()
+        with self._changed:
+            if self._interrupted or lane not in self._ledgers:
+                raise self._closed_elsewhere()
+            ledger = self._ledgers[lane]
+            released = ledger.release()
+            if released:
+                grant = Grant(generation=self._generation, lane=lane, items=released)
+                self._crew.send(ledger.shard % self.num_workers, grant)
+            while True:
+                if self._interrupted:
+                    raise self._closed_elsewhere()
+                chunk = ledger.take()
+                if chunk is not None:
+                    return chunk
+                if self._failure is not None:
+                    raise self._failure
+                if self._awaited:
+                    self._changed.wait()
+                else:
+                    self._wait()
+
+    @staticmethod
+    def _closed_elsewhere() -> IteratorInvalidated:
+        return IteratorInvalidated("the loader was closed from another thread while the next item was awaited")
 
     def interrupt(self) -> None:
         """Make a :meth:`pull` in another thread return at once. Thread-safe."""
@@ -164,19 +186,28 @@ class Supervisor:
 
     def close(self) -> None:
         """End all processes: about 3 s at most. Idempotent."""
-        self._epoch = None
-        self._ledgers = {}
+        with self._changed:
+            self._epoch = None
+            self._ledgers = {}
         self._crew.close()
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Wait for anything to happen, and handle it."""
+        """Wait for anything to happen, without the lock, and handle it."""
         timeout = None if self._timeout_s is None else min(self._timeout_s / 4, 0.5)
         if self._delayed:
             until_start = max(0.0, min(at for at, _ in self._delayed.values()) - time.monotonic())
             timeout = until_start if timeout is None else min(timeout, until_start)
-        for worker, frames, gone in self._crew.wait(timeout):
+        self._awaited = True
+        self._changed.release()
+        try:
+            events = self._crew.select(timeout)
+        finally:
+            self._changed.acquire()
+            self._awaited = False
+            self._changed.notify_all()
+        for worker, frames, gone in self._crew.happened(events):
             for frame in frames:
                 self._handle(worker, frame)
             if gone:
@@ -202,13 +233,17 @@ class Supervisor:
         message, payload = frame
         match message:
             case ChunkMessage():
-                ledger = self._ledgers.get(message.shard)
+                ledger = self._ledgers.get(message.lane)
                 if message.generation == self._generation and ledger is not None:
-                    ledger.arrive(_chunk(message, payload))
+                    ledger.arrive(chunk_of(message, payload, ledger.shard))
             case Ready():
                 worker.say_ready()
             case Notice(category=category, text=text):
-                warnings.warn(text, _warning_category(category), stacklevel=2)
+                warnings.warn(text, warning_category(category), stacklevel=2)
+            case Grown(items=items):
+                self.longest_buffer = max(self.longest_buffer, items)
+                level = logging.WARNING if items >= _LONG_BUFFER else logging.DEBUG
+                _log.log(level, "%d dispatched items wait for a shard that drops less than others", items)
             case Failed(error=data):
                 self._failure = load_error(data)
             case _:
@@ -224,7 +259,7 @@ class Supervisor:
         if self._failure is not None or all(item.over for item in mine):
             return  # nothing more is needed of it; the next epoch starts a new one
         progress = tuple(item.count for item in mine)
-        deaths = self._deaths.record(number, dead.shard, dead.index if dead.shard >= 0 else progress)
+        deaths = self._deaths.record(number, dead.lane, dead.index if dead.lane >= 0 else progress)
         if deaths >= self._max_deaths:
             self._give_up(dead, mine, dead.error(deaths))
         else:
@@ -253,7 +288,7 @@ class Supervisor:
                     self._begin_worker(number, careful=careful)
 
     def _examine(self, worker: WorkerProcess) -> PostMortem:
-        shard, index, node = (worker.board[slot] for slot in (Slot.SHARD, Slot.INDEX, Slot.NODE))
+        lane, index, node = (worker.board[slot] for slot in (Slot.LANE, Slot.INDEX, Slot.NODE))
         worker.process.join(_REAP_S)
         if worker.is_alive():
             worker.kill()
@@ -265,21 +300,25 @@ class Supervisor:
             pid=worker.pid,
             cause=worker.cause_of_death(),
             dispatcher=dispatcher,
-            shard=shard,
+            lane=lane,
+            shard=self._shard_of(lane),
             index=index,
             node=names.get(node),
         )
+
+    def _shard_of(self, lane: int) -> int:
+        return lane % self._epoch.num_shards if lane >= 0 and self._epoch is not None else -1
 
     def _serves(self, number: int, shard: int) -> bool:
         return number == _DISPATCHER or shard % self.num_workers == number
 
     def _give_up(self, dead: PostMortem, mine: list[ShardLedger], error: WorkerDiedError) -> None:
         """The error takes the place of the item; without a culprit, of the next one of every shard of that process."""
-        if dead.dispatcher and dead.shard >= 0:
+        if dead.dispatcher and dead.lane >= 0:
             self._fail_at = (dead.index, dump_error(error))
             return
         for ledger in mine:
-            if not ledger.over and dead.shard in (ledger.shard, -1):
+            if not ledger.over and dead.lane in (ledger.lane, -1):
                 ledger.arrive(Chunk(error=error))
 
     def _begin_all(self, careful: int | None = None) -> None:
@@ -294,7 +333,12 @@ class Supervisor:
     def _begin_dispatcher(self, *, careful: bool) -> None:
         epoch = self._epoch
         assert epoch is not None
-        snapshots = {item.shard: item.cursor.snapshot for item in self._ledgers.values() if not item.over}
+        assert self._dispatch is not None
+        snapshots = {
+            item.shard: item.cursor.snapshot
+            for item in self._ledgers.values()
+            if item.branch == self._dispatch.branch and not item.over
+        }
         start = dispatch_start(snapshots, epoch.num_shards)
         message = StartDispatch(
             generation=self._generation,
@@ -348,20 +392,7 @@ class Supervisor:
             shards=tuple(shards),
             max_chunk=max(1, self._window // 2),
             dispatch_address=None if self._listener is None else self._listener.address,
+            dispatch_branch=-1 if self._dispatch is None else self._dispatch.branch,
             careful=careful,
         )
         self._crew.send(number, message)
-
-
-def _chunk(message: ChunkMessage, payload: memoryview) -> Chunk:
-    try:
-        items = load_items(payload)
-    except Exception as error:  # in its place in the stream, like any other
-        add_note(error, f"torchpipe: items of shard {message.shard} could not be rebuilt in the main process")
-        return Chunk(error=error)
-    failure = None if message.error is None else load_error(message.error)
-    return Chunk(items=items, snapshot=message.snapshot, ended=message.ended, error=failure)
-
-
-def _warning_category(name: str) -> type[Warning]:
-    return ReplayWarning if name == ReplayWarning.__name__ else UserWarning

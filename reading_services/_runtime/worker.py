@@ -40,7 +40,7 @@ from reading_services._runtime.remote_error import dump_error
 from torchpipe.errors import NotSerializableError, ReplayWarning
 from torchpipe.failure import add_note
 from torchpipe.nodes import DataPipe
-from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graph
+from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
 from torchpipe.state import Cursor, SnapshotPolicy
 
 __all__ = ["Worker", "WorkerSetup", "dump_graph", "run_worker", "serve"]
@@ -50,7 +50,7 @@ _CHUNK_S = 0.002  # no further item is begun after this: longer chunks would kee
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSetup:
-    """What a worker process starts with. ``graph`` is cloudpickled: (shard section, init_fn, reset_fn, policy)."""
+    """What a worker process starts with. ``graph`` is cloudpickled: (branches, init_fn, reset_fn, policy)."""
 
     worker: int
     graph: bytes
@@ -63,8 +63,8 @@ def run_worker(setup: WorkerSetup, sock: socket.socket, board: Board) -> None:
     """The entry point of the process."""
 
     def run(channel: SocketChannel) -> None:
-        graph, init_fn, reset_fn, policy = pickle.loads(setup.graph)
-        Worker(setup.worker, channel, board, graph, init_fn, reset_fn, policy).run()
+        graphs, init_fn, reset_fn, policy = pickle.loads(setup.graph)
+        Worker(setup.worker, channel, board, graphs, init_fn, reset_fn, policy).run()
 
     serve(setup, sock, board, run)
 
@@ -107,7 +107,7 @@ class Worker:
         worker: int,
         channel: Channel,
         board: Board,
-        graph: DataPipe,
+        graphs: tuple[DataPipe, ...],
         init_fn: InitFn | None,
         reset_fn: ResetFn | None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
@@ -115,14 +115,14 @@ class Worker:
         self._worker = worker
         self._channel = channel
         self._board = board
-        self._graph = graph
+        self._branches = graphs
         self._init_fn = init_fn
         self._reset_fn = reset_fn
         self._policy = policy
-        self._graphs: dict[tuple[int, int], DataPipe] = {}  # (num_shards, shard) -> what init_fn made of the graph
+        self._graphs: dict[tuple[int, int], tuple[DataPipe, ...]] = {}  # (num_shards, shard) -> what init_fn made
         self._epoch: StartEpoch | None = None
         self._feed: RemoteFeed | None = None
-        self._shards: dict[int, Shard] = {}
+        self._shards: dict[int, Shard] = {}  # by lane, like the credit
         self._credit: dict[int, int] = {}
         self._turns: list[int] = []
 
@@ -131,27 +131,27 @@ class Worker:
         frame: Frame | None = None
         while True:
             try:
-                shard = None if frame is not None else self._next_with_credit()
-                frame = frame or self._channel.receive(wait=shard is None)
+                lane = None if frame is not None else self._next_with_credit()
+                frame = frame or self._channel.receive(wait=lane is None)
                 if frame is not None:
                     message, frame = frame[0], None
                     if isinstance(message, Stop):
                         self._end_epoch()
                         return
                     self._handle(message)
-                elif shard is not None:
-                    self._produce(shard)
+                elif lane is not None:
+                    self._produce(lane)
             except Superseded as superseded:
-                self._board[Slot.SHARD] = -1
+                self._board[Slot.LANE] = -1
                 frame = superseded.frame
                 if frame is None:
                     raise ChannelClosed("the main process is gone") from None
 
     def _next_with_credit(self) -> int | None:
-        for place, shard in enumerate(self._turns):
-            if self._credit[shard] > 0:
+        for place, lane in enumerate(self._turns):
+            if self._credit[lane] > 0:
                 self._turns.append(self._turns.pop(place))  # the next turn is another's
-                return shard
+                return lane
         return None
 
     def _handle(self, message: Message) -> None:
@@ -163,9 +163,9 @@ class Worker:
                 for start in message.shards:
                     self._start_shard(message, start)
                 self._take_grants()  # a shard that starts behind dropped items waits for them
-            case Grant(generation=generation, shard=shard, items=items):
-                if self._epoch is not None and generation == self._epoch.generation and shard in self._credit:
-                    self._credit[shard] += items
+            case Grant(generation=generation, lane=lane, items=items):
+                if self._epoch is not None and generation == self._epoch.generation and lane in self._credit:
+                    self._credit[lane] += items
             case EndEpoch(generation=generation):
                 if self._epoch is not None and generation == self._epoch.generation:
                     self._end_epoch()
@@ -173,19 +173,20 @@ class Worker:
                 raise TypeError(f"a worker cannot handle {never!r}")
 
     def _connect(self, epoch: StartEpoch) -> RemoteFeed | None:
-        if epoch.dispatch_address is None or not epoch.shards:
+        shards = [start.shard for start in epoch.shards if start.branch == epoch.dispatch_branch]
+        if epoch.dispatch_address is None or not shards:
             return None
         return RemoteFeed(
             SocketChannel(connect(epoch.dispatch_address), queued=False),
             self._channel,
             worker=self._worker,
             generation=epoch.generation,
-            shards=[start.shard for start in epoch.shards],
+            shards=shards,
             window=2 * epoch.max_chunk,
         )
 
     def _start_shard(self, epoch: StartEpoch, start: ShardStart) -> None:
-        self._note(start.shard, start.count)
+        self._note(start.lane, start.count)
         spec = ShardSpec(
             seed=epoch.seed,
             epoch=epoch.epoch,
@@ -198,8 +199,9 @@ class Worker:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 shard = Shard(
-                    self._graph_for(spec),
+                    self._graphs_for(spec),
                     spec,
+                    branch=start.branch,
                     reset_fn=self._reset_fn,
                     policy=self._policy,
                     feed=self._feed,
@@ -209,37 +211,37 @@ class Worker:
                     shard.start(Cursor(start.snapshot, start.skip), start.count)
         except Exception as error:
             add_note(error, f"torchpipe: while shard {start.shard} of {epoch.num_shards} was being started")
-            self._send(epoch, start.shard, Chunk(error=error))
+            self._send(epoch, start.lane, Chunk(error=error))
             return
         finally:
-            self._board[Slot.SHARD] = -1
+            self._board[Slot.LANE] = -1
             for warning in caught:
                 self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
-        self._shards[start.shard] = shard
-        self._credit[start.shard] = start.credit
-        self._turns.append(start.shard)
+        self._shards[start.lane] = shard
+        self._credit[start.lane] = start.credit
+        self._turns.append(start.lane)
 
-    def _graph_for(self, spec: ShardSpec) -> DataPipe:
+    def _graphs_for(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
         key = (spec.num_shards, spec.shard)
         if key not in self._graphs:
-            self._graphs[key] = initialize_graph(self._graph, self._init_fn, spec)
+            self._graphs[key] = initialize_graphs(self._branches, self._init_fn, spec)
         return self._graphs[key]
 
-    def _produce(self, number: int) -> None:
-        epoch, shard = self._epoch, self._shards[number]
+    def _produce(self, lane: int) -> None:
+        epoch, shard = self._epoch, self._shards[lane]
         assert epoch is not None
-        limit = 1 if epoch.careful else min(self._credit[number], epoch.max_chunk)
+        limit = 1 if epoch.careful else min(self._credit[lane], epoch.max_chunk)
         with shard.installed():
-            chunk = shard.produce(limit, _CHUNK_S, partial(self._note, number))
-        self._board[Slot.SHARD] = -1
+            chunk = shard.produce(limit, _CHUNK_S, partial(self._note, lane))
+        self._board[Slot.LANE] = -1
         self._take_grants()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
         if chunk.ended or chunk.error is not None:
-            self._retire(number)
+            self._retire(lane)
         else:
-            self._credit[number] -= len(chunk.items)
-        self._send(epoch, number, chunk)
+            self._credit[lane] -= len(chunk.items)
+        self._send(epoch, lane, chunk)
 
     def _take_grants(self) -> None:
         """Those that came while a dispatched item was awaited."""
@@ -248,37 +250,37 @@ class Worker:
             for grant in grants:
                 self._handle(grant)
 
-    def _note(self, shard: int, index: int) -> None:
+    def _note(self, lane: int, index: int) -> None:
         self._board[Slot.INDEX] = index
-        self._board[Slot.SHARD] = shard
+        self._board[Slot.LANE] = lane
 
-    def _retire(self, number: int) -> None:
-        self._turns.remove(number)
-        del self._credit[number]
-        shard = self._shards.pop(number)
+    def _retire(self, lane: int) -> None:
+        self._turns.remove(lane)
+        del self._credit[lane]
+        shard = self._shards.pop(lane)
         with shard.installed():
             shard.close()
 
     def _end_epoch(self) -> None:
-        for number in list(self._shards):
-            self._retire(number)
+        for lane in list(self._shards):
+            self._retire(lane)
         self._epoch = None
         if self._feed is not None:
             self._feed.close()
             self._feed = None
 
-    def _send(self, epoch: StartEpoch, shard: int, chunk: Chunk) -> None:
+    def _send(self, epoch: StartEpoch, lane: int, chunk: Chunk) -> None:
         try:
             payload = dump_items(chunk.items)
         except Exception as error:
             payload = self._keep_sendable(chunk, error)
-            if shard in self._shards:
-                self._retire(shard)
+            if lane in self._shards:
+                self._retire(lane)
         if chunk.error is not None:
             add_note(chunk.error, f"torchpipe: in worker {self._worker} (pid {os.getpid()})")
         message = ChunkMessage(
             generation=epoch.generation,
-            shard=shard,
+            lane=lane,
             count=len(chunk.items),
             snapshot=chunk.snapshot,
             ended=chunk.ended,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from reading_services import MultiProcessingReadingService
 from tests.laws.executors import PROCESSES, make_loader, make_service, oracle
 from torchpipe import IterDataPipe
 from torchpipe.errors import GraphError
@@ -64,6 +65,24 @@ def test_shards_that_filter_unevenly_do_not_block(workers: int | None) -> None:
     graph = IterableWrapper(range(2001)).sharding_round_robin_dispatch().filter(odd_ones)
     with make_loader(graph, make_service(workers, 2)) as loader:
         assert list(loader) == list(range(1, 2001, 2))
+
+
+def test_a_buffer_that_grows_is_counted_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    graph = IterableWrapper(range(4001)).sharding_round_robin_dispatch().filter(odd_ones)
+    service = MultiProcessingReadingService(2, "fork", num_shards=2)
+    with make_loader(graph, service) as loader, caplog.at_level("WARNING", "torchpipe"):
+        assert len(list(loader)) == 2000
+        assert service.stats().longest_dispatch_buffer >= 1000
+    assert service.stats().longest_dispatch_buffer >= 1000  # kept over a shutdown
+    assert "dispatched items wait for a shard that drops less than others" in caplog.text
+
+
+def test_shards_that_keep_pace_have_nothing_to_report() -> None:
+    graph = IterableWrapper(range(400)).sharding_round_robin_dispatch()
+    service = MultiProcessingReadingService(2, "fork", num_shards=2)
+    with make_loader(graph, service) as loader:
+        assert len(list(loader)) == 400
+        assert service.stats().longest_dispatch_buffer == 0
 
 
 def fail_at_nine(number: int) -> int:

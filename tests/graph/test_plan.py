@@ -10,6 +10,7 @@ from torchpipe import IterDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.graph import Plan, node_name, plan
 from torchpipe.iter import IterableWrapper
+from torchpipe.map import SequenceWrapper
 
 
 def source(length: int = 4) -> Any:
@@ -25,7 +26,7 @@ def check_complete(split: Plan) -> None:
     sections = [*split.dispatch_nodes, *split.shard_nodes, *split.main_nodes]
     assert len({id(node) for node in sections}) == len(sections)
     assert sections[-1] is split.root
-    assert not split.main_nodes or split.cut not in split.main_nodes
+    assert not split.main_nodes or not set(split.cuts) & set(split.main_nodes)
 
 
 class InMain(IterDataPipe[Any]):
@@ -44,7 +45,7 @@ def test_without_a_node_for_the_main_process_all_is_shard_section() -> None:
     graph = source().shuffle().sharding_filter().map(abs).batch(2)
     split = plan(graph)
     check_complete(split)
-    assert split.cut is split.root is graph
+    assert split.cuts == (split.root,) == (graph,)
     assert names(split.shard_nodes) == ["IterableWrapper", "Shuffler", "ShardingFilter", "Mapper", "Batcher"]
     assert (split.main_nodes, split.dispatch, split.dispatch_nodes) == ((), None, ())
     assert names(split.sharding_points) == ["ShardingFilter"]
@@ -54,7 +55,7 @@ def test_to_device_and_what_follows_run_in_the_main_process() -> None:
     batched = source().sharding_filter().batch(2)
     split = plan(batched.to_device("cpu").map(len).prefetch(2))
     check_complete(split)
-    assert split.cut is batched
+    assert split.cuts == (batched,)
     assert names(split.main_nodes) == ["ToDevice", "Mapper", "Prefetcher"]
 
 
@@ -62,7 +63,7 @@ def test_a_node_that_is_not_replicable_runs_in_the_main_process() -> None:
     shards = source().sharding_filter()
     split = plan(InMain(shards).map(abs))
     check_complete(split)
-    assert split.cut is shards
+    assert split.cuts == (shards,)
     assert names(split.main_nodes) == ["InMain", "Mapper"]
 
 
@@ -94,7 +95,7 @@ def test_what_is_dispatched_cannot_be_read_twice() -> None:
 def test_a_node_that_keeps_its_input_under_two_names_reads_it_once() -> None:
     node = InMain(source().sharding_filter())
     node.main_input = node.inputs[0]
-    assert plan(node).cut is node.main_input
+    assert plan(node).cuts == (node.main_input,)
 
 
 def test_branches_are_one_section() -> None:
@@ -104,21 +105,69 @@ def test_branches_are_one_section() -> None:
     assert names(split.shard_nodes).count("Mapper") == 3
 
 
-@pytest.mark.parametrize(
-    "graph",
-    [
-        InMain(source().map(abs), source().map(str)),
-        InMain(source().sharding_filter()).zip(source()),
-        source().batch(2).to_device("cpu").zip(source().batch(2).to_device("cpu")),
-    ],
-)
-def test_several_cuts_are_refused_with_their_names(graph: Any) -> None:
-    with pytest.raises(GraphError, match=r"read from 2 branches of the shard section \(\w+.*, \w+.*\).* Join the"):
-        plan(graph)
+def test_branches_that_meet_in_the_main_process_have_a_cut_each() -> None:
+    left, right = source().sharding_filter().map(abs), source().sharding_filter().batch(2)
+    split = plan(InMain(left, right).map(len))
+    check_complete(split)
+    assert split.cuts == (left, right)
+    assert names(split.main_nodes) == ["InMain", "Mapper"]
+    split.check_num_shards(3)
+    assert split.replicated_sources(3) == []
+
+
+def test_a_branch_that_is_not_divided_stays_in_the_main_process() -> None:
+    shards, table = source().sharding_filter(), source().map(str)
+    split = plan(InMain(shards, table))
+    check_complete(split)
+    assert split.cuts == (shards,)
+    assert names(split.main_nodes) == ["IterableWrapper", "Mapper", "InMain"]
+    split.check_num_shards(3)
+    assert split.replicated_sources(3) == []  # it is read once
+    assert split.replicated_sources(1, world_size=2) == ["IterableWrapper"]  # by each rank
+
+
+def test_branches_without_any_sharding_point_are_for_one_shard() -> None:
+    left, right = source().map(abs), source().map(str)
+    split = plan(InMain(left, right))
+    assert split.cuts == (left, right)
+    split.check_num_shards(1)
+    with pytest.raises(GraphError, match=r"the branch that ends in Mapper\(abs\) has no sharding point, so each of 2"):
+        split.check_num_shards(2)
+
+
+def test_a_map_style_input_is_not_cut_off_from_what_indexes_it() -> None:
+    table = SequenceWrapper([1, 2])
+    shards = source().sharding_filter()
+    split = plan(InMain(shards, table))
+    assert split.cuts == (shards,)
+    assert names(split.main_nodes) == ["SequenceWrapper", "InMain"]
+
+
+def test_dispatching_in_two_branches_that_meet_in_the_main_process_is_refused() -> None:
+    trunk = source().sharding_round_robin_dispatch()
+    for graph in (
+        InMain(source().sharding_round_robin_dispatch(), source().sharding_round_robin_dispatch().map(abs)),
+        InMain(trunk.map(abs), trunk.map(str)),
+    ):
+        with pytest.raises(GraphError, match=r"2 branches that meet only in the main process \(.*\) each have a"):
+            plan(graph)
+    split = plan(InMain(source().sharding_filter(), trunk.map(abs)))
+    check_complete(split)
+    assert (split.dispatch, split.dispatch_branch) == (trunk, 1)
+    assert names(split.shard_nodes) == ["IterableWrapper", "ShardingFilter", "Mapper"]
+
+
+def test_sources_that_every_shard_reads_whole_are_found() -> None:
+    split = plan(source().sharding_filter().zip(source().map(abs)).concat(source().sharding_filter()))
+    split.check_num_shards(2)
+    assert split.replicated_sources(1) == []
+    assert split.replicated_sources(2) == ["IterableWrapper"]
+    divided = plan(source().zip(source()).sharding_filter())
+    assert divided.replicated_sources(2, world_size=2) == []
 
 
 def test_a_graph_with_nothing_for_the_shards_is_refused() -> None:
-    with pytest.raises(GraphError, match=r"read from 0 branches of the shard section \(none\)"):
+    with pytest.raises(GraphError, match=r"nothing is left for the shards to do: Mapper\(abs\) and all before it"):
         plan(InMain().map(abs))
 
 

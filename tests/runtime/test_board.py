@@ -41,11 +41,11 @@ def test_slots_hold_64_bits(board: Board, value: int) -> None:
     board[Slot.INDEX] = value
     assert board[Slot.INDEX] == value
     assert board[Slot.NODE] == -1  # the neighbours are untouched
-    assert board[Slot.SHARD] == -1
+    assert board[Slot.LANE] == -1
 
 
 def write_until_killed(board: Board) -> None:
-    board[Slot.SHARD] = 3
+    board[Slot.LANE] = 3
     board[Slot.NODE] = 5
     while True:
         board[Slot.INDEX] += 1
@@ -62,7 +62,7 @@ def test_what_a_killed_process_had_noted_stays_readable(board: Board, method: st
     assert writer.exitcode == -signal.SIGKILL
     writer.close()
     noted = slots(board)
-    assert noted[Slot.SHARD] == 3
+    assert noted[Slot.LANE] == 3
     assert noted[Slot.NODE] == 5
     assert noted[Slot.INDEX] > 1000
     assert slots(board) == noted

@@ -32,7 +32,7 @@ class ShardMachine(RuleBasedStateMachine):
     def begin(self, window: int, count: int, snapshot: bool, length: int) -> None:
         self.window, self.length = window, length
         cursor = Cursor(at(count), 0) if snapshot else Cursor(None, count)
-        self.ledger = ShardLedger.begin(ShardPosition(shard=2, cursor=cursor, count=count), window)
+        self.ledger = ShardLedger.begin(ShardPosition(lane=2, shard=2, cursor=cursor, count=count), window)
         self.delivered = self.arrived = count  # the next item that the consumer takes, and that main receives
         self.in_hand = 0
         self.on_the_way: deque[Chunk] = deque()
@@ -124,7 +124,7 @@ TestShardLedger = ShardMachine.TestCase
 
 
 def test_a_chunk_in_hand_counts_for_the_window() -> None:
-    ledger = ShardLedger.begin(ShardPosition(shard=0, cursor=Cursor(), count=0), 4)
+    ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 4)
     ledger.arrive(Chunk(items=["a", "b", "c"]))
     assert ledger.restart().credit == 1
     assert ledger.take() is not None
@@ -135,7 +135,7 @@ def test_a_chunk_in_hand_counts_for_the_window() -> None:
 
 
 def test_no_credit_is_given_for_a_shard_that_is_over() -> None:
-    ledger = ShardLedger.begin(ShardPosition(shard=0, cursor=Cursor(), count=0), 4)
+    ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 4)
     ledger.arrive(Chunk(items=["a", "b"], ended=True))
     assert ledger.take() is not None
     assert ledger.release() == 0

@@ -36,11 +36,11 @@ def made(target: Callable[..., None], *extra: Any, method: str = "fork", number:
 
 
 def wait_busy(worker: WorkerProcess) -> None:
-    wait_until(lambda: worker.board[Slot.SHARD] == BUSY)
+    wait_until(lambda: worker.board[Slot.LANE] == BUSY)
 
 
 def sleep(setup: Any, sock: Any, board: Board) -> None:
-    board[Slot.SHARD] = BUSY
+    board[Slot.LANE] = BUSY
     time.sleep(60)
 
 
@@ -51,7 +51,7 @@ def sleep_deaf(setup: Any, sock: Any, board: Board) -> None:
 
 def wait_for_main(setup: Any, sock: Any, board: Board) -> None:
     os.close(setup.inherited_fds[-1])  # a forked child's copy of the main process's end
-    board[Slot.SHARD] = BUSY
+    board[Slot.LANE] = BUSY
     while sock.recv(100):
         pass
 
@@ -160,7 +160,7 @@ def report_signals(setup: Any, sock: Any, board: Board) -> None:
         blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
         ours = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
         board[Slot.INDEX] = int(ours == (signal.SIG_IGN, signal.SIG_DFL) and not blocked)
-        board[Slot.SHARD] = BUSY
+        board[Slot.LANE] = BUSY
 
     serve(setup, sock, board, run)
 

@@ -58,16 +58,17 @@ def epoch(
         shards=shards,
         max_chunk=max_chunk,
         dispatch_address=None,
+        dispatch_branch=-1,
         careful=careful,
     )
 
 
 def shard(number: int = 0, *, credit: int = 1000, skip: int = 0, snapshot: bytes | None = None) -> ShardStart:
-    return ShardStart(shard=number, snapshot=snapshot, skip=skip, count=skip, credit=credit)
+    return ShardStart(lane=number, branch=0, shard=number, snapshot=snapshot, skip=skip, count=skip, credit=credit)
 
 
 def grant(items: int, number: int = 0, generation: int = 1) -> Grant:
-    return Grant(generation=generation, shard=number, items=items)
+    return Grant(generation=generation, lane=number, items=items)
 
 
 class Rig:
@@ -78,7 +79,7 @@ class Rig:
         self.board = Board()
         self.stopped = False
         policy = partial(SnapshotPolicy, every=every)
-        self._worker = Worker(3, theirs, self.board, graph, init_fn, reset_fn, policy)
+        self._worker = Worker(3, theirs, self.board, (graph,), init_fn, reset_fn, policy)
 
     def run(self, *messages: Message) -> list[tuple[Message, list[Any]]]:
         """What is sent: (message, the items that it carries)."""
@@ -119,7 +120,7 @@ def chunks(sent: list[tuple[Message, list[Any]]]) -> list[tuple[int, list[Any]]]
     for message, items in sent:
         if isinstance(message, ChunkMessage):
             assert message.count == len(items)
-            found.append((message.shard, items))
+            found.append((message.lane, items))
     return found
 
 
@@ -137,7 +138,7 @@ def only_error(sent: list[tuple[Message, list[Any]]]) -> BaseException:
 
 
 def ended(sent: list[tuple[Message, list[Any]]]) -> list[int]:
-    return [message.shard for message, _ in sent if isinstance(message, ChunkMessage) and message.ended]
+    return [message.lane for message, _ in sent if isinstance(message, ChunkMessage) and message.ended]
 
 
 # -- credits ----------------------------------------------------------------------------------
@@ -327,7 +328,9 @@ def test_snapshots_and_skips_lead_to_the_same_place(rig: MakeRig) -> None:
         for skip in (0, 3):
             if taken_at + skip <= len(whole):
                 generation += 1
-                start = ShardStart(shard=0, snapshot=snapshot, skip=skip, count=taken_at + skip, credit=1000)
+                start = ShardStart(
+                    lane=0, branch=0, shard=0, snapshot=snapshot, skip=skip, count=taken_at + skip, credit=1000
+                )
                 assert items_of(worker.run(epoch(start, generation=generation))) == whole[taken_at + skip :]
 
 
@@ -485,7 +488,7 @@ def test_an_error_of_a_reset_function_is_of_that_shard_alone(rig: MakeRig) -> No
     assert items_of(sent, 1) == [1, 3]
     assert ended(sent) == [1]
     errors = [message for message, _ in sent if isinstance(message, ChunkMessage) and message.error is not None]
-    assert [message.shard for message in errors] == [0]
+    assert [message.lane for message in errors] == [0]
     assert errors[0].error is not None
     assert repr(load_error(errors[0].error)) == "OSError(5, 'no such host')"
 
@@ -498,13 +501,13 @@ def test_the_board_says_which_item_is_being_made(rig: MakeRig) -> None:
     worker: Rig
 
     def look(item: int) -> int:
-        noted.append((worker.board[Slot.SHARD], worker.board[Slot.INDEX], worker.board[Slot.NODE]))
+        noted.append((worker.board[Slot.LANE], worker.board[Slot.INDEX], worker.board[Slot.NODE]))
         return item
 
     worker = rig(IterableWrapper(range(5)).sharding_filter().map(look))
     worker.run(epoch(shard(1), num_shards=2))
     assert noted == [(1, 0, -1), (1, 1, -1)]
-    assert worker.board[Slot.SHARD] == -1  # waiting
+    assert worker.board[Slot.LANE] == -1  # waiting
     noted.clear()
     worker.run(epoch(shard(1, skip=1), num_shards=2, generation=2))
     assert noted == [(1, 1, -1), (1, 1, -1)]  # the first of them while going to its position

@@ -28,7 +28,9 @@ def draw(
     for node in plan.shard_nodes:
         lines.append("  " + _line(node, numbers))
     lines.append(f"main section: {main_section}")
-    lines.append("  merge: one item from each shard in turn")
+    for cut in plan.cuts:
+        of = f" of {numbers[id(cut)]}" if len(plan.cuts) > 1 else ""
+        lines.append(f"  merge{of}: one item from each shard in turn")
     for node in plan.main_nodes:
         lines.append("  " + _line(node, numbers))
     lines.extend(f"  {name} (added by the reading service)" for name in appended)

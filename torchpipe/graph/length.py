@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
 from torchpipe.graph.plan import plan
-from torchpipe.graph.rewrite import replace_node, rewrite
+from torchpipe.graph.rewrite import replace_nodes, rewrite
 from torchpipe.nodes import DataPipe, Division, division, with_inputs
 
 __all__ = ["total_length"]
@@ -30,12 +30,14 @@ def total_length(root: DataPipe, num_shards: int, rank: int = 0, world_size: int
     """
     split = plan(root)
     try:
-        total = 0
+        totals = [0 for _ in split.cuts]
         for shard in range(num_shards):
             shares = {Division.RANKS: (world_size, rank), Division.SHARDS: (num_shards, shard)}
             shares[Division.BOTH] = (world_size * num_shards, rank + world_size * shard)
-            total += len(_for_shard(split.cut, shares))
-        return len(replace_node(root, split.cut, _Sized(total)))  # type: ignore[abstract]
+            for branch, cut in enumerate(split.cuts):
+                totals[branch] += len(_for_shard(cut, shares))
+        sized = {id(cut): _Sized(total) for cut, total in zip(split.cuts, totals)}  # type: ignore[abstract]
+        return len(replace_nodes(root, sized))
     except TypeError as error:
         raise TypeError(
             f"the length of an epoch is not known ({error}). Count the items while iterating, or tell the trainer how "

@@ -2,15 +2,20 @@
 
 Imports ``errors`` and ``nodes``.
 
-The *shard* section is everything up to the cut, and runs once for each shard; the *main* section is what follows, and
+The *shard* section is everything up to the cuts, and runs once for each shard; the *main* section is what follows, and
 runs once, in the consumer's process: nodes that must be there (``runs_in_main``, or ``is_replicable()`` says no) and
-all that reads from them. With ``sharding_round_robin_dispatch`` in the graph there is a *dispatch* section before the
-shards, which also runs once: the first node behind all dispatching ones, and what it reads from.
+all that reads from them. Usually there is one cut; where a main node reads several branches, each that has a sharding
+point ends in a cut of its own, and one that has none runs in the main section, once, as it stands. With
+``sharding_round_robin_dispatch`` in the graph there is a *dispatch* section before the shards, which also runs once:
+the first node behind all dispatching ones, and what it reads from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.errors import GraphError
 from torchpipe.nodes import DataPipe, Division, divides, division, inputs_of, node_name, times_read, walk
@@ -20,14 +25,17 @@ __all__ = ["Plan", "plan"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Where each node runs. ``cut`` is the last node of the shard section; ``root`` the last of the graph.
+    """Where each node runs. ``cuts`` are the last nodes of the shard section, one for each branch that the main section
+    reads, in the order of the graph; ``root`` is the last node of all.
 
-    ``dispatch`` is the last node of the dispatch section, or None if there is no such section.
+    ``dispatch`` is the last node of the dispatch section, or None if there is no such section; it is in branch
+    ``dispatch_branch``.
     """
 
     root: DataPipe
-    cut: DataPipe
+    cuts: tuple[DataPipe, ...]
     dispatch: DataPipe | None
+    dispatch_branch: int
     dispatch_nodes: tuple[DataPipe, ...]
     shard_nodes: tuple[DataPipe, ...]
     main_nodes: tuple[DataPipe, ...]
@@ -35,18 +43,45 @@ class Plan:
 
     def check_num_shards(self, num_shards: int, world_size: int = 1) -> None:
         """Raises: GraphError if ``num_shards`` shards, or ``world_size`` ranks, would each yield every item."""
-        divided = Division.NONE
-        for node in self.sharding_points:
-            divided |= division(node)
-        for count, what, among in ((world_size, "ranks", Division.RANKS), (num_shards, "shards", Division.SHARDS)):
-            if count > 1 and among not in divided:
-                sources = [node_name(node) for node in walk(self.cut) if not inputs_of(node)]
-                point = "sharding point" if not divided else f"sharding point for {what}"
-                raise GraphError(
-                    f"the graph has no {point}, so each of {count} {what} would yield every item of "
-                    f"{', '.join(sources)} again. Put .sharding_filter() behind the source, before the costly steps "
-                    f"(after a shuffle of file names, say), or use a single {what[:-1]}"
-                )
+        for cut in self.cuts:
+            divided = Division.NONE
+            for node in walk(cut):
+                divided |= division(node)
+            for count, what, among in _parts(num_shards, world_size):
+                if among not in divided:
+                    sources = [node_name(node) for node in walk(cut) if not inputs_of(node)]
+                    point = "sharding point" if not divided else f"sharding point for {what}"
+                    where = "the graph" if len(self.cuts) == 1 else f"the branch that ends in {node_name(cut)}"
+                    raise GraphError(
+                        f"{where} has no {point}, so each of {count} {what} would yield every item of "
+                        f"{', '.join(sources)} again. Put .sharding_filter() behind the source, before the costly "
+                        f"steps (after a shuffle of file names, say), or use a single {what[:-1]}"
+                    )
+
+    def replicated_sources(self, num_shards: int, world_size: int = 1) -> list[str]:
+        """The names of sources that each shard, or each rank, reads whole, beside others that are divided."""
+        names: list[str] = []
+        for _, _, among in _parts(num_shards, world_size):
+            if among is Division.RANKS:
+                names.extend(node_name(node) for node in self.main_nodes if not inputs_of(node))
+            for cut in self.cuts:
+                undivided = [cut]
+                seen: set[int] = set()
+                while undivided:
+                    node = undivided.pop()
+                    if id(node) in seen or among in division(node) or isinstance(node, TorchMapDataPipe):
+                        continue
+                    seen.add(id(node))
+                    undivided.extend(reversed(inputs_of(node)))
+                    if not inputs_of(node):
+                        names.append(node_name(node))
+        return list(dict.fromkeys(names))
+
+
+def _parts(num_shards: int, world_size: int) -> list[tuple[int, str, Division]]:
+    """Among how many of what the stream is divided, where it is more than one."""
+    parts = [(world_size, "ranks", Division.RANKS), (num_shards, "shards", Division.SHARDS)]
+    return [part for part in parts if part[0] > 1]
 
 
 def _must_run_in_main(node: DataPipe) -> bool:
@@ -59,8 +94,8 @@ def _must_run_in_main(node: DataPipe) -> bool:
 def plan(root: DataPipe) -> Plan:
     """Split the graph that ends in ``root`` into its sections.
 
-    Raises: GraphError for a cycle, for two sharding points on one path, for graphs that would need several shard
-    sections, and where what comes once an epoch would be read twice; TypeError if ``root`` is no node.
+    Raises: GraphError for a cycle, for two sharding points on one path, for dispatching points in several branches,
+    and where what comes once an epoch would be read twice; TypeError if ``root`` is no node.
     """
     nodes = walk(root)
     in_main: set[int] = set()
@@ -68,40 +103,60 @@ def plan(root: DataPipe) -> Plan:
         if _must_run_in_main(node) or any(id(item) in in_main for item in inputs_of(node)):
             in_main.add(id(node))
     _check_single_division(nodes)
-    read = [item for node in nodes if id(node) in in_main for item in inputs_of(node) if id(item) not in in_main]
-    cuts = list({id(node): node for node in read}.values()) if id(root) in in_main else [root]
-    if len(cuts) != 1:
-        names = ", ".join(node_name(node) for node in cuts) or "none"
-        raise GraphError(
-            f"the nodes that run in the main process read from {len(cuts)} branches of the shard section ({names}), "
-            "and just one is supported so far. Join the branches (zip, concat) before to_device()"
-        )
-    cut = cuts[0]
-    dispatch = _dispatch_root(cut)
-    _check_read_once(root, cut, "what the shards deliver")
+    cuts = _cuts(root, nodes, in_main)
+    dispatch, branch = _dispatch(cuts)
+    for cut in cuts:
+        _check_read_once(root, cut, "what the shards deliver")
     if dispatch is not None:
-        _check_read_once(cut, dispatch, "what is dispatched")
+        _check_read_once(cuts[branch], dispatch, "what is dispatched")
+    in_shards = _union(_reach(cut, dispatch) for cut in cuts)
+    main_nodes = [] if cuts[0] is root else _reach(root, *cuts)
     return Plan(
         root=root,
-        cut=cut,
+        cuts=tuple(cuts),
         dispatch=dispatch,
+        dispatch_branch=branch,
         dispatch_nodes=() if dispatch is None else tuple(walk(dispatch)),
-        shard_nodes=tuple(_reach(cut, dispatch)),
-        main_nodes=tuple(node for node in nodes if id(node) in in_main),
-        sharding_points=tuple(node for node in walk(cut) if divides(node)),
+        shard_nodes=tuple(in_shards),
+        main_nodes=tuple(main_nodes),
+        sharding_points=tuple(node for node in _union(walk(cut) for cut in cuts) if divides(node)),
     )
 
 
-def _dispatch_root(cut: DataPipe) -> DataPipe | None:
-    """The first node that stands behind every dispatching one, on all paths; None if there are none."""
-    if not any(_dispatches(node) for node in walk(cut)):
-        return None
+def _cuts(root: DataPipe, nodes: list[DataPipe], in_main: set[int]) -> list[DataPipe]:
+    """The nodes where the main section takes over; map-style ones are never cut off from what indexes them."""
+    if id(root) not in in_main:
+        return [root]
+    frontier = [item for node in nodes if id(node) in in_main for item in inputs_of(node) if id(item) not in in_main]
+    branches = _union([[item for item in frontier if not isinstance(item, TorchMapDataPipe)]])
+    if not branches:
+        raise GraphError(
+            f"nothing is left for the shards to do: {node_name(root)} and all before it have to run in the main "
+            "process (runs_in_main, or is_replicable() says no). Let the source be a node that can be replicated"
+        )
+    # Without a sharding point, shards could not share the work: such a branch runs once, unless all are like that.
+    return [cut for cut in branches if any(divides(node) for node in walk(cut))] or branches
+
+
+def _dispatch(cuts: list[DataPipe]) -> tuple[DataPipe | None, int]:
+    """The first node that stands behind every dispatching one, on all paths, and its branch; None if there are none."""
+    branches = [place for place, cut in enumerate(cuts) if any(_dispatches(node) for node in walk(cut))]
+    if not branches:
+        return None, 0
+    if len(branches) > 1:
+        names = ", ".join(node_name(cuts[place]) for place in branches)
+        raise GraphError(
+            f"{len(branches)} branches that meet only in the main process ({names}) each have a "
+            "sharding_round_robin_dispatch: what is dispatched comes once an epoch, from one place. Join the branches "
+            "(zip, concat) before they are dispatched, or use sharding_filter() in all but one"
+        )
+    cut = cuts[branches[0]]
     for candidate in walk(cut):
         behind = {id(node) for node in walk(candidate)}
         if not any(_dispatches(node) for node in _reach(cut, candidate)) and any(
             _dispatches(node) and id(node) in behind for node in walk(cut)
         ):
-            return candidate
+            return candidate, branches[0]
     raise AssertionError("the cut itself stands behind every node")
 
 
@@ -109,12 +164,17 @@ def _dispatches(node: DataPipe) -> bool:
     return bool(getattr(type(node), "dispatches", False))
 
 
-def _reach(root: DataPipe, barrier: DataPipe | None) -> list[DataPipe]:
-    """The nodes that ``root`` reaches other than through ``barrier``, inputs first, without the barrier itself."""
+def _union(lists: Iterable[list[DataPipe]]) -> list[DataPipe]:
+    return list({id(node): node for nodes in lists for node in nodes}.values())
+
+
+def _reach(root: DataPipe, *barriers: DataPipe | None) -> list[DataPipe]:
+    """The nodes that ``root`` reaches other than through the ``barriers``, inputs first, without the barriers."""
+    closed = {id(barrier) for barrier in barriers}
     found: list[DataPipe] = []
     wanted = {id(root)}
     for node in reversed(walk(root)):
-        if id(node) in wanted and node is not barrier:
+        if id(node) in wanted and id(node) not in closed:
             found.append(node)
             wanted.update(id(item) for item in inputs_of(node))
     return found[::-1]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from torchpipe.nodes import DataPipe, inputs_of, walk, with_inputs
 
-__all__ = ["find", "replace_node", "rewrite"]
+__all__ = ["find", "replace_node", "replace_nodes", "rewrite"]
 
 N = TypeVar("N")
 
@@ -36,5 +36,17 @@ def replace_node(root: DataPipe, old: DataPipe, new: DataPipe) -> DataPipe:
     """The graph with ``new`` in the place of ``old``. Raises: ValueError if ``old`` is not in the graph."""
     if not any(node is old for node in walk(root)):
         raise ValueError(f"{type(old).__name__} is not a node of this graph")
-    # ``old`` may reach ``change`` as a copy with rewritten inputs, but only if something below it changed: nothing does
-    return rewrite(root, lambda node: new if node is old else node)
+    return replace_nodes(root, {id(old): new})
+
+
+def replace_nodes(root: DataPipe, replacements: Mapping[int, DataPipe]) -> DataPipe:
+    """The graph with ``replacements[id(node)]`` in the place of every node that has one."""
+    done: dict[int, DataPipe] = {}
+    for node in walk(root):
+        if id(node) in replacements:
+            done[id(node)] = replacements[id(node)]
+        elif any(done[id(item)] is not item for item in inputs_of(node)):
+            done[id(node)] = with_inputs(node, lambda item: done[id(item)])
+        else:
+            done[id(node)] = node
+    return done[id(root)]
