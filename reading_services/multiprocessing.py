@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import torchpipe
-from reading_services._runtime.supervisor import DispatchPart, Supervisor
+from reading_services._runtime.starts import DispatchPart
+from reading_services._runtime.supervisor import Supervisor
 from reading_services._runtime.worker import dump_graph
 from torchpipe.context import Context
 from torchpipe.device import resolve
@@ -41,7 +42,7 @@ class ServiceStats:
     """What has happened in the processes of a service, over its whole life.
 
     ``restarts`` processes have died and been replaced; ``processes`` are alive just now. As many as
-    ``longest_dispatch_buffer`` dispatched items have waited for one shard while others starved (0: fewer than 64).
+    ``longest_dispatch_buffer`` dispatched items have waited for one shard while others starved (0: fewer than 256).
     """
 
     restarts: int
@@ -59,11 +60,13 @@ class MultiProcessingReadingService(ShardedReadingService):
         num_workers: worker processes.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``. None: forkserver if an accelerator runtime
             will live in this process (``device`` is given) or does already, else the platform's default.
-        worker_prefetch_cnt: items that each shard may run ahead of the consumer (0 counts as 1).
-        main_prefetch_cnt: items that a thread of this process fetches ahead; 0 for no thread. With ``device``, the
-            device stage's own thread does that.
+        worker_prefetch_cnt: messages that each shard may run ahead of the consumer (0 counts as 1). A message is one
+            item, or as many small ones as come within 2 ms and 128 KiB.
+        main_prefetch_cnt: items that a thread of this process runs ahead through what the main section has to do; 0
+            for no thread. Where it has nothing to do, there is none; with ``device``, the device stage has its own.
         worker_init_fn: ``(datapipe, worker_info) -> datapipe``, once for each shard in the process that hosts it.
         worker_reset_fn: ``(datapipe, worker_info, seed_generator) -> datapipe``, for each shard and epoch.
+        worker_prefetch_bytes: bytes that each shard may run ahead of the consumer, if that is more than two messages.
         num_shards: the number of shards that the stream is divided into, fixed for the run; default ``num_workers``.
             The stream depends on it, but not on ``num_workers``.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
@@ -86,6 +89,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         worker_init_fn: InitFn | None = None,
         worker_reset_fn: ResetFn | None = None,
         *,
+        worker_prefetch_bytes: int = 32 << 20,
         num_shards: int | None = None,
         device: Any = None,
         device_prefetch: int = 2,
@@ -96,6 +100,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         super().__init__(num_shards, worker_init_fn, worker_reset_fn)
         self._num_workers = check_count("num_workers", num_workers, at_least=0)
         self._window = max(1, check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0))
+        self._window_bytes = check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
         self._main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt, at_least=0)
         self._device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
         self._max_deaths = check_count("max_deaths", max_deaths, at_least=1)
@@ -195,7 +200,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         if self._device is not None:
             return ToDevice(root, self._device, prefetch=self._device_prefetch)  # type: ignore[arg-type]
         staged = any(isinstance(node, ToDevice) for node in self.plan.main_nodes)
-        if self._num_workers and self._main_prefetch_cnt and not staged:
+        if self._num_workers and self._main_prefetch_cnt and self.plan.main_nodes and not staged:
             return Prefetcher(root, self._main_prefetch_cnt)  # type: ignore[arg-type]
         return root
 
@@ -228,6 +233,7 @@ class MultiProcessingReadingService(ShardedReadingService):
                 node_names=_numbered_names(*self._shard_graphs),
                 dispatch=self._dispatch,
                 window=self._window,
+                window_bytes=self._window_bytes,
                 timeout_s=self._timeout_s,
                 max_deaths=self._max_deaths,
             )

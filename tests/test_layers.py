@@ -27,7 +27,7 @@ LAYERS = (
     ("shard", "loader_state"),
     ("dispatch",),
     ("merge",),
-    ("reading_service", "adapters"),
+    ("reading_service", "adapters", "loader_iterator"),
     ("dataloader2",),
     ("testing",),
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it

@@ -6,20 +6,20 @@ Runs in the user's process. Imports ``graph``, ``reading_service``, ``state`` an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
-from torchpipe.errors import IteratorInvalidated
 from torchpipe.graph import describe_graph
 from torchpipe.graph.length import total_length
 from torchpipe.iterator import NodeIterator
+from torchpipe.loader_iterator import DataLoader2Iterator
 from torchpipe.loader_state import LoaderState
 from torchpipe.nodes import DataPipe, is_node, node_name
-from torchpipe.one_user import OneUser, check_process, refuse_pickling
+from torchpipe.one_user import check_process, refuse_pickling
 from torchpipe.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
 from torchpipe.seeds import check_seed, fresh_seed
 from torchpipe.validate import check_count
@@ -125,7 +125,7 @@ class DataLoader2(Generic[T_co]):
         self._pid = os.getpid()
         loaded = self._loaded
         epoch = self._next_epoch if loaded is None else loaded.epoch
-        self._live = DataLoader2Iterator(self, epoch, loaded)  # if this raises, nothing is lost
+        self._live = DataLoader2Iterator(self, self._seed, epoch, loaded)  # if this raises, nothing is lost
         self._next_epoch = epoch + 1
         self._loaded = self._parked = None
         return self._live
@@ -236,8 +236,7 @@ class DataLoader2(Generic[T_co]):
     def _retire(self) -> None:
         live, self._live = self._live, None
         if live is not None:
-            live._interrupt()
-            live._guard.read("closing the loader", live._close)
+            live._retire()
             self.reading_service.finalize_iteration()
 
     def _begin(self, seed: int, epoch: int, state: LoaderState | None) -> tuple[int, NodeIterator[Any]]:
@@ -257,6 +256,12 @@ class DataLoader2(Generic[T_co]):
             self._seed = start.seed
         return start.seed, service.initialize_iteration(start)
 
+    def _begin_next(self, seed: int, epoch: int) -> tuple[int, NodeIterator[Any]]:
+        self.reading_service.finalize_iteration()
+        if self._next_epoch == epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
+            self._next_epoch += 1
+        return self._begin(seed, epoch, None)
+
     def __enter__(self) -> Self:
         return self
 
@@ -264,118 +269,6 @@ class DataLoader2(Generic[T_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown()
-
-
-class DataLoader2Iterator(Iterator[T_co]):
-    """One epoch of a loader. After an exception or the end it is over; the loader can be iterated again or restored.
-
-    ``next`` raises StopIteration at the end of the epoch, where ``finished`` becomes True, and at a :meth:`limit`,
-    where ``paused`` becomes True: the position is kept, and after :meth:`resume` the next ``for`` over this same
-    iterator goes on. A new ``iter(loader)`` ends it, paused or not, and has no limit. One thread at a time; a second
-    one is refused.
-    """
-
-    def __init__(self, loader: DataLoader2[T_co], epoch: int, loaded: LoaderState | None) -> None:
-        self.epoch = epoch
-        self.delivered = 0 if loaded is None else loaded.delivered
-        self.finished = False
-        self.paused = False
-        self._guard = OneUser("loader's iterator")
-        self._limit: int | None = None
-        self._left: int | None = None  # items until the next pause
-        self._loader = loader
-        self._seed, self._stream = loader._begin(loader._seed, epoch, loaded)  # loader.seed() is for later epochs
-        self._resumed = loaded is not None and loaded.delivered > 0
-        self._over = False
-
-    def __iter__(self) -> Self:
-        return self
-
-    def limit(self, num_batches: int | None) -> None:
-        """Pause behind each ``num_batches`` items, counted from now; None: no more pauses.
-
-        The limit stays over pauses: every :meth:`resume` gives that many items more. It ends no pause by itself. An
-        epoch that ends just behind the last item allowed is found finished by the first ``next`` after ``resume``.
-
-        Raises: TypeError or ValueError unless it is None or at least 1.
-        """
-        self._limit = self._left = None if num_batches is None else check_count("num_batches", num_batches, at_least=1)
-
-    def resume(self) -> None:
-        """End a pause; without one, nothing happens."""
-        self.paused = False
-
-    def _pause(self) -> None:
-        """Let ``next`` raise StopIteration until :meth:`resume`.
-
-        Processes and threads stay, and fill what they may run ahead (``worker_prefetch_cnt`` and so on) but no more:
-        there is nothing to halt. States are exact at any time, paused or not.
-        """
-        self.paused = True
-        self._left = self._limit
-
-    def __next__(self) -> T_co:
-        return self._guard.advance(self._advance)
-
-    def _advance(self) -> T_co:
-        if self._loader._live is not self:
-            raise IteratorInvalidated(
-                "this iterator was replaced by a newer iter(), load_state_dict() or shutdown(): call iter(loader) again"
-            )
-        if self._over or self.paused:
-            raise StopIteration
-        try:
-            item = next(self._stream)
-        except StopIteration:
-            if not self._resumed:
-                self._finish()
-                raise
-            return self._next_epoch()
-        except BaseException:
-            self._over = True
-            raise
-        self._resumed = False
-        self.delivered += 1
-        if self._left is not None:
-            self._left -= 1
-            if not self._left:
-                self._pause()
-        return item  # type: ignore[no-any-return]
-
-    def _next_epoch(self) -> T_co:
-        """The state that was loaded had been taken behind the epoch's last item: go on with the next epoch."""
-        self._close()
-        self._loader.reading_service.finalize_iteration()
-        self.epoch += 1
-        self.delivered = 0
-        self._resumed = False
-        if self._loader._next_epoch == self.epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
-            self._loader._next_epoch += 1
-        self._seed, self._stream = self._loader._begin(self._seed, self.epoch, None)
-        return self._advance()
-
-    def _finish(self) -> None:
-        self._over = True
-        self.finished = True
-        self._close()
-
-    def _close(self) -> None:
-        self._stream.close()
-
-    def _interrupt(self) -> None:
-        """Let a ``next`` in another thread return at once, if the stream can."""
-        if not self._guard.here:
-            self._stream.interrupt()
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        refuse_pickling(self)
-
-    def state(self) -> LoaderState:
-        """The position behind the last item delivered."""
-        return self._guard.read("state_dict()", self._state)
-
-    def _state(self) -> LoaderState:
-        return self._loader._state_at(self._seed, self.epoch, self.delivered, self._stream.state_dict())
 
 
 def _adapt(datapipe: DataPipe, adapters: Adapter | Iterable[Adapter] | None) -> DataPipe:

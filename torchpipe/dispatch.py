@@ -202,7 +202,7 @@ class DispatchSource(DispatchFeed):
             taken.append(ready.popleft())
         return taken
 
-    def advance(self, limit: int, seconds: float = 0.0, note: Callable[[int], None] | None = None) -> Chunk:
+    def advance(self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None) -> Chunk:
         """Run the source for at most ``limit`` items and deal them."""
         assert self._producer is not None
         if self.fail_at is not None:

@@ -67,6 +67,15 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             self._functions.append(fn)
         return fn
 
+    def stride(self, parts: int, part: int) -> bool:
+        """Yield only items ``part``, ``part + parts`` ... of the whole stream, if this can be done without making the
+        others; else False, and nothing changes. Called before anything is loaded or yielded.
+
+        An iterator that can has an attribute ``position``: the number of items up to the last one yielded, those left
+        out included.
+        """
+        return False
+
     @property
     def source(self) -> NodeIterator[Any]:
         """The iterator of the first input."""

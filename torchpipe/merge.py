@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from torchpipe.context import Context
@@ -92,41 +92,88 @@ class Merges:
             self._provider.close()
 
 
+@dataclass(slots=True)
+class _Lane:
+    """What the merge has of one shard: the rest of a chunk, and the position behind what is in no block any more."""
+
+    shard: int
+    snapshot: bytes | None = None
+    skip: int = 0
+    count: int = 0
+    rest: Chunk = field(default_factory=Chunk)
+    ends_chunk: bool = False  # is the last item of its chunk in the block, or before it?
+
+    def behind(self, items: int, in_block: int) -> tuple[bytes | None, int, int]:
+        """(snapshot, skip, count) behind ``items`` of the ``in_block`` items that it has in the block."""
+        if items == in_block and items and self.ends_chunk and self.rest.snapshot is not None:
+            return self.rest.snapshot, 0, self.count + items
+        return self.snapshot, self.skip + items, self.count + items
+
+
 class MergeIterator(NodeIterator[Any]):
     """One item from each shard in turn; a shard that has ended leaves the rotation.
 
-    State: the rotation, and for each shard a cursor and the number of its items handed out. Reading it asks nobody.
+    Items are put in order a block at a time, of what is at hand, and popped from its end; how many are left tells the
+    position, so that handing out one costs nothing more. State: the rotation, and for each shard a cursor and the
+    number of its items handed out. Reading it asks nobody; another thread may do so, and waits while a block is made.
     """
 
     def __init__(self, node: DataPipe, context: Context, num_shards: int, merges: Merges, branch: int = 0) -> None:
         super().__init__(node, context)
         self._branch = branch
         self._merges = merges
-        self._live = list(range(num_shards))
-        self._turn = 0
-        self._snapshots: list[bytes | None] = [None] * num_shards
-        self._skips = [0] * num_shards
-        self._counts = [0] * num_shards
+        self._lanes = [_Lane(shard) for shard in range(num_shards)]
+        self._live = list(self._lanes)
+        self._turn = 0  # whose item is the first of the block, as a place among the live ones
+        self._block: list[Any] = []  # the last one is the next to be handed out
+        self._size = 0  # of the block, when it was full
+        self._lock = threading.RLock()
+        self._consumer = 0  # the thread that has asked for the block
         merges.join(self)
 
+    @property
+    def delivered(self) -> int:
+        """The number of items handed out in this epoch, those before a restore included."""
+        return sum(lane.count for lane in self._lanes) + self._size - len(self._block)
+
+    def state_dict(self) -> dict[str, Any]:
+        with self._lock:
+            return super().state_dict()
+
+    @property
+    def running(self) -> int:
+        """The thread that is inside a ``next`` just now; 0 if there is none."""
+        return self._consumer if getattr(self._stream, "gi_running", False) else 0
+
     def get_state(self) -> dict[str, Any]:
+        taken = self._size - len(self._block)
+        places = {lane.shard: (lane.snapshot, lane.skip, lane.count) for lane in self._lanes}
+        for lane, items, in_block in self._shares(taken):
+            places[lane.shard] = lane.behind(items, in_block)
         return {
-            "live": list(self._live),
-            "turn": self._turn,
-            "counts": list(self._counts),
-            "shards": [Cursor(snapshot, skip).to_state() for snapshot, skip in zip(self._snapshots, self._skips)],
+            "live": [lane.shard for lane in self._live],
+            "turn": (self._turn + taken) % len(self._live) if self._live else 0,
+            "counts": [count for _, _, count in places.values()],
+            "shards": [Cursor(snapshot, skip).to_state() for snapshot, skip, _ in places.values()],
         }
+
+    def _shares(self, taken: int) -> list[tuple[_Lane, int, int]]:
+        """(lane, its items among the first ``taken`` of the block, its items in the block), for all live ones."""
+        live = len(self._live)
+        return [
+            (self._live[(self._turn + place) % live], -(-(taken - place) // live), -(-(self._size - place) // live))
+            for place in range(live)
+        ]
 
     def set_state(self, state: dict[str, Any]) -> None:
         cursors = [Cursor.from_state(item) for item in state["shards"]]
-        if len(cursors) != len(self._counts):
-            raise StateError(f"the state has {len(cursors)} shards, this loader {len(self._counts)}")
+        if len(cursors) != len(self._lanes):
+            raise StateError(f"the state has {len(cursors)} shards, this loader {len(self._lanes)}")
         live, turn, counts = list(state["live"]), state["turn"], list(state["counts"])
-        skips = [cursor.skip for cursor in cursors if cursor is not None]
-        snapshots = [cursor.snapshot for cursor in cursors if cursor is not None]
+        known = [cursor for cursor in cursors if cursor is not None]
         sound = (
-            len(counts) == len(skips) == len(cursors)
-            and all(type(number) is int and number >= 0 for number in (turn, *counts, *skips))
+            len(counts) == len(known) == len(cursors)
+            and all(type(number) is int and number >= 0 for number in (turn, *counts, *(item.skip for item in known)))
             and live == [shard for shard in range(len(cursors)) if shard in live]
             and turn < max(1, len(live))
         )
@@ -135,57 +182,95 @@ class MergeIterator(NodeIterator[Any]):
                 f"the state is damaged: of {len(cursors)} shards {live!r} go on, beginning with place {turn!r}, behind "
                 f"{counts!r} items. Use an older checkpoint"
             )
-        self._live, self._turn, self._counts = live, turn, counts
-        self._snapshots, self._skips = snapshots, skips
+        self._turn = turn
+        self._lanes = [
+            _Lane(shard, cursor.snapshot, cursor.skip, count)
+            for shard, (cursor, count) in enumerate(zip(known, counts))
+        ]
+        self._live = [self._lanes[shard] for shard in live]
 
     def positions(self) -> list[ShardPosition]:
-        """Where the shards that go on have to start."""
+        """Where the shards that go on have to start. Only before the first item."""
         return [
             ShardPosition(
-                shard=shard,
-                cursor=Cursor(self._snapshots[shard], self._skips[shard]),
-                count=self._counts[shard],
+                shard=lane.shard,
+                cursor=Cursor(lane.snapshot, lane.skip),
+                count=lane.count,
                 branch=self._branch,
-                lane=self._lane(shard),
+                lane=self._number(lane),
             )
-            for shard in self._live
+            for lane in self._live
         ]
 
-    def _lane(self, shard: int) -> int:
-        return self._branch * len(self._counts) + shard
+    def _number(self, lane: _Lane) -> int:
+        return self._branch * len(self._lanes) + lane.shard
 
     def run(self) -> Iterator[Any]:
+        self._consumer = threading.get_ident()
         provider = self._merges.provider()
-        chunks = {shard: Chunk() for shard in self._live}
-        used = dict.fromkeys(self._live, 0)
+        while True:
+            with self._lock:
+                self._consumer = threading.get_ident()
+                self._settle()
+                block = self._block = self._next_block(provider)
+                self._size = len(block)
+            if not block:
+                return
+            pop = block.pop
+            while block:
+                yield pop()
+
+    def _settle(self) -> None:
+        """The block has been handed out: let the lanes stand behind it."""
+        if self._size:
+            shares, self._size = self._shares(self._size), 0
+            for lane, items, in_block in shares:
+                lane.snapshot, lane.skip, lane.count = lane.behind(items, in_block)
+                self._turn += items
+            self._turn %= len(self._live)
+
+    def _next_block(self, provider: ShardProvider) -> list[Any]:
+        """Items that are at hand, in order and reversed; if there are none, of the chunk that is pulled for that."""
         while self._live:
-            shard = self._live[self._turn]
-            chunk, index = chunks[shard], used[shard]
-            if index < len(chunk.items):
-                item = chunk.items[index]
-                chunk.items[index] = None  # the consumer alone decides how long an item lives
-                used[shard] = index + 1
-                self._advance(shard, chunk, index + 1)
-                yield item
-            elif chunk.error is not None:
-                raise chunk.error
-            elif chunk.ended:
+            first = self._live[self._turn]
+            if first.rest.items:
+                return self._cut_block()
+            if first.rest.error is not None:
+                raise first.rest.error
+            if first.rest.ended:
                 del self._live[self._turn]
                 self._turn = self._turn % len(self._live) if self._live else 0
             else:
-                chunks[shard], used[shard] = provider.pull(self._lane(shard)), 0
+                first.rest = provider.pull(self._number(first))
+        return []
 
-    def _advance(self, shard: int, chunk: Chunk, used: int) -> None:
-        self._counts[shard] += 1
-        if used == len(chunk.items) and chunk.snapshot is not None:
-            self._snapshots[shard], self._skips[shard] = chunk.snapshot, 0
-        else:
-            self._skips[shard] += 1
-        self._turn = (self._turn + 1) % len(self._live)
+    def _cut_block(self) -> list[Any]:
+        rotation = self._live[self._turn :] + self._live[: self._turn]
+        ready = [len(lane.rest.items) for lane in rotation]
+        rounds = min(ready)
+        # Full rounds, and of one more round as many as come before the first lane that has nothing left
+        extra = next(place for place, items in enumerate(ready) if items == rounds)
+        shares = [rounds + (place < extra) for place in range(len(rotation))]
+        block: list[Any] = [None] * sum(shares)
+        for place, (lane, share) in enumerate(zip(rotation, shares)):
+            items = lane.rest.items
+            if share == len(items):
+                block[place :: len(rotation)] = items
+                lane.rest.items = []
+            else:
+                block[place :: len(rotation)] = items[:share]
+                del items[:share]
+            lane.ends_chunk = not lane.rest.items
+        block.reverse()
+        return block
 
     def interrupt(self) -> None:
         self._merges.interrupt()
 
     def close(self) -> None:
-        super().close()
-        self._merges.leave(self)
+        with self._lock:  # whoever fetches items in another thread has been interrupted
+            try:
+                super().close()
+            except ValueError:  # and is just about to find that out
+                pass
+            self._merges.leave(self)

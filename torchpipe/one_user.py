@@ -33,17 +33,11 @@ class OneUser:
         check_process(self._pid, self._what)
         me = threading.get_ident()
         if self._user.setdefault("thread", me) != me:
-            raise RuntimeError(
-                f"two threads use one {self._what} at once: call next() in one thread, which hands the items on (a "
-                "queue, say)"
-            )
+            raise self.refusal(inside=False)
         try:
             with self._lock:
                 if self._inside:
-                    raise RuntimeError(
-                        f"next() of this {self._what} was called while it is at work, by a function of its own graph "
-                        "or by a signal handler"
-                    )
+                    raise self.refusal(inside=True)
                 try:
                     self._inside = True
                     return step()
@@ -56,12 +50,28 @@ class OneUser:
         """Run ``step`` between two calls of ``advance``. Raises: RuntimeError inside one, and in a forked child."""
         check_process(self._pid, self._what)
         if self._inside and self.here:
-            raise RuntimeError(
-                f"{what} was called while next() is at work, by a signal handler or by a function of the graph itself: "
-                "there, only note that it is wanted, and call it between two items"
-            )
+            raise self.refusal_inside(what)
         with self._lock:
             return step()
+
+    def refusal(self, *, inside: bool) -> RuntimeError:
+        """The error for a call of ``next`` while another one is under way, in the same thread or in another."""
+        if inside:
+            return RuntimeError(
+                f"next() of this {self._what} was called while it is at work, by a function of its own graph or by a "
+                "signal handler"
+            )
+        return RuntimeError(
+            f"two threads use one {self._what} at once: call next() in one thread, which hands the items on (a queue, "
+            "say)"
+        )
+
+    @staticmethod
+    def refusal_inside(what: str) -> RuntimeError:
+        return RuntimeError(
+            f"{what} was called while next() is at work, by a signal handler or by a function of the graph itself: "
+            "there, only note that it is wanted, and call it between two items"
+        )
 
     @property
     def here(self) -> bool:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeAlias
 
 from torchpipe.context import Context, Trace
@@ -29,6 +30,10 @@ ResetFn: TypeAlias = Callable[[Any, WorkerInfo, SeedGenerator], Any]
 
 _RESET_SEEDS, _INIT_SEEDS = 0x5EED, 0x1417  # keep the seeds of reset and init functions apart from all others
 _BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
+
+
+_QUICK_S = 50e-6
+_MOST_AT_ONCE = 64  # items that turn slow are noticed behind so many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +103,7 @@ class Shard:
         self.spec = spec
         self.produced = 0
         self._refused = False
+        self._at_once = 1
         self._graphs = graphs
         self._branch = branch
         self._section = section
@@ -111,6 +117,15 @@ class Shard:
         apart = ([section] if section else []) + ([_BRANCH, branch] if branch else [])
         key = (spec.seed, spec.epoch, spec.global_shard, *apart)
         self._random = GlobalRandom(key) if manage_random else None
+
+    def enter(self) -> None:
+        """Put the shard's global random states in place, until :meth:`leave`."""
+        if self._random is not None:
+            self._random.enter()
+
+    def leave(self) -> None:
+        if self._random is not None:
+            self._random.leave()
 
     def installed(self) -> AbstractContextManager[None]:
         """Put the shard's global random states in place for a while; without managed states, nothing happens."""
@@ -164,33 +179,50 @@ class Shard:
                 stacklevel=3,
             )
 
-    def produce(self, limit: int, seconds: float = 0.0, note: Callable[[int], None] | None = None) -> Chunk:
-        """The next items, at most ``limit`` (at least 1); no further one is begun after ``seconds``.
+    def produce(self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None) -> Chunk:
+        """The next items, at most ``limit`` (at least 1); no further one is begun after ``seconds``, or little more.
 
-        A chunk also ends where a snapshot is due. ``note`` is told each item's index before it is made. User errors
-        are returned in the chunk, with a note of their position; only BaseExceptions such as KeyboardInterrupt escape.
+        A chunk also ends where a snapshot is due. Quick items are made several at a time, between two looks at the
+        clock: ``note`` is told the index of the first and their number before they are made. User errors are returned
+        in the chunk, with a note of their position; only BaseExceptions such as KeyboardInterrupt escape.
         """
         chunk = Chunk()
-        items, stream, due = chunk.items, self._stream, self._policy.due
-        stop_at = time.perf_counter() + seconds
+        items, stream, policy = chunk.items, self._stream, self._policy
+        began = now = time.perf_counter()
+        first, due = self.produced, False
         try:
             while True:
+                at_once = min(self._at_once, limit - len(items), policy.left)
                 if note is not None:
-                    note(self.produced)
-                items.append(next(stream))
-                self.produced += 1
-                if due():
-                    self._take_snapshot(chunk)
+                    note(first + len(items), at_once)
+                made = len(items)
+                # What was made before an exception stays in the list: extend() takes item by item
+                items.extend(islice(stream, at_once))
+                made = len(items) - made
+                due = policy.due(made)
+                if made < at_once:
+                    chunk.ended = True
                     break
-                if len(items) >= limit or time.perf_counter() >= stop_at:
+                before, now = now, time.perf_counter()
+                self._set_pace(now - before, at_once)
+                if due or len(items) >= limit or now - began >= seconds:
                     break
-        except StopIteration:
-            chunk.ended = True
         except Exception as error:
-            spec = self.spec
-            add_position(error, shard=spec.shard, num_shards=spec.num_shards, index=self.produced, epoch=spec.epoch)
+            spec, index = self.spec, first + len(items)
+            add_position(error, shard=spec.shard, num_shards=spec.num_shards, index=index, epoch=spec.epoch)
             chunk.error = error
+        finally:
+            self.produced = first + len(items)
+        if due and not chunk.ended and chunk.error is None:
+            self._take_snapshot(chunk)
         return chunk
+
+    def _set_pace(self, seconds: float, items: int) -> None:
+        """Make more items at once if they are quick, down to one if they are not: 0.1 ms or so between two looks."""
+        if seconds < _QUICK_S and items == self._at_once:
+            self._at_once = min(_MOST_AT_ONCE, 2 * items)
+        elif seconds > 4 * _QUICK_S:
+            self._at_once = max(1, items // 4)
 
     def _take_snapshot(self, chunk: Chunk) -> None:
         """Let ``chunk`` carry a snapshot, if one can be taken here; an older one and more items to drop do as well."""

@@ -1,29 +1,58 @@
-"""What has arrived from a process, turned back into what the main process works with.
+"""What has arrived from a process, and how it becomes again what the main process works with.
 
-Runs in the main process. Imports ``items``, ``messages`` and ``remote_error``.
+Runs in the main process. Imports ``messages``, ``parcels`` and ``remote_error``.
 """
 
 from __future__ import annotations
 
-from reading_services._runtime.items import load_items
+from dataclasses import dataclass
+
 from reading_services._runtime.messages import ChunkMessage
+from reading_services._runtime.parcels import Delivery
 from reading_services._runtime.remote_error import load_error
 from torchpipe.errors import ReplayWarning
 from torchpipe.failure import add_note
 from torchpipe.shard import Chunk
 
-__all__ = ["chunk_of", "warning_category"]
+__all__ = ["Arrival", "warning_category"]
 
 
-def chunk_of(message: ChunkMessage, payload: memoryview, shard: int) -> Chunk:
-    """The chunk that a message carries. Items that cannot be rebuilt become an error in their place."""
-    try:
-        items = load_items(payload)
-    except Exception as error:
-        add_note(error, f"torchpipe: items of shard {shard} could not be rebuilt in the main process")
-        return Chunk(error=error)
-    failure = None if message.error is None else load_error(message.error)
-    return Chunk(items=items, snapshot=message.snapshot, ended=message.ended, error=failure)
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """A chunk that has arrived whole; its items are rebuilt when the consumer takes it, which is ``open``.
+
+    ``over`` says that nothing comes behind it. ``error`` is bytes from another process, or an exception of this one.
+    """
+
+    count: int = 0
+    snapshot: bytes | None = None
+    ended: bool = False
+    error: bytes | BaseException | None = None
+    delivery: Delivery | None = None
+
+    @classmethod
+    def of(cls, message: ChunkMessage, delivery: Delivery) -> Arrival:
+        return cls(
+            count=message.count,
+            snapshot=message.snapshot,
+            ended=message.ended,
+            error=message.error,
+            delivery=delivery,
+        )
+
+    @property
+    def over(self) -> bool:
+        return self.ended or self.error is not None
+
+    def open(self, shard: int) -> Chunk:
+        """The chunk, once. Items of ``shard`` that cannot be rebuilt become an error in their place."""
+        try:
+            items = [] if self.delivery is None else self.delivery.open()
+        except Exception as error:
+            add_note(error, f"torchpipe: items of shard {shard} could not be rebuilt in the main process")
+            return Chunk(error=error)
+        failure = load_error(self.error) if isinstance(self.error, bytes) else self.error
+        return Chunk(items=items, snapshot=self.snapshot, ended=self.ended, error=failure)
 
 
 def warning_category(name: str) -> type[Warning]:

@@ -1,7 +1,7 @@
 """A page of shared memory where each worker notes what it is doing. The main process reads it, also after a death.
 
 The main process makes one board for each worker and owns it: an anonymous file, unlinked at once, mapped by both sides,
-so nothing is left behind whoever dies. Four 64-bit integers; one writer for each, so no locks. Imports nothing.
+so nothing is left behind whoever dies. Five 64-bit integers; one writer for each, so no locks. Imports nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ __all__ = ["Board", "BoardTrace", "Slot"]
 class Slot(IntEnum):
     BEAT = 0  # counts up while the process is alive
     LANE = 1  # the shard of a branch being worked on, -1 while idle or starting
-    INDEX = 2  # the item of it being made
-    NODE = 3  # the number of the node at work, -1 if not traced
+    INDEX = 2  # the item of it being made, or the first of several
+    COUNT = 3  # how many items were begun together
+    NODE = 4  # the number of the node at work, -1 if not traced
 
 
 _SIZE_BYTES = 8 * len(Slot)
@@ -52,7 +53,7 @@ class Board:
 
     def clear(self) -> None:
         """The position of a worker that has not begun anything."""
-        for slot, value in ((Slot.BEAT, 0), (Slot.LANE, -1), (Slot.INDEX, 0), (Slot.NODE, -1)):
+        for slot, value in ((Slot.BEAT, 0), (Slot.LANE, -1), (Slot.INDEX, 0), (Slot.COUNT, 1), (Slot.NODE, -1)):
             self._slots[slot] = value
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ __all__ = ["Channel", "ChannelClosed", "Frame", "MemoryChannel", "SocketChannel"
 
 _HEADER = struct.Struct("<IQ")
 _BUFFER_BYTES = 1 << 20
+_JOINED_BYTES = 128 << 10  # copying so much costs less than another call of the system
 
 Frame = tuple[Message, memoryview]
 
@@ -61,6 +62,10 @@ class SocketChannel(Channel):
         self._sizes: tuple[int, int] | None = None  # of the frame being read, once its header is whole
         sock.setblocking(not queued)
 
+    @property
+    def socket(self) -> socket.socket:
+        return self._socket
+
     def fileno(self) -> int:
         return self._socket.fileno()
 
@@ -73,8 +78,10 @@ class SocketChannel(Channel):
         head = _HEADER.pack(len(body), len(payload)) + body
         try:
             if not self._queued:
-                self._socket.sendall(head)
-                if payload:
+                if len(payload) <= _JOINED_BYTES:
+                    self._socket.sendall(head + payload)
+                else:
+                    self._socket.sendall(head)
                     self._socket.sendall(payload)
                 return
             self._outbox.append(memoryview(head))

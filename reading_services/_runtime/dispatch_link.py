@@ -1,6 +1,6 @@
 """The connection between a worker and the dispatcher: how it is made, and the worker's side of it.
 
-Runs in workers (:class:`RemoteFeed`, :func:`connect`) and in the main process (:class:`Listener`), which owns the
+Runs in workers (:class:`RemoteFeed`, :func:`connect`), the dispatcher (:class:`Link`) and the main process (:class:`Listener`), which owns the
 listening socket for as long as the supervisor lives: workers can connect while a dispatcher is being replaced.
 
 The worker's wait for a dispatched item ends with the item, or with a message of the main process that changes all.
@@ -18,13 +18,17 @@ import sys
 import tempfile
 from collections import deque
 
+from reading_services._runtime.arena import Arena
 from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
-from reading_services._runtime.items import load_items
 from reading_services._runtime.messages import Dealt, Grant, Hello, Want
+from reading_services._runtime.parcels import Packer, Receiver
 from reading_services._runtime.remote_error import load_error
 from torchpipe.dispatch import DispatchFeed, Entry
 
-__all__ = ["Listener", "RemoteFeed", "Superseded", "connect", "same_user"]
+__all__ = ["Link", "Listener", "RemoteFeed", "Superseded", "connect", "same_user"]
+
+_GREETING = b"a"  # comes first, with the descriptor of the arena
+_WINDOW_BYTES = 1 << 20  # of small items, more are asked for at a time than the window says: up to so many bytes
 
 
 class Superseded(BaseException):
@@ -81,8 +85,29 @@ def same_user(sock: socket.socket) -> bool:
     return bool(uid == os.getuid())
 
 
+class Link:
+    """The dispatcher's end of a connection, with an arena of its own: both end with a generation of the worker."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.generation = -1  # that the worker has said hello for
+        self.channel = SocketChannel(sock, queued=True)
+        self._arena = Arena()
+        self.packer = Packer(self._arena)
+        socket.send_fds(sock, [_GREETING], [self._arena.fd])
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+    def close(self) -> None:
+        self.channel.close()
+        self._arena.close()
+
+
 class RemoteFeed(DispatchFeed):
-    """The dispatched items of a worker's shards, in one generation; up to ``window`` of each shard on their way."""
+    """The dispatched items of a worker's shards, in one generation.
+
+    Of each shard, ``window`` items are asked for ahead; if these turn out to be small and quickly used, more.
+    """
 
     def __init__(
         self, link: SocketChannel, control: Channel, *, worker: int, generation: int, shards: list[int], window: int
@@ -91,7 +116,10 @@ class RemoteFeed(DispatchFeed):
         self._link = link
         self._control = control
         self._generation = generation
-        self._window = window
+        self._windows = dict.fromkeys(shards, window)
+        self._item_bytes = _WINDOW_BYTES
+        self._arena: Arena | None = None  # the dispatcher's, once it has greeted
+        self._receiver = Receiver(None)
         self._ready: dict[int, deque[Entry]] = {shard: deque() for shard in shards}
         self._used = dict.fromkeys(shards, 0)
         self._end: dict[int, BaseException | None] = {}
@@ -102,6 +130,8 @@ class RemoteFeed(DispatchFeed):
 
     def take(self, shard: int) -> Entry | None:
         ready = self._ready[shard]
+        if not ready and shard not in self._end:
+            self._widen(shard)
         while not ready:
             if shard in self._end:
                 error = self._end[shard]
@@ -112,10 +142,17 @@ class RemoteFeed(DispatchFeed):
         entry = ready.popleft()
         if isinstance(entry, tuple):
             self._used[shard] += 1
-            if 2 * self._used[shard] >= self._window and shard not in self._end:
+            if 2 * self._used[shard] >= self._windows[shard] and shard not in self._end:
                 self._tell(Want(generation=self._generation, shard=shard, items=self._used[shard]))
                 self._used[shard] = 0
         return entry
+
+    def _widen(self, shard: int) -> None:
+        """The shard has to wait: ask for twice as many from now on, if they are small enough."""
+        window = self._windows[shard]
+        if 2 * window * self._item_bytes <= _WINDOW_BYTES:
+            self._windows[shard] = 2 * window
+            self._tell(Want(generation=self._generation, shard=shard, items=window))
 
     def _tell(self, message: Hello | Want) -> None:
         try:
@@ -143,15 +180,35 @@ class RemoteFeed(DispatchFeed):
 
     def _receive(self) -> None:
         try:
+            if self._arena is None and not self._greeted():
+                return
             while (frame := self._link.receive(wait=False)) is not None:
                 dealt, payload = frame
                 assert isinstance(dealt, Dealt)
-                self._ready[dealt.shard].extend(load_items(payload))
+                entries = self._receiver.arrive(dealt.parcel, payload).open()
+                self._item_bytes = sum(dealt.parcel.sizes) // max(1, len(entries)) + 1
+                self._ready[dealt.shard].extend(entries)
                 if dealt.over:
                     self._end[dealt.shard] = None if dealt.error is None else load_error(dealt.error)
         except ChannelClosed:
             self._cut_off = True
 
+    def _greeted(self) -> bool:
+        """Take the dispatcher's arena, if its greeting is there. Raises: ChannelClosed."""
+        try:
+            greeting, fds, _, _ = socket.recv_fds(self._link.socket, 1, 1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+        if not greeting:
+            raise ChannelClosed("the dispatcher closed the connection")
+        self._arena = Arena(fds[0])
+        self._receiver = Receiver(self._arena)
+        return True
+
     def close(self) -> None:
         """Let go of the connection. Idempotent."""
         self._link.close()
+        if self._arena is not None:
+            self._arena.close()

@@ -14,10 +14,10 @@ import warnings
 from collections import defaultdict
 from functools import partial
 
+from reading_services._runtime.arena import Arena
 from reading_services._runtime.board import Board, BoardTrace, Slot
 from reading_services._runtime.channel import ChannelClosed, SocketChannel
-from reading_services._runtime.dispatch_link import same_user
-from reading_services._runtime.items import dump_items
+from reading_services._runtime.dispatch_link import Link, same_user
 from reading_services._runtime.messages import Dealt, EndEpoch, Grown, Hello, Message, Notice, StartDispatch, Stop, Want
 from reading_services._runtime.remote_error import dump_error, load_error
 from reading_services._runtime.worker import WorkerSetup, serve
@@ -30,11 +30,14 @@ __all__ = ["Dispatcher", "run_dispatcher"]
 
 _CHUNK_ITEMS = 32
 _CHUNK_S = 0.002
-_FIRST_REPORT_ITEMS = 64  # fewer may wait for a shard without anybody being told
+_FIRST_REPORT_ITEMS = 256  # fewer may wait for a shard without anybody being told
 
 
-def run_dispatcher(setup: WorkerSetup, sock: socket.socket, board: Board, listener: socket.socket) -> None:
-    """The entry point of the process."""
+def run_dispatcher(
+    setup: WorkerSetup, sock: socket.socket, board: Board, arena: Arena, listener: socket.socket
+) -> None:
+    """The entry point of the process. Each link has an arena of its own, so that nothing is sent through ``arena``."""
+    arena.close()
 
     def run(channel: SocketChannel) -> None:
         graph, policy = pickle.loads(setup.graph)
@@ -55,11 +58,12 @@ class Dispatcher:
         self._open_source = open_source
         self._epoch: StartDispatch | None = None
         self._report_at = _FIRST_REPORT_ITEMS
+        self._doubtful = 0
         self._source: DispatchSource | None = None
-        self._links: dict[SocketChannel, int] = {}  # -> the generation it has said hello for, -1 before
+        self._links: set[Link] = set()
         self._wants: dict[int, int] = defaultdict(int)
-        self._of_shard: dict[int, SocketChannel] = {}
-        self._early: list[tuple[SocketChannel, Want]] = []  # of a generation that the main process has yet to begin
+        self._of_shard: dict[int, Link] = {}
+        self._early: list[tuple[Link, Want]] = []  # of a generation that the main process has yet to begin
         self._selector = selectors.DefaultSelector()
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
@@ -75,7 +79,7 @@ class Dispatcher:
                 elif key.fileobj is self._channel:
                     if not self._obey():
                         return
-                elif isinstance(key.fileobj, SocketChannel) and key.fileobj in self._links:
+                elif isinstance(key.fileobj, Link) and key.fileobj in self._links:
                     self._serve_link(key.fileobj, events)
             if self._hungry():
                 self._produce()
@@ -98,8 +102,12 @@ class Dispatcher:
         if not same_user(sock):
             sock.close()
             return
-        link = SocketChannel(sock, queued=True)
-        self._links[link] = -1
+        try:
+            link = Link(sock)
+        except OSError:  # the worker has gone again, or there are too many open files: it will be told by the closing
+            sock.close()
+            return
+        self._links.add(link)
         self._selector.register(link, selectors.EVENT_READ)
 
     def _obey(self) -> bool:
@@ -118,7 +126,8 @@ class Dispatcher:
 
     def _begin(self, message: StartDispatch) -> None:
         self._epoch = message
-        self._note(message.mark_position)
+        self._note(message.mark_position, 1)
+        self._doubtful = (1 << 62) if message.careful else message.doubtful
         spec = ShardSpec(
             seed=message.seed,
             epoch=message.epoch,
@@ -153,35 +162,36 @@ class Dispatcher:
         self._source = self._epoch = None
         self._wants.clear()
         self._of_shard.clear()
-        for link in [link for link, of in self._links.items() if 0 <= of <= generation]:
+        for link in [link for link in self._links if 0 <= link.generation <= generation]:
             self._drop(link)
 
-    def _serve_link(self, link: SocketChannel, events: int) -> None:
+    def _serve_link(self, link: Link, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
-                link.flush()
+                link.channel.flush()
                 self._watch_outbox(link)
-            while (frame := link.receive(wait=False)) is not None:
+            while (frame := link.channel.receive(wait=False)) is not None:
                 self._listen(link, frame[0])
         except ChannelClosed:
             self._drop(link)
 
-    def _listen(self, link: SocketChannel, message: Message) -> None:
+    def _listen(self, link: Link, message: Message) -> None:
         match message:
             case Hello(generation=generation):
-                self._links[link] = generation
+                link.generation = generation
             case Want():
                 self._want(link, message)
 
-    def _want(self, link: SocketChannel, want: Want) -> None:
+    def _want(self, link: Link, want: Want) -> None:
         if self._epoch is None or want.generation > self._epoch.generation:
             self._early.append((link, want))
         elif want.generation == self._epoch.generation:
             self._wants[want.shard] += want.items
             self._of_shard[want.shard] = link
 
-    def _drop(self, link: SocketChannel) -> None:
-        if self._links.pop(link, None) is not None:
+    def _drop(self, link: Link) -> None:
+        if link in self._links:
+            self._links.remove(link)
             self._selector.unregister(link)
             link.close()
             self._early = [(waiting, want) for waiting, want in self._early if waiting is not link]
@@ -191,7 +201,8 @@ class Dispatcher:
 
     def _produce(self) -> None:
         assert self._source is not None
-        chunk: Chunk = self._source.advance(_CHUNK_ITEMS, _CHUNK_S, self._note)
+        one_by_one = self._source.position < self._doubtful
+        chunk: Chunk = self._source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, self._note)
         self._board[Slot.LANE] = -1
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
@@ -199,8 +210,9 @@ class Dispatcher:
             self._channel.send(Grown(items=self._source.longest))
             self._report_at = 2 * self._source.longest
 
-    def _note(self, position: int) -> None:
+    def _note(self, position: int, count: int) -> None:
         self._board[Slot.INDEX] = position
+        self._board[Slot.COUNT] = count
         self._board[Slot.LANE] = 0
 
     def _deal(self) -> None:
@@ -215,16 +227,17 @@ class Dispatcher:
                 continue
             self._wants[shard] -= sum(isinstance(entry, tuple) for entry in entries)
             error = source.error if over else None
-            dealt = Dealt(shard=shard, over=over, error=None if error is None else dump_error(error))
             if over:
                 del self._of_shard[shard]
                 del self._wants[shard]
             try:
-                link.send(dealt, dump_items(entries))
+                parcel, payload = link.packer.pack(entries)
+                failure = None if error is None else dump_error(error)
+                link.channel.send(Dealt(shard=shard, parcel=parcel, over=over, error=failure), payload)
                 self._watch_outbox(link)
             except ChannelClosed:
                 self._drop(link)
 
-    def _watch_outbox(self, link: SocketChannel) -> None:
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.has_outbox else 0)
+    def _watch_outbox(self, link: Link) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.channel.has_outbox else 0)
         self._selector.modify(link, events)

@@ -1,7 +1,8 @@
-"""A chunk's items <-> bytes. Runs in workers and in the main process; imports nothing of the runtime.
+"""A chunk's items <-> bytes. Runs in workers, the dispatcher and the main process; imports nothing of the runtime.
 
-Pickle protocol 5; plain CPU tensors by their bytes, not by torch's storage machinery, which costs many times more and
-sends all the memory that a view looks into.
+Pickle protocol 5. Plain CPU tensors and numpy arrays travel by their bytes: large ones out of band, as buffers of
+their own, small ones within the pickle. torch's own way costs many times more (a descriptor, or all the memory that a
+view looks into, for each tensor).
 """
 
 from __future__ import annotations
@@ -9,18 +10,35 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
 import torch
 
-__all__ = ["dump_items", "load_items"]
+__all__ = ["OUT_OF_BAND_BYTES", "dump_items", "load_items"]
+
+OUT_OF_BAND_BYTES = 16 << 10  # a smaller buffer is quicker copied along than looked after
+
+_IN_NUMPY = {
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+}
 
 
-def _rebuild(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    if not data:
+def _rebuild(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    if not len(data):
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype).reshape(shape)
+    return torch.frombuffer(data, dtype=dtype).view(shape)
 
 
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
@@ -32,27 +50,48 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
     )
     if not plain:
         return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
-    # Not reshape(-1): one item or none keeps a stride other than 1, which cannot be seen as bytes
+    if not tensor.numel():
+        return _rebuild, (b"", tensor.dtype, tuple(tensor.shape))
+    if tensor.dtype in _IN_NUMPY and tensor.is_contiguous() and tensor.dim():
+        array: Any = tensor.numpy()
+        return _rebuild, (pickle.PickleBuffer(array), tensor.dtype, tuple(tensor.shape))
+    # Not reshape(-1): a single item keeps a stride other than 1, which cannot be seen as bytes
     flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
     data: Any = flat.view(torch.uint8).numpy()
-    return _rebuild, (pickle.PickleBuffer(data) if data.size else bytearray(), tensor.dtype, tuple(tensor.shape))
+    return _rebuild, (pickle.PickleBuffer(data), tensor.dtype, tuple(tensor.shape))
 
 
 class _Pickler(pickle.Pickler):
     dispatch_table = copyreg.dispatch_table | {torch.Tensor: _reduce_tensor}
 
 
-def dump_items(items: list[Any]) -> bytes:
-    """Raises: whatever pickling an item raises, when neither pickle nor cloudpickle can do it."""
-    buffer = io.BytesIO()
+def dump_items(items: list[Any]) -> tuple[bytes, list[memoryview]]:
+    """The pickle, and the large buffers that it refers to, each as plain bytes in place.
+
+    Raises: whatever pickling an item raises, when neither pickle nor cloudpickle can do it.
+    """
+    buffers: list[memoryview] = []
+
+    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            raw = buffer.raw()
+        except BufferError:  # neither in C nor in Fortran order: the pickler makes a copy
+            return True
+        if raw.nbytes < OUT_OF_BAND_BYTES or raw.readonly:  # what is read-only stays so, as bytes in the pickle
+            return True
+        buffers.append(raw)
+        return False
+
+    file = io.BytesIO()
     try:
-        _Pickler(buffer, protocol=5).dump(items)
+        _Pickler(file, protocol=5, buffer_callback=keep_in_band).dump(items)
     except Exception:  # classes and functions made inside a function
-        return bytes(cloudpickle.dumps(items, protocol=5))
-    return buffer.getvalue()
+        return bytes(cloudpickle.dumps(items, protocol=5)), []
+    return file.getvalue(), buffers
 
 
-def load_items(data: memoryview) -> list[Any]:
-    items = pickle.loads(data)
+def load_items(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> list[Any]:
+    """The items again. Arrays and tensors of ``buffers`` are views of them; what was in the pickle is private."""
+    items = pickle.loads(data, buffers=buffers)
     assert isinstance(items, list)
     return items

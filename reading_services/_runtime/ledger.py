@@ -5,12 +5,12 @@ Runs in the main process, in the consumer's thread. No I/O: the supervisor reads
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 
+from reading_services._runtime.arrivals import Arrival
 from reading_services._runtime.messages import ShardStart
 from torchpipe.merge import ShardPosition
-from torchpipe.shard import Chunk
 from torchpipe.state import Cursor
 
 __all__ = ["DeathLedger", "ShardLedger", "restart_delay_s"]
@@ -22,7 +22,7 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 class ShardLedger:
     """One lane, a shard of a branch, in one epoch.
 
-    At most ``window`` items are granted, on their way, or waiting for the consumer.
+    At most ``window`` chunks are on their way, waiting for the consumer, or in its hands.
     """
 
     lane: int
@@ -32,8 +32,9 @@ class ShardLedger:
     cursor: Cursor  # behind the last item that arrived
     count: int  # items of the shard before that point
     over: bool = False  # its end or its error has arrived
-    ready: deque[Chunk] = field(default_factory=deque)
-    in_use: int = 0  # items of the chunk that the consumer has in hand
+    ready: deque[Arrival] = field(default_factory=deque)
+    in_use: bool = False  # has the consumer a chunk in hand?
+    doubtful: int = 0  # one of the items before this one may have killed its process
 
     @classmethod
     def begin(cls, position: ShardPosition, window: int) -> ShardLedger:
@@ -46,28 +47,26 @@ class ShardLedger:
             count=position.count,
         )
 
-    def arrive(self, chunk: Chunk) -> None:
-        self.cursor = self.cursor.after(len(chunk.items), chunk.snapshot)
-        self.count += len(chunk.items)
-        self.over = chunk.ended or chunk.error is not None
-        self.ready.append(chunk)
+    def arrive(self, arrival: Arrival) -> None:
+        self.cursor = self.cursor.after(arrival.count, arrival.snapshot)
+        self.count += arrival.count
+        self.over = arrival.over
+        self.ready.append(arrival)
 
     def release(self) -> int:
-        """The consumer asks for more, so it has used up its chunk: the number of items to grant anew."""
-        used, self.in_use = self.in_use, 0
-        return 0 if self.over else used
+        """The consumer asks for more, so it has used up its chunk: the number of chunks to grant anew."""
+        used, self.in_use = self.in_use, False
+        return 0 if self.over else int(used)
 
-    def take(self) -> Chunk | None:
+    def take(self) -> Arrival | None:
         """The next chunk for the consumer, or None if it has to wait."""
         if not self.ready:
             return None
-        chunk = self.ready.popleft()
-        self.in_use = len(chunk.items)
-        return chunk
+        self.in_use = True
+        return self.ready.popleft()
 
     def restart(self) -> ShardStart:
         """How a new process has to go on with this shard: behind what has arrived, with what is left of the window."""
-        held = self.in_use + sum(len(chunk.items) for chunk in self.ready)
         return ShardStart(
             lane=self.lane,
             branch=self.branch,
@@ -75,7 +74,8 @@ class ShardLedger:
             snapshot=self.cursor.snapshot,
             skip=self.cursor.skip,
             count=self.count,
-            credit=max(0, self.window - held),
+            held=min(self.window, self.in_use + len(self.ready)),
+            doubtful=self.doubtful,
         )
 
 
@@ -84,12 +84,16 @@ class DeathLedger:
 
     def __init__(self, max_deaths: int) -> None:
         self.max_deaths = max_deaths
-        self._deaths: Counter[tuple[object, ...]] = Counter()
+        self._deaths: dict[object, list[range]] = {}
 
-    def record(self, *position: object) -> int:
-        """Note a death at ``position``: the number of deaths there so far."""
-        self._deaths[position] += 1
-        return self._deaths[position]
+    def record(self, place: object, items: range = range(1)) -> int:
+        """Note a death at one of ``items`` of ``place``: how many there were that may have been at the same one.
+
+        The number is exact once the items are a single one: then all that is counted has to do with it.
+        """
+        found = self._deaths.setdefault(place, [])
+        found.append(items)
+        return sum(range(max(items.start, other.start), min(items.stop, other.stop)) != range(0) for other in found)
 
 
 def restart_delay_s(deaths: int) -> float:

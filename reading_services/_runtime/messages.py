@@ -6,8 +6,8 @@
       | ---- StartEpoch -------> |   forget the epoch before, begin these shards at these cursors
       | <--- Ready ------------- |   (once, after start-up)
       | <--- Notice ------------ |   a warning to show to the user
-      | <--- ChunkMessage ------ |   items of one shard, at most as many as were granted
-      | ---- Grant ------------> |   that many items of a shard were used: produce as many more
+      | <--- ChunkMessage ------ |   items of one lane, as long as the window allows it
+      | ---- Grant ------------> |   that many chunks of a lane were used: produce as many more
       | ---- EndEpoch ---------> |   stop producing
       | <--- Failed ------------ |   the worker itself cannot go on; it exits
       | ---- Stop -------------> |   exit
@@ -36,6 +36,7 @@ __all__ = [
     "Hello",
     "Message",
     "Notice",
+    "Parcel",
     "Ready",
     "ShardStart",
     "StartDispatch",
@@ -46,10 +47,24 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
+class Parcel:
+    """Where the items of a message are: ``sizes`` in bytes of the pickle and of the buffers that it refers to.
+
+    They lie in a slot of the sender's arena, at ``offset`` of ``capacity`` bytes; without a slot, in the payload.
+    """
+
+    sizes: tuple[int, ...]
+    slot: int = -1
+    offset: int = 0
+    capacity: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShardStart:
     """Begin ``lane`` behind ``snapshot`` (None: the start of the epoch) and ``skip`` dropped items.
 
-    It is ``shard`` of ``branch``; ``count`` items of it are before that point. ``credit`` items may be made at first.
+    It is ``shard`` of ``branch``; ``count`` items of it are before that point. ``held`` chunks of it are still waiting
+    for the consumer. Up to item ``doubtful`` there may be one that kills its process: make these one by one.
     """
 
     lane: int
@@ -58,7 +73,8 @@ class ShardStart:
     snapshot: bytes | None
     skip: int
     count: int
-    credit: int
+    held: int
+    doubtful: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +86,11 @@ class StartEpoch:
     rank: int
     world_size: int
     shards: tuple[ShardStart, ...]
-    max_chunk: int
+    window: int  # chunks that a lane may be ahead
+    window_bytes: int  # and bytes, if that is more than one chunk
     dispatch_address: str | None  # where dispatched items are to be had
     dispatch_branch: int  # the branch that wants them
-    careful: bool  # note the node at work before each step, and send items one by one: slow, for naming a culprit
+    careful: bool  # note the node at work before each step, and make items one by one: slow, for naming a culprit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +98,7 @@ class StartDispatch:
     """Begin the dispatched part behind its first ``mark_position`` items, where ``mark_snapshot`` was taken.
 
     ``needed`` has, for each shard that goes on, the first of its items that it has not had. ``fail_at`` is a position
-    that has killed dispatchers, and the error to raise in its place.
+    that has killed dispatchers, and the error to raise in its place. Up to ``doubtful`` items are made one by one.
     """
 
     generation: int
@@ -93,6 +110,7 @@ class StartDispatch:
     mark_position: int
     mark_snapshot: bytes | None
     needed: tuple[tuple[int, int], ...]
+    doubtful: int
     careful: bool
     fail_at: tuple[int, bytes] | None
 
@@ -112,18 +130,21 @@ class Want:
 
 @dataclass(frozen=True, kw_only=True)
 class Dealt:
-    """Entries of ``shard`` are the frame's payload; ``over`` says that no more come, because of ``error`` if any."""
+    """Entries of ``shard`` in ``parcel``; ``over`` says that no more come, because of ``error`` if any."""
 
     shard: int
+    parcel: Parcel
     over: bool
     error: bytes | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
+    """The consumer has used up ``chunks`` more of ``lane``."""
+
     generation: int
     lane: int
-    items: int
+    chunks: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,11 +177,12 @@ class Notice:
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkMessage:
-    """``count`` items travel as the frame's payload; the other fields are those of :class:`torchpipe.shard.Chunk`."""
+    """``count`` items in ``parcel``; the other fields are those of :class:`torchpipe.shard.Chunk`."""
 
     generation: int
     lane: int
     count: int
+    parcel: Parcel
     snapshot: bytes | None
     ended: bool
     error: bytes | None

@@ -16,7 +16,8 @@ __all__ = ["PostMortem"]
 class PostMortem:
     """``lane`` and ``shard`` are -1 where no item was being made.
 
-    With ``dispatcher``, items are those of the dispatched stream.
+    With ``dispatcher``, items are those of the dispatched stream. ``items`` were begun together: one of them, if any,
+    is what killed the process.
     """
 
     name: str
@@ -25,7 +26,7 @@ class PostMortem:
     dispatcher: bool
     lane: int
     shard: int
-    index: int
+    items: range
     node: str | None
 
     def __str__(self) -> str:
@@ -34,7 +35,8 @@ class PostMortem:
     def _item(self) -> str:
         if self.shard < 0:
             return "no item (starting, or waiting for the consumer)"
-        return f"item {self.index} of " + ("the dispatched stream" if self.dispatcher else f"shard {self.shard}")
+        item = f"item {self.items[0]}" if len(self.items) == 1 else f"one of items {self.items[0]} to {self.items[-1]}"
+        return f"{item} of " + ("the dispatched stream" if self.dispatcher else f"shard {self.shard}")
 
     def error(self, deaths: int) -> WorkerDiedError:
         """The error for a position that has killed its process ``deaths`` times."""

@@ -16,9 +16,11 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from reading_services._runtime.arena import Arena
 from reading_services._runtime.board import Board, Slot
 from reading_services._runtime.channel import ChannelClosed, SocketChannel, socket_pair
 from reading_services._runtime.messages import Stop
+from reading_services._runtime.parcels import Receiver
 from reading_services._runtime.worker import WorkerSetup, run_worker
 
 __all__ = ["WorkerProcess", "stop_all"]
@@ -31,7 +33,7 @@ _STARTUP_S = 120.0  # before the first sign of life, importing torch included
 class WorkerProcess:
     """Started by the constructor's caller with :meth:`start`; ended by :func:`stop_all` or found dead.
 
-    ``target(setup, socket, board, *extra)`` is what it runs, by default a worker's loop.
+    ``target(setup, socket, board, arena, *extra)`` is what it runs, by default a worker's loop.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class WorkerProcess:
         self._context: Any = context
         self._graph = graph
         self.board = Board()
+        self.arena = Arena()
+        self.receiver = Receiver(self.arena)
         ours, self._theirs = socket_pair()
         self.channel = SocketChannel(ours, queued=True)
         self.process: Any = None
@@ -72,7 +76,7 @@ class WorkerProcess:
         )
         self.process = self._context.Process(
             target=self._target,
-            args=(setup, self._theirs, self.board, *self._extra),
+            args=(setup, self._theirs, self.board, self.arena, *self._extra),
             name=f"torchpipe-{self.name.replace(' ', '-')}",
             daemon=True,
         )
@@ -139,6 +143,7 @@ class WorkerProcess:
         self.channel.close()
         self._theirs.close()
         self.board.close()
+        self.arena.close()
         if self.process is not None and self.process.exitcode is not None:
             self.process.close()
             self.process = None

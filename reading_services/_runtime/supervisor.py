@@ -16,10 +16,9 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 
-from reading_services._runtime.arrivals import chunk_of, warning_category
+from reading_services._runtime.arrivals import Arrival, warning_category
 from reading_services._runtime.board import Slot
 from reading_services._runtime.channel import Frame
 from reading_services._runtime.crew import Crew
@@ -34,13 +33,11 @@ from reading_services._runtime.messages import (
     Grown,
     Notice,
     Ready,
-    StartDispatch,
-    StartEpoch,
 )
 from reading_services._runtime.post_mortem import PostMortem
 from reading_services._runtime.process import WorkerProcess
 from reading_services._runtime.remote_error import dump_error, load_error
-from torchpipe.dispatch import dispatch_start
+from reading_services._runtime.starts import DispatchPart, start_dispatch, start_epoch
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.merge import ShardPosition
 from torchpipe.reading_service import EpochStart
@@ -55,15 +52,6 @@ _REAP_S = 1.0
 _LONG_BUFFER = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class DispatchPart:
-    """The dispatched part of a graph: its branch, itself pickled for its process, its nodes' names by their numbers."""
-
-    branch: int
-    graph: bytes
-    node_names: Mapping[int, str]
-
-
 class Supervisor:
     """Runs ``num_workers`` processes over many epochs. ``close`` ends them; a forgotten one ends with the object."""
 
@@ -76,6 +64,7 @@ class Supervisor:
         node_names: Mapping[int, str],
         dispatch: DispatchPart | None = None,
         window: int,
+        window_bytes: int,
         timeout_s: float | None,
         max_deaths: int,
     ) -> None:
@@ -87,8 +76,10 @@ class Supervisor:
         self._node_names = node_names
         self._dispatch = dispatch
         self._listener = None if dispatch is None else Listener()
+        self._dispatch_doubtful = 0  # one of the dispatched items before this one may have killed the dispatcher
         self._fail_at: tuple[int, bytes] | None = None  # a dispatched item that is not to be tried again
         self._window = window
+        self._window_bytes = window_bytes
         self._timeout_s = timeout_s
         self._max_deaths = max_deaths
         self._deaths = DeathLedger(max_deaths)
@@ -129,6 +120,7 @@ class Supervisor:
     def _begin_epoch(self, start: EpochStart, positions: list[ShardPosition]) -> None:
         self._epoch = start
         self._fail_at = None
+        self._dispatch_doubtful = 0
         self._interrupted = False
         self._failure = None
         self._deaths = DeathLedger(self._max_deaths)
@@ -160,20 +152,21 @@ class Supervisor:
             ledger = self._ledgers[lane]
             released = ledger.release()
             if released:
-                grant = Grant(generation=self._generation, lane=lane, items=released)
+                grant = Grant(generation=self._generation, lane=lane, chunks=released)
                 self._crew.send(ledger.shard % self.num_workers, grant)
             while True:
                 if self._interrupted:
                     raise self._closed_elsewhere()
-                chunk = ledger.take()
-                if chunk is not None:
-                    return chunk
+                arrival = ledger.take()
+                if arrival is not None:
+                    break
                 if self._failure is not None:
                     raise self._failure
                 if self._awaited:
                     self._changed.wait()
                 else:
                     self._wait()
+        return arrival.open(ledger.shard)
 
     @staticmethod
     def _closed_elsewhere() -> IteratorInvalidated:
@@ -233,9 +226,10 @@ class Supervisor:
         message, payload = frame
         match message:
             case ChunkMessage():
+                delivery = worker.receiver.arrive(message.parcel, payload)  # gives its slot back if nobody wants it
                 ledger = self._ledgers.get(message.lane)
                 if message.generation == self._generation and ledger is not None:
-                    ledger.arrive(chunk_of(message, payload, ledger.shard))
+                    ledger.arrive(Arrival.of(message, delivery))
             case Ready():
                 worker.say_ready()
             case Notice(category=category, text=text):
@@ -259,7 +253,9 @@ class Supervisor:
         if self._failure is not None or all(item.over for item in mine):
             return  # nothing more is needed of it; the next epoch starts a new one
         progress = tuple(item.count for item in mine)
-        deaths = self._deaths.record(number, dead.lane, dead.index if dead.lane >= 0 else progress)
+        place = (number, dead.lane) if dead.lane >= 0 else (number, progress)
+        deaths = self._deaths.record(place, dead.items if dead.lane >= 0 else range(1))
+        self._doubt(dead)
         if deaths >= self._max_deaths:
             self._give_up(dead, mine, dead.error(deaths))
         else:
@@ -288,7 +284,7 @@ class Supervisor:
                     self._begin_worker(number, careful=careful)
 
     def _examine(self, worker: WorkerProcess) -> PostMortem:
-        lane, index, node = (worker.board[slot] for slot in (Slot.LANE, Slot.INDEX, Slot.NODE))
+        lane, index, count, node = (worker.board[slot] for slot in (Slot.LANE, Slot.INDEX, Slot.COUNT, Slot.NODE))
         worker.process.join(_REAP_S)
         if worker.is_alive():
             worker.kill()
@@ -302,9 +298,17 @@ class Supervisor:
             dispatcher=dispatcher,
             lane=lane,
             shard=self._shard_of(lane),
-            index=index,
+            items=range(index, index + max(1, count)),
             node=names.get(node),
         )
+
+    def _doubt(self, dead: PostMortem) -> None:
+        """Let the items that may have been the culprit be made one by one from now on."""
+        if dead.dispatcher and dead.lane >= 0:
+            self._dispatch_doubtful = max(self._dispatch_doubtful, dead.items.stop)
+        elif dead.lane in self._ledgers:
+            ledger = self._ledgers[dead.lane]
+            ledger.doubtful = max(ledger.doubtful, dead.items.stop)
 
     def _shard_of(self, lane: int) -> int:
         return lane % self._epoch.num_shards if lane >= 0 and self._epoch is not None else -1
@@ -315,11 +319,11 @@ class Supervisor:
     def _give_up(self, dead: PostMortem, mine: list[ShardLedger], error: WorkerDiedError) -> None:
         """The error takes the place of the item; without a culprit, of the next one of every shard of that process."""
         if dead.dispatcher and dead.lane >= 0:
-            self._fail_at = (dead.index, dump_error(error))
+            self._fail_at = (dead.items[0], dump_error(error))
             return
         for ledger in mine:
             if not ledger.over and dead.lane in (ledger.lane, -1):
-                ledger.arrive(Chunk(error=error))
+                ledger.arrive(Arrival(error=error))
 
     def _begin_all(self, careful: int | None = None) -> None:
         """Begin a new generation: the dispatcher at the newest mark that serves all shards, and every worker."""
@@ -331,25 +335,14 @@ class Supervisor:
                 self._begin_worker(worker, careful=careful == worker)
 
     def _begin_dispatcher(self, *, careful: bool) -> None:
-        epoch = self._epoch
-        assert epoch is not None
         assert self._dispatch is not None
-        snapshots = {
-            item.shard: item.cursor.snapshot
-            for item in self._ledgers.values()
-            if item.branch == self._dispatch.branch and not item.over
-        }
-        start = dispatch_start(snapshots, epoch.num_shards)
-        message = StartDispatch(
-            generation=self._generation,
-            seed=epoch.seed,
-            epoch=epoch.epoch,
-            num_shards=epoch.num_shards,
-            rank=epoch.rank,
-            world_size=epoch.world_size,
-            mark_position=start.mark.position,
-            mark_snapshot=start.mark.snapshot,
-            needed=tuple(start.needed.items()),
+        assert self._epoch is not None
+        going_on = [item for item in self._ledgers.values() if item.branch == self._dispatch.branch and not item.over]
+        message = start_dispatch(
+            self._epoch,
+            self._generation,
+            going_on,
+            doubtful=self._dispatch_doubtful,
             careful=careful,
             fail_at=self._fail_at,
         )
@@ -375,24 +368,16 @@ class Supervisor:
             self._crew.start(WorkerProcess(number, self._context, self._graph, name=f"worker {number}"), *listening)
 
     def _begin_worker(self, number: int, *, careful: bool = False) -> None:
-        epoch = self._epoch
-        assert epoch is not None
-        shards = [
-            ledger.restart()
-            for ledger in self._ledgers.values()
-            if ledger.shard % self.num_workers == number and not ledger.over
-        ]
-        message = StartEpoch(
-            generation=self._generation,
-            seed=epoch.seed,
-            epoch=epoch.epoch,
-            num_shards=epoch.num_shards,
-            rank=epoch.rank,
-            world_size=epoch.world_size,
-            shards=tuple(shards),
-            max_chunk=max(1, self._window // 2),
-            dispatch_address=None if self._listener is None else self._listener.address,
-            dispatch_branch=-1 if self._dispatch is None else self._dispatch.branch,
+        assert self._epoch is not None
+        mine = [item for item in self._ledgers.values() if self._serves(number, item.shard) and not item.over]
+        message = start_epoch(
+            self._epoch,
+            self._generation,
+            mine,
+            window=self._window,
+            window_bytes=self._window_bytes,
+            address=None if self._listener is None else self._listener.address,
+            branch=-1 if self._dispatch is None else self._dispatch.branch,
             careful=careful,
         )
         self._crew.send(number, message)

@@ -11,6 +11,7 @@ import pickle
 import signal
 import socket
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from reading_services._runtime.arena import Arena
 from reading_services._runtime.board import Board, BoardTrace, Slot
 from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services._runtime.dispatch_link import RemoteFeed, Superseded, connect
@@ -35,6 +37,7 @@ from reading_services._runtime.messages import (
     StartEpoch,
     Stop,
 )
+from reading_services._runtime.parcels import Packer, shortage_text
 from reading_services._runtime.parent import watch_parent
 from reading_services._runtime.remote_error import dump_error
 from torchpipe.errors import NotSerializableError, ReplayWarning
@@ -46,6 +49,9 @@ from torchpipe.state import Cursor, SnapshotPolicy
 __all__ = ["Worker", "WorkerSetup", "dump_graph", "run_worker", "serve"]
 
 _CHUNK_S = 0.002  # no further item is begun after this: longer chunks would keep a waiting consumer waiting
+_HUNGRY_S = 0.0003  # the same, if the consumer has used up all: long enough to make up for the cost of a chunk
+_CHUNK_BYTES = 128 << 10
+_CHUNK_ITEMS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +65,12 @@ class WorkerSetup:
     inherited_fds: tuple[int, ...]  # of the main process: a forked child has copies, which would keep them open
 
 
-def run_worker(setup: WorkerSetup, sock: socket.socket, board: Board) -> None:
+def run_worker(setup: WorkerSetup, sock: socket.socket, board: Board, arena: Arena) -> None:
     """The entry point of the process."""
 
     def run(channel: SocketChannel) -> None:
         graphs, init_fn, reset_fn, policy = pickle.loads(setup.graph)
-        Worker(setup.worker, channel, board, graphs, init_fn, reset_fn, policy).run()
+        Worker(setup.worker, channel, board, graphs, init_fn, reset_fn, policy, arena).run()
 
     serve(setup, sock, board, run)
 
@@ -99,6 +105,24 @@ def _set_signals() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked while the process was being started
 
 
+@dataclass(slots=True)
+class _Lane:
+    """A shard of a branch at work. ``ahead`` has the sizes in bytes of the chunks that the consumer has not used up."""
+
+    shard: Shard
+    doubtful: int
+    ahead: deque[int]
+    limit: int = 1  # items of a chunk; the first is sent at once
+
+    def may_go_on(self, window: int, window_bytes: int) -> bool:
+        return len(self.ahead) < window and (len(self.ahead) < 2 or sum(self.ahead) < window_bytes)
+
+    def sent(self, items: int, size_bytes: int) -> None:
+        self.ahead.append(size_bytes)
+        if items:
+            self.limit = max(1, min(_CHUNK_ITEMS, _CHUNK_BYTES * items // max(1, size_bytes)))
+
+
 class Worker:
     """The loop itself, apart from the process around it, so that a test can drive it through a MemoryChannel."""
 
@@ -111,6 +135,7 @@ class Worker:
         init_fn: InitFn | None,
         reset_fn: ResetFn | None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+        arena: Arena | None = None,
     ) -> None:
         self._worker = worker
         self._channel = channel
@@ -119,19 +144,21 @@ class Worker:
         self._init_fn = init_fn
         self._reset_fn = reset_fn
         self._policy = policy
+        self._packer = Packer(arena)
+        self._told_of_shortage = False
         self._graphs: dict[tuple[int, int], tuple[DataPipe, ...]] = {}  # (num_shards, shard) -> what init_fn made
         self._epoch: StartEpoch | None = None
         self._feed: RemoteFeed | None = None
-        self._shards: dict[int, Shard] = {}  # by lane, like the credit
-        self._credit: dict[int, int] = {}
+        self._lanes: dict[int, _Lane] = {}
         self._turns: list[int] = []
+        self._installed: Shard | None = None  # whose global random states are in place
 
     def run(self) -> None:
         """Serve until told to stop. Raises: ChannelClosed when the main process is gone."""
         frame: Frame | None = None
         while True:
             try:
-                lane = None if frame is not None else self._next_with_credit()
+                lane = None if frame is not None else self._next_lane()
                 frame = frame or self._channel.receive(wait=lane is None)
                 if frame is not None:
                     message, frame = frame[0], None
@@ -147,11 +174,13 @@ class Worker:
                 if frame is None:
                     raise ChannelClosed("the main process is gone") from None
 
-    def _next_with_credit(self) -> int | None:
-        for place, lane in enumerate(self._turns):
-            if self._credit[lane] > 0:
-                self._turns.append(self._turns.pop(place))  # the next turn is another's
-                return lane
+    def _next_lane(self) -> int | None:
+        epoch = self._epoch
+        if epoch is not None:
+            for place, lane in enumerate(self._turns):
+                if self._lanes[lane].may_go_on(epoch.window, epoch.window_bytes):
+                    self._turns.append(self._turns.pop(place))  # the next turn is another's
+                    return lane
         return None
 
     def _handle(self, message: Message) -> None:
@@ -161,11 +190,13 @@ class Worker:
                 self._epoch = message
                 self._feed = self._connect(message)
                 for start in message.shards:
-                    self._start_shard(message, start)
+                    self._start_lane(message, start)
                 self._take_grants()  # a shard that starts behind dropped items waits for them
-            case Grant(generation=generation, lane=lane, items=items):
-                if self._epoch is not None and generation == self._epoch.generation and lane in self._credit:
-                    self._credit[lane] += items
+            case Grant(generation=generation, lane=lane, chunks=chunks):
+                if self._epoch is not None and generation == self._epoch.generation and lane in self._lanes:
+                    ahead = self._lanes[lane].ahead
+                    for _ in range(min(chunks, len(ahead))):
+                        ahead.popleft()
             case EndEpoch(generation=generation):
                 if self._epoch is not None and generation == self._epoch.generation:
                     self._end_epoch()
@@ -182,11 +213,11 @@ class Worker:
             worker=self._worker,
             generation=epoch.generation,
             shards=shards,
-            window=2 * epoch.max_chunk,
+            window=epoch.window,
         )
 
-    def _start_shard(self, epoch: StartEpoch, start: ShardStart) -> None:
-        self._note(start.lane, start.count)
+    def _start_lane(self, epoch: StartEpoch, start: ShardStart) -> None:
+        self._note(start.lane, start.count, 1)
         spec = ShardSpec(
             seed=epoch.seed,
             epoch=epoch.epoch,
@@ -195,6 +226,7 @@ class Worker:
             rank=epoch.rank,
             world_size=epoch.world_size,
         )
+        self._install(None)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -217,8 +249,7 @@ class Worker:
             self._board[Slot.LANE] = -1
             for warning in caught:
                 self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
-        self._shards[start.lane] = shard
-        self._credit[start.lane] = start.credit
+        self._lanes[start.lane] = _Lane(shard, start.doubtful, deque([0] * start.held))
         self._turns.append(start.lane)
 
     def _graphs_for(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
@@ -227,21 +258,35 @@ class Worker:
             self._graphs[key] = initialize_graphs(self._branches, self._init_fn, spec)
         return self._graphs[key]
 
-    def _produce(self, lane: int) -> None:
-        epoch, shard = self._epoch, self._shards[lane]
+    def _install(self, shard: Shard | None) -> None:
+        """Let the global random states be those of ``shard``; they stay while no other one is at work."""
+        if shard is not self._installed:
+            if self._installed is not None:
+                self._installed.leave()
+            self._installed = shard
+            if shard is not None:
+                shard.enter()
+
+    def _produce(self, number: int) -> None:
+        epoch, lane = self._epoch, self._lanes[number]
         assert epoch is not None
-        limit = 1 if epoch.careful else min(self._credit[lane], epoch.max_chunk)
-        with shard.installed():
-            chunk = shard.produce(limit, _CHUNK_S, partial(self._note, lane))
+        shard = lane.shard
+        one_by_one = epoch.careful or shard.produced < lane.doubtful
+        self._install(shard)
+        chunk = shard.produce(
+            1 if one_by_one else lane.limit,
+            _CHUNK_S if lane.ahead else _HUNGRY_S,
+            partial(self._note, number),
+        )
         self._board[Slot.LANE] = -1
         self._take_grants()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
+        size = self._send(epoch, number, chunk)
         if chunk.ended or chunk.error is not None:
-            self._retire(lane)
+            self._retire(number)
         else:
-            self._credit[lane] -= len(chunk.items)
-        self._send(epoch, lane, chunk)
+            lane.sent(len(chunk.items), size)
 
     def _take_grants(self) -> None:
         """Those that came while a dispatched item was awaited."""
@@ -250,64 +295,68 @@ class Worker:
             for grant in grants:
                 self._handle(grant)
 
-    def _note(self, lane: int, index: int) -> None:
+    def _note(self, lane: int, index: int, count: int) -> None:
         self._board[Slot.INDEX] = index
+        self._board[Slot.COUNT] = count
         self._board[Slot.LANE] = lane
 
-    def _retire(self, lane: int) -> None:
-        self._turns.remove(lane)
-        del self._credit[lane]
-        shard = self._shards.pop(lane)
-        with shard.installed():
-            shard.close()
+    def _retire(self, number: int) -> None:
+        self._turns.remove(number)
+        shard = self._lanes.pop(number).shard
+        self._install(shard)
+        shard.close()
+        self._install(None)
 
     def _end_epoch(self) -> None:
-        for lane in list(self._shards):
-            self._retire(lane)
+        for number in list(self._lanes):
+            self._retire(number)
         self._epoch = None
         if self._feed is not None:
             self._feed.close()
             self._feed = None
 
-    def _send(self, epoch: StartEpoch, lane: int, chunk: Chunk) -> None:
+    def _send(self, epoch: StartEpoch, lane: int, chunk: Chunk) -> int:
+        """Send a chunk: its size in bytes. One that cannot be pickled is cut before the culprit, which is its error."""
         try:
-            payload = dump_items(chunk.items)
+            parcel, payload = self._packer.pack(chunk.items)
         except Exception as error:
-            payload = self._keep_sendable(chunk, error)
-            if lane in self._shards:
-                self._retire(lane)
+            _keep_sendable(chunk, error)
+            parcel, payload = self._packer.pack(chunk.items)
         if chunk.error is not None:
             add_note(chunk.error, f"torchpipe: in worker {self._worker} (pid {os.getpid()})")
         message = ChunkMessage(
             generation=epoch.generation,
             lane=lane,
             count=len(chunk.items),
+            parcel=parcel,
             snapshot=chunk.snapshot,
             ended=chunk.ended,
             error=None if chunk.error is None else dump_error(chunk.error),
         )
         self._channel.send(message, payload)
+        if self._packer.shortage is not None and not self._told_of_shortage:
+            self._told_of_shortage = True
+            self._channel.send(Notice(category="UserWarning", text=shortage_text(self._packer.shortage)))
+        return sum(parcel.sizes)
 
-    @staticmethod
-    def _keep_sendable(chunk: Chunk, error: Exception) -> bytes:
-        """Cut the chunk before the first item that cannot be sent, which becomes its error."""
-        for index, item in enumerate(chunk.items):
-            try:
-                dump_items([item])
-            except Exception as culprit:
-                error = culprit
-                chunk.error = NotSerializableError(
-                    f"an item of type {type(item).__qualname__} cannot be sent from the worker to the main process: "
-                    f"{culprit}. Turn it into plain data or tensors inside the pipeline"
-                )
-                chunk.error.__cause__ = error
-                del chunk.items[index:]
-                break
-        else:  # each for itself can be sent
-            chunk.error = error
-            chunk.items.clear()
-        chunk.snapshot, chunk.ended = None, False
-        return dump_items(chunk.items)
+
+def _keep_sendable(chunk: Chunk, error: Exception) -> None:
+    """Cut the chunk before the first item that cannot be sent, which becomes its error."""
+    for index, item in enumerate(chunk.items):
+        try:
+            dump_items([item])
+        except Exception as culprit:
+            chunk.error = NotSerializableError(
+                f"an item of type {type(item).__qualname__} cannot be sent from the worker to the main process: "
+                f"{culprit}. Turn it into plain data or tensors inside the pipeline"
+            )
+            chunk.error.__cause__ = culprit
+            del chunk.items[index:]
+            break
+    else:  # each for itself can be sent
+        chunk.error = error
+        chunk.items.clear()
+    chunk.snapshot, chunk.ended = None, False
 
 
 def dump_graph(*parts: Any) -> bytes:

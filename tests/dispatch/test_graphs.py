@@ -69,7 +69,7 @@ def test_shards_that_filter_unevenly_do_not_block(workers: int | None) -> None:
 
 def test_a_buffer_that_grows_is_counted_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     graph = IterableWrapper(range(4001)).sharding_round_robin_dispatch().filter(odd_ones)
-    service = MultiProcessingReadingService(2, "fork", num_shards=2)
+    service = MultiProcessingReadingService(2, "fork", worker_prefetch_cnt=1, num_shards=2)
     with make_loader(graph, service) as loader, caplog.at_level("WARNING", "torchpipe"):
         assert len(list(loader)) == 2000
         assert service.stats().longest_dispatch_buffer >= 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 from torchpipe.context import Context
@@ -57,11 +58,10 @@ class _BatchIterator(NodeIterator[list[T]]):
 
     def run(self) -> Iterator[list[T]]:
         size, wrap = self.node.batch_size, self.wrap
-        batch: list[T] = []
-        for item in self.source.items():
-            batch.append(item)
-            if len(batch) == size:
-                full, batch = batch, []  # let go of it before it is handed out
-                yield wrap(full)
-        if batch and not self.node.drop_last:
-            yield wrap(batch)
+        stream = self.source.items()
+        least = size if self.node.drop_last else 1
+        while len(batch := list(islice(stream, size))) >= least:
+            full = wrap(batch)
+            del batch  # let go of it before it is handed out
+            yield full
+            del full

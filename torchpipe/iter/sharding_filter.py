@@ -117,14 +117,18 @@ class _ShardIterator(NodeIterator[T]):
         self.parts = parts
         self.part = part
         self.seen = 0
+        self.strides = self.source.stride(parts, part)
 
     def get_state(self) -> dict[str, Any]:
-        return {"seen": self.seen}
+        return {"seen": self.source.position if self.strides else self.seen}  # type: ignore[attr-defined]
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.seen = state["seen"]
 
     def run(self) -> Iterator[T]:
+        return self.source.items() if self.strides else self._filtered()
+
+    def _filtered(self) -> Iterator[T]:
         parts, part = self.parts, self.part
         for item in self.source.items():
             index = self.seen

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
 from torchpipe.context import Context
-from torchpipe.copying import copy_item
+from torchpipe.copying import copy_item, holds_mutable
 from torchpipe.datapipe import IterDataPipe
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.iterator import NodeIterator, is_stateful
@@ -101,20 +101,38 @@ def _private(value: Any) -> Any:
 
 
 class _SequenceIterator(NodeIterator[T]):
+    """Goes to a position by index. Sequences of values that cannot change are read by their own iterators."""
+
     node: IterableWrapper[T]
 
     def __init__(self, node: IterableWrapper[T], context: Context) -> None:
         super().__init__(node, context)
-        self.position = 0
+        self._passed = 0  # items up to the last one yielded, unless ``_rest`` knows better
+        self._parts, self._part = 1, 0
+        self._rest: Any = None  # an iterator that tells how many items it has left
+        self._first = self._length = 0  # of what ``_rest`` began with: the index of its first item, its length
+
+    def stride(self, parts: int, part: int) -> bool:
+        self._parts, self._part = parts, part
+        return True
+
+    @property
+    def position(self) -> int:
+        """The number of items up to the last one yielded."""
+        if self._rest is not None:
+            taken = self._length - self._rest.__length_hint__()
+            if taken:
+                return int(self._first + (taken - 1) * self._parts + 1)
+        return self._passed
 
     def get_state(self) -> dict[str, Any]:
         return {"position": self.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.position = state["position"]
-        if self.position > len(self.node):
+        self._passed = state["position"]
+        if self._passed > len(self.node):
             raise StateError(
-                f"the state stands behind item {self.position}, but the sequence given to IterableWrapper has only "
+                f"the state stands behind item {self._passed}, but the sequence given to IterableWrapper has only "
                 f"{len(self.node)}: is it the same data?"
             )
 
@@ -122,10 +140,18 @@ class _SequenceIterator(NodeIterator[T]):
         items: Any = self.node.iterable
         if isinstance(items, _LISTED) and (self.node.deepcopy or not isinstance(items, list)):
             items = tuple(items)  # type: ignore[arg-type]  # a pass is not disturbed by what is added to a list or taken from it
+        self._first = self._passed + (self._part - self._passed) % self._parts
+        if type(items) is range or (type(items) is tuple and not (self.node.deepcopy and holds_mutable(items))):
+            rest = items[self._first :: self._parts]
+            self._length, self._rest = len(rest), iter(rest)
+            return self._rest  # type: ignore[no-any-return]
+        return self._by_index(items)
+
+    def _by_index(self, items: Any) -> Iterator[T]:
         deep = self.node.deepcopy
-        for index in range(self.position, len(items)):
+        for index in range(self._first, len(items), self._parts):
             item = items[index]
-            self.position = index + 1
+            self._passed = index + 1
             yield copy_item(item) if deep else item
 
 

@@ -15,6 +15,7 @@ from typing import Any
 __all__ = ["Cursor", "SnapshotPolicy"]
 
 _KEY = "__cursor__"
+_MANY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,11 @@ class SnapshotPolicy:
         if self._every is not None:
             return self._items >= self._every
         return time.perf_counter() >= self._due_at
+
+    @property
+    def left(self) -> int:
+        """At most so many more items until the next snapshot is due."""
+        return _MANY if self._every is None else max(1, self._every - self._items)
 
     def begin(self) -> None:
         self._started_at = time.perf_counter()

@@ -1,0 +1,165 @@
+"""Shared memory through which one process hands large data to another: slots that are filled, read in place and reused.
+
+An arena is an anonymous file that the main process makes, one for each process that sends; it has no name, so nothing
+is left behind whoever dies. The writer lays out slots in it (:class:`SlotWriter`) and grows it; the reader maps them
+(:class:`SlotReader`) and hands out views. A slot is free again when the last view of it is gone. Imports nothing.
+
+::
+
+    offset 0      one byte for each slot: 1 from the writer's allocation until the reader's last view dies, then 0
+    offset 4096   slot after slot, each of 2^k pages, at offsets that the messages carry
+
+A byte has one writer at a time, so there is no lock. If the sending process dies, its successor gets another arena:
+the views into the old one stay good, since a mapping lives as long as its views.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing.reduction
+import os
+import tempfile
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Arena", "Slot", "SlotReader", "SlotWriter"]
+
+_PAGE_BYTES = 4096
+_MAX_SLOTS = _PAGE_BYTES
+_WASTE = 8  # a slot may be so many times larger than what is put into it
+
+
+class Arena:
+    """The shared file. Passed to a process as an argument under every start method."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        if fd is None:
+            fd = _anonymous_file()
+            os.ftruncate(fd, _PAGE_BYTES)
+        self.fd = fd
+        self._header = mmap.mmap(fd, _PAGE_BYTES)
+        self.flags = memoryview(self._header)
+
+    def map(self, offset: int, capacity: int) -> mmap.mmap:
+        """The memory of a slot. Raises: OSError or ValueError if there is none to be had."""
+        return mmap.mmap(self.fd, capacity, offset=offset)
+
+    def close(self) -> None:
+        """Let go of the file on this side; views into slots stay good. Idempotent."""
+        if self.fd >= 0:
+            self.flags.release()
+            self._header.close()
+            os.close(self.fd)
+            self.fd = -1
+
+    def __reduce__(self) -> Any:
+        return _from_duplicate, (multiprocessing.reduction.DupFd(self.fd),)
+
+
+def _from_duplicate(duplicate: Any) -> Arena:
+    return Arena(duplicate.detach())
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("torchpipe-arena", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile(prefix="torchpipe-arena-") as file:
+        return os.dup(file.fileno())
+
+
+@dataclass(slots=True)
+class Slot:
+    """A slot as its writer has it. ``memory`` is its content."""
+
+    index: int
+    offset: int
+    memory: memoryview
+
+
+class SlotWriter:
+    """The writer's side: :meth:`allocate`, fill, tell the reader. ``shortage`` says why there was no slot, if so."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.shortage: OSError | None = None
+        self._arena = arena
+        self._slots: list[Slot] = []
+        self._end = _PAGE_BYTES
+
+    def allocate(self, size_bytes: int) -> Slot | None:
+        """A free slot for ``size_bytes``, or None if there is no room for another one.
+
+        Of those that are free it is the first, so that as few as possible are in use, and they stay in the cache.
+        """
+        flags = self._arena.flags
+        for slot in self._slots:
+            if not flags[slot.index] and size_bytes <= len(slot.memory) <= max(_PAGE_BYTES, _WASTE * size_bytes):
+                flags[slot.index] = 1
+                return slot
+        return self._grow(size_bytes)
+
+    def _grow(self, size_bytes: int) -> Slot | None:
+        if len(self._slots) == _MAX_SLOTS:
+            return None
+        capacity = max(_PAGE_BYTES, 1 << (size_bytes - 1).bit_length())
+        try:
+            os.ftruncate(self._arena.fd, self._end + capacity)
+            memory = memoryview(self._arena.map(self._end, capacity))
+        except (OSError, ValueError) as error:
+            self.shortage = error if isinstance(error, OSError) else OSError(str(error))
+            return None
+        slot = Slot(len(self._slots), self._end, memory)
+        self._slots.append(slot)
+        self._end += capacity
+        self._arena.flags[slot.index] = 1
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """``slot`` is not sent after all."""
+        self._arena.flags[slot.index] = 0
+
+
+class SlotReader:
+    """The reader's side. Views may die in any thread."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._maps: dict[int, mmap.mmap] = {}
+        self._leases: dict[int, weakref.ref[Any]] = {}
+        self._opened: set[int] = set()
+        self._pid = os.getpid()
+
+    @property
+    def held(self) -> int:
+        """How many slots have been opened and not let go of."""
+        return len(self._opened)
+
+    def opened(self, index: int) -> None:
+        """From now on the slot is in a user's hands."""
+        self._opened.add(index)
+
+    def lease(self, index: int, offset: int, capacity: int) -> memoryview:
+        """The content of a slot, writable; the slot is free again when the last view of this is gone.
+
+        Raises: OSError or ValueError if it cannot be mapped.
+        """
+        mapped = self._maps.get(index)
+        if mapped is None:
+            mapped = self._maps[index] = self._arena.map(offset, capacity)
+        owner = np.frombuffer(mapped, dtype=np.uint8)
+        self._leases[index] = weakref.ref(owner, partial(self._release, index))
+        return memoryview(owner)  # type: ignore[arg-type]
+
+    def _release(self, index: int, _: Any) -> None:
+        """Called in any thread, in the middle of anything. A forked child has copies of the views, not the slots."""
+        if os.getpid() != self._pid:
+            return
+        self._leases.pop(index, None)
+        self._opened.discard(index)
+        try:
+            self._arena.flags[index] = 0
+        except ValueError:  # closed meanwhile: nobody writes there any more
+            pass
