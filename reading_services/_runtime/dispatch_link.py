@@ -1,7 +1,8 @@
-"""The connection between a worker and the dispatcher: how it is made, and the worker's side of it.
+"""The connection between a worker and the dispatcher: how it is made, and what each side does with it.
 
-Runs in workers (:class:`RemoteFeed`, :func:`connect`), the dispatcher (:class:`Link`) and the main process (:class:`Listener`), which owns the
-listening socket for as long as the supervisor lives: workers can connect while a dispatcher is being replaced.
+Runs in workers (:class:`RemoteFeed`, :func:`connect`), in the dispatcher (:class:`Link`) and in the main process
+(:class:`Listener`), which owns the listening socket for as long as the supervisor lives: workers can connect while a
+dispatcher is being replaced.
 
 The worker's wait for a dispatched item ends with the item, or with a message of the main process that changes all.
 """

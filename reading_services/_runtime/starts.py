@@ -36,7 +36,7 @@ def start_epoch(
     branch: int,
     careful: bool,
 ) -> StartEpoch:
-    """For a worker that goes on with the lanes of ``ledgers``; those of ``branch`` get dispatched items at ``address``."""
+    """For a worker that goes on with the lanes of ``ledgers``; those of ``branch`` get dispatched items."""
     return StartEpoch(
         generation=generation,
         seed=epoch.seed,
