@@ -65,7 +65,6 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._loaded_at = self._counted = 0 if loaded is None else loaded.delivered
         self._seed, self._stream = loader._begin(seed, epoch, loaded)
         self._direct = False
-        self._pull: Callable[[], T_co]
         self._choose_pull()
         _alive.add(self)
 
@@ -82,7 +81,9 @@ class DataLoader2Iterator(Iterator[T_co]):
         """The shortest way to the next item that does all that has to be done."""
         plain = isinstance(self._stream, MergeIterator) and self._limit is None
         self._direct = plain and not (self._paused or self._over or self._invalid)
-        self._pull = self._stream.items().__next__ if self._direct else self._pull_guarded
+        self.__dict__.pop("_pull", None)  # a bound method of its own would keep this object alive
+        if self._direct:
+            self.__dict__["_pull"] = self._stream.items().__next__
 
     def __iter__(self) -> Self:
         return self
@@ -137,7 +138,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._choose_pull()
         return False
 
-    def _pull_guarded(self) -> T_co:
+    def _pull(self) -> T_co:
         return self._guard.advance(self._advance)
 
     def _advance(self) -> T_co:
@@ -221,7 +222,7 @@ def _refuse_in_child() -> None:
     """In a forked child, let ``next`` go through the guard, which knows that all belongs to the parent."""
     for iterator in list(_alive):
         iterator._direct = False
-        iterator._pull = iterator._pull_guarded
+        iterator.__dict__.pop("_pull", None)
 
 
 if hasattr(os, "register_at_fork"):

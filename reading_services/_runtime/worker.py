@@ -6,6 +6,7 @@ a message, when no shard has credit (ends with a message, or when the main proce
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -77,6 +78,7 @@ def run_worker(setup: WorkerSetup, sock: socket.socket, board: Board, arena: Are
 
 def serve(setup: WorkerSetup, sock: socket.socket, board: Board, run: Callable[[SocketChannel], None]) -> None:
     """What worker and dispatcher processes have in common: set the process up, say Ready, ``run`` until the end."""
+    gc.freeze()  # what a forked process has inherited is not its own to finalize: groups with threads, say
     _set_signals()
     for fd in setup.inherited_fds:
         os.close(fd)

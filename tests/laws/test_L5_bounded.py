@@ -63,14 +63,41 @@ def test_L5_resume_and_state_do_not_grow_with_the_position(workers: int | None, 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_L5_workers_run_ahead_no_further_than_asked(context: str, tmp_path: Path) -> None:
-    log, window, ahead = tmp_path / "log", 3, 2
+    log, window = tmp_path / "log", 3
     log.touch()
-    graph = IterableWrapper(range(500)).sharding_filter().map(Log(log))
-    service = make_service(2, 2, context=context, worker_prefetch_cnt=window, main_prefetch_cnt=ahead)
+    graph = IterableWrapper(range(200)).sharding_filter().map(Log(log)).map(_large)  # a message each
+    service = make_service(2, 2, context=context, worker_prefetch_cnt=window)
     with make_loader(graph, service) as loader:
         for delivered, _ in enumerate(loader, start=1):
-            # Each shard: what was used of the chunk in hand counts as outstanding until the next one is asked for.
-            assert log.stat().st_size <= delivered + ahead + 2 * (window + window // 2 + 1)
+            # Each shard: the chunk in hand counts as outstanding until the next one is asked for; the second chunk is
+            # begun before the size of items is known.
+            assert log.stat().st_size <= delivered + 2 * (window + 1)
+
+
+def test_L5_bytes_bound_how_far_workers_run_ahead(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    graph = IterableWrapper(range(60)).sharding_filter().map(Log(log)).map(_large)
+    service = make_service(2, 2, worker_prefetch_cnt=50, worker_prefetch_bytes=4 * 200_000)
+    with make_loader(graph, service) as loader:
+        for delivered, _ in enumerate(loader, start=1):
+            assert log.stat().st_size <= delivered + 2 * 5
+
+
+def test_L5_small_items_run_ahead_by_messages(tmp_path: Path) -> None:
+    """Many small items go into one message: as many as come within 2 ms, or 4,096."""
+    log = tmp_path / "log"
+    log.touch()
+    graph = IterableWrapper(range(200_000)).sharding_filter().map(Log(log))
+    with make_loader(graph, make_service(2, 2, worker_prefetch_cnt=1)) as loader:
+        iterator = iter(loader)
+        for delivered in range(1, 200):
+            next(iterator)
+            assert log.stat().st_size <= delivered + 2 * 2 * 4096
+
+
+def _large(item: int) -> bytes:
+    return bytes(200_000)
 
 
 class Plain(IterDataPipe[int]):
