@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def trip(item: Any) -> Any:
 def large(kind: str) -> Any:
     """A value of just so many bytes that they do not go into the pickle."""
     count = OUT_OF_BAND_BYTES // 4
-    return {
+    makers: dict[str, Callable[[], Any]] = {
         "array": lambda: np.arange(count, dtype=np.float32),
         "fortran": lambda: np.asfortranarray(np.arange(2 * count, dtype=np.float32).reshape(2, count)),
         "tensor": lambda: torch.arange(count, dtype=torch.float32),
@@ -31,7 +32,8 @@ def large(kind: str) -> Any:
         "transposed": lambda: torch.arange(2 * count, dtype=torch.float32).reshape(2, count).T,
         "expanded": lambda: torch.ones(1, dtype=torch.float32).expand(count),
         "bytearray": lambda: pickle.PickleBuffer(bytearray(4 * count)),
-    }[kind]()
+    }
+    return makers[kind]()
 
 
 LARGE = ["array", "fortran", "tensor", "bfloat16", "steps", "transposed", "expanded", "bytearray"]
