@@ -87,7 +87,7 @@ class StartEpoch:
     world_size: int
     shards: tuple[ShardStart, ...]
     window: int  # chunks that a lane may be ahead
-    window_bytes: int  # and bytes, if that is more than one chunk
+    window_bytes: int  # and bytes, if that is more than two chunks
     dispatch_address: str | None  # where dispatched items are to be had
     dispatch_branch: int  # the branch that wants them
     careful: bool  # note the node at work before each step, and make items one by one: slow, for naming a culprit

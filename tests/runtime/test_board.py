@@ -28,19 +28,20 @@ def board() -> Iterator[Board]:
 
 
 def test_a_fresh_board_says_that_nothing_has_begun(board: Board) -> None:
-    assert slots(board) == [0, -1, 0, -1]
+    assert slots(board) == [0, -1, 0, 1, -1]
     for slot in Slot:
         board[slot] = 7 + slot
-    assert slots(board) == [7, 8, 9, 10]
+    assert slots(board) == [7, 8, 9, 10, 11]
     board.clear()
-    assert slots(board) == [0, -1, 0, -1]
+    assert slots(board) == [0, -1, 0, 1, -1]
 
 
 @pytest.mark.parametrize("value", [-(2**63), -1, 0, 2**63 - 1])
 def test_slots_hold_64_bits(board: Board, value: int) -> None:
     board[Slot.INDEX] = value
     assert board[Slot.INDEX] == value
-    assert board[Slot.NODE] == -1  # the neighbours are untouched
+    assert board[Slot.COUNT] == 1  # the neighbours are untouched
+    assert board[Slot.NODE] == -1
     assert board[Slot.LANE] == -1
 
 

@@ -51,7 +51,7 @@ def frame(message: Message, payload: bytes = b"") -> bytes:
 
 MESSAGES: list[tuple[Message, bytes]] = [
     (Ready(pid=1), b""),
-    (Grant(generation=2, lane=3, items=4), b"x"),
+    (Grant(generation=2, lane=3, chunks=4), b"x"),
     (EndEpoch(generation=5), bytes(range(256)) * 100),
     (Stop(), b""),
 ]
@@ -262,7 +262,7 @@ def test_an_outbox_for_one_who_has_gone() -> None:
 def test_what_a_dead_sender_had_sent_is_read_though_it_had_not_read() -> None:
     """The kernel reports a reset, since the dead one left something unread: only after what it had sent."""
     ours, theirs = socket_channels()
-    ours.send(Grant(generation=0, lane=0, items=1))
+    ours.send(Grant(generation=0, lane=0, chunks=1))
     theirs.send(Ready(pid=4), b"sent before")
     theirs.close()
     with pytest.raises(ChannelClosed):

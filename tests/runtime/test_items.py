@@ -1,4 +1,7 @@
-"""A chunk's items <-> bytes: what arrives is what was sent, equal, independent and writable, whatever it is."""
+"""A chunk's items <-> bytes and buffers: what arrives is equal to what was sent, independent and writable.
+
+How the buffers travel is for the tests of arena and parcels; here each arrives as a copy.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import dataclasses
 import datetime
 import decimal
 import enum
-import math
 import pickle
 import threading
 from typing import Any, NamedTuple
@@ -18,78 +20,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reading_services._runtime.items import dump_items, load_items
+from reading_services._runtime.items import OUT_OF_BAND_BYTES, dump_items, load_items
+from tests.runtime.values import DTYPES, bits, make, same, tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
-DTYPES = [
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex32,
-    torch.complex64,
-    torch.complex128,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-]
-
 
 def trip(*items: Any) -> list[Any]:
-    return load_items(memoryview(dump_items(list(items))))
+    data, buffers = dump_items(list(items))
+    return load_items(memoryview(data), [bytearray(buffer) for buffer in buffers])
 
 
-def bits(tensor: torch.Tensor) -> bytes:
-    """The bytes of a tensor's items in order, NaNs and negative zeros as they are."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
-
-
-def same(got: torch.Tensor, sent: torch.Tensor) -> bool:
-    return (
-        type(got) is type(sent)
-        and got.dtype == sent.dtype
-        and got.shape == sent.shape
-        and got.requires_grad == sent.requires_grad
-        and bits(got) == bits(sent)
-    )
-
-
-def make(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """Random bytes as a tensor: every bit pattern there is."""
-    if dtype is torch.bool:
-        return torch.from_numpy(np.asarray(np.random.default_rng(seed).random(shape) < 0.5))
-    count = math.prod(shape)
-    data = np.random.default_rng(seed).bytes(count * dtype.itemsize)
-    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
-
-
-@st.composite
-def tensors(draw: st.DrawFn) -> torch.Tensor:
-    """Of any dtype and shape, contiguous or one of the many ways not to be."""
-    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=4)))
-    tensor = make(draw(st.sampled_from(DTYPES)), shape, draw(st.integers(0, 2**32)))
-    for way in draw(st.lists(st.sampled_from(["transpose", "step", "slice", "expand", "offset"]), max_size=2)):
-        if way == "transpose" and tensor.dim() > 1:
-            tensor = tensor.transpose(0, -1)
-        elif way == "step" and tensor.dim():
-            tensor = tensor[::2]
-        elif way == "slice" and tensor.dim() > 1:
-            tensor = tensor[:, 1:]
-        elif way == "expand":
-            tensor = tensor.expand(2, *tensor.shape)
-        elif way == "offset" and tensor.dim():
-            tensor = tensor[1:]
-    return tensor
+def size_of(*items: Any) -> int:
+    """Bytes that are sent, in the pickle or out of band."""
+    data, buffers = dump_items(list(items))
+    return len(data) + sum(buffer.nbytes for buffer in buffers)
 
 
 @given(st.lists(tensors(), min_size=1, max_size=4))
@@ -112,16 +57,17 @@ def test_every_dtype_can_be_written_to(dtype: torch.dtype, shape: tuple[int, ...
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_view_takes_no_more_than_its_own_items(dtype: torch.dtype) -> None:
-    assert len(dump_items([make(dtype, (100_000,), 1)[:10]])) < 2000
+    assert size_of(make(dtype, (100_000,), 1)[:10]) < 2000
+    large = make(dtype, (200_000,), 1)[: OUT_OF_BAND_BYTES + 1]
+    assert size_of(large) < large.numel() * large.element_size() + 2000
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_item_or_none_of_a_view_with_steps(dtype: torch.dtype) -> None:
     """Their strides are not 1 though they count as contiguous: reinterpreting them as bytes failed."""
     for sent in (make(dtype, (2,), 1)[::2], make(dtype, (0,), 1)[::2], make(dtype, (2, 3), 1)[:1, :1]):
-        data = dump_items([sent])
-        assert len(data) < 200  # not torch's own way, which also cannot do every dtype
-        assert same(load_items(memoryview(data))[0], sent)
+        assert size_of(sent) < 200  # not torch's own way, which also cannot do every dtype
+        assert same(trip(sent)[0], sent)
 
 
 def test_lazy_conjugates_and_negatives() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from reading_services._runtime.arena import Arena
 from reading_services._runtime.board import Board, Slot
 from reading_services._runtime.channel import ChannelClosed
 from reading_services._runtime.crew import Crew
@@ -39,28 +40,28 @@ def wait_busy(worker: WorkerProcess) -> None:
     wait_until(lambda: worker.board[Slot.LANE] == BUSY)
 
 
-def sleep(setup: Any, sock: Any, board: Board) -> None:
+def sleep(setup: Any, sock: Any, board: Board, arena: Arena) -> None:
     board[Slot.LANE] = BUSY
     time.sleep(60)
 
 
-def sleep_deaf(setup: Any, sock: Any, board: Board) -> None:
+def sleep_deaf(setup: Any, sock: Any, board: Board, arena: Arena) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sleep(setup, sock, board)
+    sleep(setup, sock, board, arena)
 
 
-def wait_for_main(setup: Any, sock: Any, board: Board) -> None:
+def wait_for_main(setup: Any, sock: Any, board: Board, arena: Arena) -> None:
     os.close(setup.inherited_fds[-1])  # a forked child's copy of the main process's end
     board[Slot.LANE] = BUSY
     while sock.recv(100):
         pass
 
 
-def leave(setup: Any, sock: Any, board: Board, code: int) -> None:
+def leave(setup: Any, sock: Any, board: Board, arena: Arena, code: int) -> None:
     os._exit(code)
 
 
-def kill_itself(setup: Any, sock: Any, board: Board, number: int) -> None:
+def kill_itself(setup: Any, sock: Any, board: Board, arena: Arena, number: int) -> None:
     os.kill(os.getpid(), number)
     time.sleep(60)
 
@@ -153,7 +154,7 @@ def test_a_start_that_fails_leaves_nothing() -> None:
 # --- signals ---
 
 
-def report_signals(setup: Any, sock: Any, board: Board) -> None:
+def report_signals(setup: Any, sock: Any, board: Board, arena: Arena) -> None:
     """As a worker does, through the runtime's own entry."""
 
     def run(channel: Any) -> None:
