@@ -24,7 +24,7 @@ LAYERS = (
     ("context",),
     ("datapipe", "background", "device", "validate"),
     ("iter", "map", "graph"),
-    ("shard", "loader_state"),
+    ("shard", "loader_state", "delivered"),
     ("dispatch",),
     ("merge",),
     ("reading_service", "adapters"),

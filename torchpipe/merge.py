@@ -55,6 +55,8 @@ class MergeIterator(NodeIterator[Any]):
     State: the rotation, and for each shard a cursor and the number of its items handed out. Reading it asks nobody.
     """
 
+    exact_after_error = True  # counts an item as it hands it out
+
     def __init__(self, node: DataPipe, context: Context, num_shards: int, start: StartShards) -> None:
         super().__init__(node, context)
         self._start = start

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.context import Context
+from torchpipe.delivered import exact_after_error
 from torchpipe.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.errors import GraphError, ReplayWarning
 from torchpipe.graph import Plan, draw, plan, replace_node
@@ -174,7 +175,7 @@ class ShardedReadingService(ReadingServiceInterface):
             policy=self._policy,
             leaves={id(plan.cut): merge},
         )
-        iterator = context.iterate(root)
+        iterator = exact_after_error(root, context, context.iterate(root))
         if start.state is not None:
             iterator.load_state_dict(start.state)
         return iterator

@@ -39,6 +39,10 @@ class RunAheadIterator(NodeIterator[T_co]):
         )
         self._transparent = mover is None and (depth == 0 or not context.threads)
 
+    @property
+    def exact_after_error(self) -> bool:  # type: ignore[override]
+        return self.source.exact_after_error if self._transparent else True
+
     def run(self) -> Iterator[T_co]:
         # Not a generator of this object's own: it would keep an abandoned pass alive until the collector runs.
         return self.source.items() if self._transparent else self._ahead.items()
