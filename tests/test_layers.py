@@ -21,7 +21,7 @@ LAYERS = (
     ("iterator",),
     ("failure",),
     ("replay", "feed"),
-    ("context",),
+    ("context", "staged"),
     ("datapipe", "background", "device", "validate"),
     ("iter", "map", "graph"),
     ("shard", "loader_state", "delivered"),

@@ -27,7 +27,7 @@ def exact_after_error(node: DataPipe, context: Context, inner: NodeIterator[Any]
 
 
 class _Delivered(NodeIterator[Any]):
-    """Hands on the items of ``inner``. State: as that of ``inner``; after an exception, a cursor behind the last item."""
+    """Hands on the items of ``inner``. State: as that of ``inner``; after an exception, a cursor."""
 
     exact_after_error = True
 
