@@ -36,12 +36,12 @@ from torchpipe.iterator import NodeIterator
 from torchpipe.staged import Limits, StagedFeed
 from torchpipe.state import Cursor, SnapshotPolicy
 
-__all__ = ["FeedStats", "Pacer", "RunAhead"]
+__all__ = ["ONE_QUEUE", "FeedStats", "Pacer", "RunAhead"]
 
 _JOIN_S = 5.0
 _LIVENESS_S = 1.0
 
-_ONE_QUEUE = Limits()
+ONE_QUEUE = Limits()
 
 _log = logging.getLogger("torchpipe")
 
@@ -121,7 +121,7 @@ class RunAhead:
         name: str = "RunAhead",
         gate: Gate | None = None,
         pacer: Pacer | None = None,
-        limits: Limits = _ONE_QUEUE,
+        limits: Limits = ONE_QUEUE,
     ) -> None:
         self._snapshot: bytes | None = None
         self._skip = 0
