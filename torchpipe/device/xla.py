@@ -225,7 +225,7 @@ class XlaBackend:
     def wait(self) -> None:
         import torch_xla.core.xla_model as xm
 
-        xm.wait_device_ops([str(self._device)])
+        xm.wait_device_ops(xm.xla_real_devices([self._device]))
 
     def close(self) -> None:
         return
