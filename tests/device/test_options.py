@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
-from tests.sources import Script, start
+from tests.sources import Script, start, wait_until
 from torchpipe import DataLoader2
 from torchpipe.background import FeedStats
 from torchpipe.device import BatchGate, DeviceOptions
@@ -331,3 +333,30 @@ def test_stats_count_bytes_and_depths() -> None:
     assert (stats.items, stats.ready, stats.ready_bytes, stats.waiting, stats.waiting_bytes) == (6, 0, 0, 0, 0)
     assert stats.pull_s > 0
     assert stats.transfer_s > 0
+
+
+class Releasing(FakeBackend):
+    """Keeps nothing of what it moved."""
+
+    def transfer(self, batch: Any, /) -> Any:
+        return batch["n"]
+
+
+@pytest.mark.parametrize("options", [{}, {"host_prefetch": 1, "transfer_threads": 2}])
+def test_L5_the_source_of_a_batch_is_let_go_before_the_consumer_takes_it(options: dict[str, Any]) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def fresh(number: int) -> dict[str, Any]:
+        tensor = torch.full((3,), float(number))
+        made.append(weakref.ref(tensor))
+        return {"x": tensor, "n": number}
+
+    graph = IterableWrapper(range(3)).map(fresh).to_device(Releasing(), 3, **options)
+    iterator = iter(graph)
+    gc.disable()  # what is in a cycle would stay until the collector happens to run
+    try:
+        assert next(iterator) == 0
+        wait_until(lambda: len(made) == 3 and not any(item() is not None for item in made))
+    finally:
+        gc.enable()
+    assert list(iterator) == [1, 2]

@@ -69,32 +69,33 @@ def specs_for(batch: Any, tree: Any) -> list[tuple[torch.Tensor, Any]]:
     Raises: ValueError for tensors that ``tree`` says nothing about, and for parts of it that the batch does not have.
     """
     found: dict[int, tuple[torch.Tensor, Any]] = {}
-
-    def visit(value: Any, specs: Any, where: str) -> None:
-        if isinstance(value, torch.Tensor):
-            if specs is not None and not _is_spec(specs):
-                raise ValueError(f"{where} is a tensor, but input_sharding has {type(specs).__name__} at its place")
-            _, before = found.setdefault(id(value), (value, specs))
-            if before is not specs:
-                raise ValueError(f"{where} occurs several times in the batch, and input_sharding has two specs for it")
-            return
-        if specs is None or _is_spec(specs):
-            for _, name, child in children(value):
-                visit(child, specs, where + name)
-            return
-        below = _keyed(value, specs)
-        for key, name, child in children(value):
-            if key in below:
-                visit(child, below.pop(key), where + name)
-            elif tensors_in(child):
-                raise ValueError(
-                    f"input_sharding has nothing for {where}{name}: add its spec, or None to have it on every device"
-                )
-        if below:
-            raise ValueError(f"input_sharding has {list(below)!r} at {where}, which the batch does not have there")
-
-    visit(batch, tree, "batch")
+    _match(batch, tree, "batch", found)
     return list(found.values())
+
+
+# Not nested in the function above: one that calls itself is a cycle, and would keep the tensors until it is collected.
+def _match(value: Any, specs: Any, where: str, found: dict[int, tuple[torch.Tensor, Any]]) -> None:
+    if isinstance(value, torch.Tensor):
+        if specs is not None and not _is_spec(specs):
+            raise ValueError(f"{where} is a tensor, but input_sharding has {type(specs).__name__} at its place")
+        _, before = found.setdefault(id(value), (value, specs))
+        if before is not specs:
+            raise ValueError(f"{where} occurs several times in the batch, and input_sharding has two specs for it")
+        return
+    if specs is None or _is_spec(specs):
+        for _, name, child in children(value):
+            _match(child, specs, where + name, found)
+        return
+    below = _keyed(value, specs)
+    for key, name, child in children(value):
+        if key in below:
+            _match(child, below.pop(key), where + name, found)
+        elif tensors_in(child):
+            raise ValueError(
+                f"input_sharding has nothing for {where}{name}: add its spec, or None to have it on every device"
+            )
+    if below:
+        raise ValueError(f"input_sharding has {list(below)!r} at {where}, which the batch does not have there")
 
 
 def _keyed(value: Any, specs: Any) -> dict[Any, Any]:

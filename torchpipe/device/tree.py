@@ -43,16 +43,17 @@ def children(value: Any) -> Iterator[_Child]:
 def tensors_in(batch: Any) -> list[torch.Tensor]:
     """The tensors in ``batch``, subclasses included, in its order; one that occurs several times is listed once."""
     found: dict[int, torch.Tensor] = {}
-
-    def visit(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            found.setdefault(id(value), value)
-            return
-        for _, _, child in children(value):
-            visit(child)
-
-    visit(batch)
+    _collect(batch, found)
     return list(found.values())
+
+
+# Not nested in the function above: one that calls itself is a cycle, and would keep the tensors until it is collected.
+def _collect(value: Any, found: dict[int, torch.Tensor]) -> None:
+    if isinstance(value, torch.Tensor):
+        found.setdefault(id(value), value)
+        return
+    for _, _, child in children(value):
+        _collect(child, found)
 
 
 def path_of(batch: Any, tensor: torch.Tensor, prefix: str = "batch") -> str:
