@@ -1,4 +1,5 @@
-"""Run by test_spmd.py in a process with four XLA devices under SPMD: ``layouts``, or ``train FOLDER [KILL_AT]``."""
+"""Run by test_spmd.py in a process with four XLA devices: ``layouts`` and ``train FOLDER [KILL_AT]`` under SPMD,
+``other_device`` without it."""
 
 from __future__ import annotations
 
@@ -101,6 +102,30 @@ def send(xs: Any, tensor: torch.Tensor, spec: Any) -> Any:
     return xm.send_cpu_data_to_device([tensor], torch_xla.device(), spec)[0]
 
 
+def other_device() -> dict[str, Any]:
+    """The stage on a device that is not the thread's default one: its work is started and waited for there."""
+    import torch_xla
+    import torch_xla.debug.metrics
+
+    metrics: Any = torch_xla.debug.metrics
+    results, where = [], set()
+    executions = []
+    graph = IterableWrapper([torch.full((3,), float(number)) for number in range(4)])
+    for batch in graph.to_device("xla:2", sync="loader", wait_every=1):
+        if results:
+            executions.append(int(metrics.metric_data("ExecuteTime")[0]))
+        results.append(batch * 2)
+        where.add(str(batch.device))
+    executions.append(int(metrics.metric_data("ExecuteTime")[0]))
+    return {
+        "default": str(torch_xla.device()),
+        "where": sorted(where),
+        "executions": executions,
+        "values": [float(result.cpu()[0]) for result in results],  # a slice on the device would be work
+        "executions behind": int(metrics.metric_data("ExecuteTime")[0]),
+    }
+
+
 def sample(number: int) -> dict[str, Any]:
     features = torch.tensor([number % 7, number % 5, number % 3, 1.0])
     return {"x": features, "y": torch.tensor(features.sum() / 10), "id": number}
@@ -155,7 +180,7 @@ def train(folder: Path, kill_at: int | None) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "layouts":
-        print(json.dumps(layouts()))
+    if sys.argv[1] in ("layouts", "other_device"):
+        print(json.dumps(globals()[sys.argv[1]]()))
     else:
         train(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None)

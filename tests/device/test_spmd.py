@@ -85,6 +85,16 @@ def test_torch_xla_itself_replicates_silently_or_fails(layouts: dict[str, Any]) 
     assert layouts["torch_xla"]["labels on two axes"].startswith("IndexError")
 
 
+def test_the_work_of_another_device_is_started_there(pytestconfig: pytest.Config) -> None:
+    done = run_script(pytestconfig.rootpath, "other_device")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["default"], result["where"]) == ("xla:0", ["xla:2"])
+    assert result["values"] == [0.0, 2.0, 4.0, 6.0]
+    assert result["executions"] == [1, 2, 3, 4]
+    assert result["executions behind"] == 4  # all was computed before it was read
+
+
 def lines_of(folder: Path) -> list[Any]:
     return [json.loads(line) for line in (folder / "seen").read_text().splitlines()]
 
