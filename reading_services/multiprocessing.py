@@ -19,7 +19,8 @@ from reading_services._runtime.starts import DispatchPart
 from reading_services._runtime.supervisor import Supervisor
 from reading_services._runtime.worker import dump_graph
 from torchpipe.context import Context
-from torchpipe.device import resolve
+from torchpipe.device import DeviceOptions, resolve
+from torchpipe.device.options import OnNewShape, Sync
 from torchpipe.errors import NotSerializableError
 from torchpipe.graph import draw
 from torchpipe.iter.prefetch import Prefetcher
@@ -71,6 +72,9 @@ class MultiProcessingReadingService(ShardedReadingService):
             The stream depends on it, but not on ``num_workers``.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
         device_prefetch: how many batches it keeps ahead on the device.
+        host_prefetch, device_prefetch_bytes, host_prefetch_bytes, transfer_threads, dtype, convert_numpy,
+            input_sharding, sync, batches_per_execution, wait_every, on_new_shape, pad_value: the other options of that
+            stage, as :class:`~torchpipe.device.DeviceOptions` has them.
         timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose
             it longer than any native call of yours that keeps the interpreter lock. None: never.
         max_deaths: deaths at one and the same item that are no accident any more but an error.
@@ -93,6 +97,18 @@ class MultiProcessingReadingService(ShardedReadingService):
         num_shards: int | None = None,
         device: Any = None,
         device_prefetch: int = 2,
+        host_prefetch: int = 0,
+        device_prefetch_bytes: int | None = None,
+        host_prefetch_bytes: int | None = None,
+        transfer_threads: int = 1,
+        dtype: Any = None,
+        convert_numpy: bool = False,
+        input_sharding: Any = None,
+        sync: Sync = "none",
+        batches_per_execution: int = 1,
+        wait_every: int | None = None,
+        on_new_shape: OnNewShape = "allow",
+        pad_value: float = 0,
         timeout: float | None = None,
         max_deaths: int = 3,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
@@ -102,7 +118,27 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._window = max(1, check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0))
         self._window_bytes = check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
         self._main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt, at_least=0)
-        self._device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
+        check_count("device_prefetch", device_prefetch, at_least=1)
+        self._device_options = DeviceOptions(
+            device_prefetch=device_prefetch,
+            host_prefetch=host_prefetch,
+            device_prefetch_bytes=device_prefetch_bytes,
+            host_prefetch_bytes=host_prefetch_bytes,
+            transfer_threads=transfer_threads,
+            dtype=dtype,
+            convert_numpy=convert_numpy,
+            input_sharding=input_sharding,
+            sync=sync,
+            batches_per_execution=batches_per_execution,
+            wait_every=wait_every,
+            on_new_shape=on_new_shape,
+            pad_value=pad_value,
+        )
+        if device is None and self._device_options != DeviceOptions(device_prefetch=device_prefetch):
+            raise ValueError(
+                "options of the device stage have no meaning without device=...: name the device here, or give them to "
+                "to_device() in the graph"
+            )
         self._max_deaths = check_count("max_deaths", max_deaths, at_least=1)
         if num_shards is not None and num_shards < num_workers:
             raise ValueError(
@@ -116,7 +152,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         if not callable(policy):
             raise TypeError(f"policy must be a function that makes a SnapshotPolicy, got {policy!r}")
         self._timeout_s = timeout or None
-        self._device = None if device is None else resolve(device)
+        self._device = None if device is None else resolve(device, self._device_options)
         self._context = _start_method(multiprocessing_context, on_device=device is not None)
         self._make_policy = policy
         self._graph: bytes | None = None
@@ -198,7 +234,7 @@ class MultiProcessingReadingService(ShardedReadingService):
 
     def _main_root(self, root: DataPipe) -> DataPipe:
         if self._device is not None:
-            return ToDevice(root, self._device, prefetch=self._device_prefetch)  # type: ignore[arg-type]
+            return ToDevice.with_options(root, self._device, self._device_options)  # type: ignore[arg-type]
         staged = any(isinstance(node, ToDevice) for node in self.plan.main_nodes)
         if self._num_workers and self._main_prefetch_cnt and self.plan.main_nodes and not staged:
             return Prefetcher(root, self._main_prefetch_cnt)  # type: ignore[arg-type]

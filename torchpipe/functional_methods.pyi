@@ -9,6 +9,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.datapipe import IterDataPipe, MapDataPipe
 from torchpipe.device import Backend
+from torchpipe.device.options import OnNewShape, Sync
 from torchpipe.iter._streams import StreamWrapper
 
 __all__ = ["IterMethods", "MapMethods"]
@@ -121,10 +122,25 @@ class IterMethods(Generic[T_co]):
     def shuffle(self, *, buffer_size: int = 10000, unbatch_level: int = 0) -> IterDataPipe[T_co]:
         """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left."""
 
-    def to_device(self, device: str | torch.device | Backend, prefetch: int = 2) -> IterDataPipe[T_co]:
-        """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in one thread and in
-        order.
-        """
+    def to_device(
+        self,
+        device: str | torch.device | Backend,
+        prefetch: int = 2,
+        *,
+        host_prefetch: int = 0,
+        device_prefetch_bytes: int | None = None,
+        host_prefetch_bytes: int | None = None,
+        transfer_threads: int = 1,
+        dtype: torch.dtype | str | None = None,
+        convert_numpy: bool = False,
+        input_sharding: Any = None,
+        sync: Sync = "none",
+        batches_per_execution: int = 1,
+        wait_every: int | None = None,
+        on_new_shape: OnNewShape = "allow",
+        pad_value: float = 0,
+    ) -> IterDataPipe[T_co]:
+        """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in threads and in order."""
 
     def unbatch(self, unbatch_level: int = 1) -> IterDataPipe[Any]:
         """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole."""

@@ -38,8 +38,11 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     State: plain data that describes the items handed out so far, including the state of all inputs; an independent
     copy, valid while the iterator goes on. Saving and loading is exact at every position: before the first item,
-    after the last, and straight after loading. Not thread-safe.
+    after the last, and straight after loading. Not thread-safe. After an exception the state is exact only if
+    ``exact_after_error`` says so; a loader's is, whatever its nodes say.
     """
+
+    exact_after_error = False  # may be a property
 
     def __init__(self, node: DataPipe, context: Context, *inputs: DataPipe) -> None:
         self.node = node

@@ -118,6 +118,8 @@ class MergeIterator(NodeIterator[Any]):
     number of its items handed out. Reading it asks nobody; another thread may do so, and waits while a block is made.
     """
 
+    exact_after_error = True  # counts an item as it hands it out
+
     def __init__(self, node: DataPipe, context: Context, num_shards: int, merges: Merges, branch: int = 0) -> None:
         super().__init__(node, context)
         self._branch = branch

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from torchpipe.context import Context
+from torchpipe.delivered import exact_after_error
 from torchpipe.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
 from torchpipe.graph import Plan, draw, plan
@@ -190,7 +191,7 @@ class ShardedReadingService(ReadingServiceInterface):
             policy=self._policy,
             leaves={id(cut): partial(merge, branch) for branch, cut in enumerate(plan.cuts)},
         )
-        iterator = context.iterate(root)
+        iterator = exact_after_error(root, context, context.iterate(root))
         if start.state is not None:
             iterator.load_state_dict(start.state)
         return iterator

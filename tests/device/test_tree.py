@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 from collections import OrderedDict, UserDict, defaultdict
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchpipe.datapipe import DataChunk
-from torchpipe.device.tree import path_of, replace_tensors, tensors_in
+from torchpipe.device.tree import path_of, replace_arrays, replace_tensors, tensors_in
 
 
 class Pair(NamedTuple):
@@ -146,3 +148,19 @@ TREES = st.recursive(
 def test_any_nesting_keeps_its_shape(batch: Any) -> None:
     assert repr(negate(negate(batch))) == repr(batch)
     assert [int(tensor) for tensor in tensors_in(negate(batch))] == [-int(tensor) for tensor in tensors_in(batch)]
+
+
+def test_nothing_is_kept_in_a_cycle() -> None:
+    """Batches are large: their memory must not wait for the collector."""
+    tensor = torch.ones(2)
+    array = np.ones(2)
+    kept = weakref.ref(tensor), weakref.ref(array)
+    gc.disable()
+    try:
+        batch = {"x": [tensor, Pair(tensor, 1)], "y": array}
+        moved = negate(replace_arrays(batch, torch.from_numpy))
+        assert path_of(batch, tensor) == "batch['x'][0]"
+        del tensor, array, batch, moved
+        assert [item() for item in kept] == [None, None]
+    finally:
+        gc.enable()

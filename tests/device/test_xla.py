@@ -152,7 +152,37 @@ def test_a_tensor_that_is_there_already_is_passed_on(backend: XlaBackend) -> Non
 
 
 class Subclass(torch.Tensor):
-    pass
+    name = "none"
+
+
+class Hollow(torch.Tensor):
+    """A wrapper: what it stands for is in ``inner``."""
+
+    def __new__(cls, inner: torch.Tensor) -> Hollow:
+        made: Any = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+        made.inner = inner
+        return made  # type: ignore[no-any-return]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*[arg.inner if isinstance(arg, cls) else arg for arg in args], **(kwargs or {}))
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_parameters_and_subclasses_keep_their_class_and_attributes(depth: int) -> None:
+    tagged: Any = torch.arange(3.0).as_subclass(Subclass)
+    tagged.name = "tagged"
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    batch = {"tagged": tagged, "weights": torch.nn.Parameter(torch.ones(2)), "frozen": frozen, "x": torch.ones(1)}
+    with start(ToDevice(Script([batch]), "xla", depth)) as iterator:
+        result = next(iterator)
+    assert {key: type(value) for key, value in result.items()} == {key: type(value) for key, value in batch.items()}
+    assert all(value.device.type == "xla" for value in result.values())
+    assert (result["tagged"].name, result["tagged"].requires_grad) == ("tagged", False)
+    assert torch.equal(result["tagged"].cpu().as_subclass(torch.Tensor), torch.arange(3.0))
+    assert result["weights"].requires_grad
+    assert result["weights"].is_leaf
+    assert not result["frozen"].requires_grad
 
 
 REFUSED = {
@@ -166,8 +196,7 @@ REFUSED = {
     r"it is a nested tensor. Pad it": lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
     r"it is a nested tensor. Pad": lambda: torch.nested.nested_tensor([torch.ones(1)], layout=torch.jagged),
     r"it is quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
-    r"it is a Parameter, and would stay on the CPU": lambda: torch.nn.Parameter(torch.ones(2)),
-    r"it is a Subclass, and would stay on the CPU": lambda: torch.ones(2).as_subclass(Subclass),
+    r"it is a Hollow, whose values are not in itself. Unwrap it": lambda: Hollow(torch.ones(2)),
     r"part of an autograd graph": lambda: torch.ones(2, requires_grad=True) * 2,
     r"it is on meta": lambda: torch.ones(2, device="meta"),
 }
@@ -184,7 +213,6 @@ def test_L7_what_torch_xla_would_change_or_leave_behind_is_refused_by_name(backe
 def test_the_casts_that_the_errors_advise_work(backend: XlaBackend) -> None:
     values = torch.tensor([0, 60_000], dtype=torch.uint16)
     assert moved(backend, values.to(torch.int32)).cpu().tolist() == [0, 60_000]
-    assert moved(backend, torch.nn.Parameter(torch.ones(2)).detach().as_subclass(torch.Tensor)).device.type == "xla"
 
 
 def test_the_host_memory_may_be_reused_at_once(backend: XlaBackend) -> None:

@@ -26,7 +26,14 @@ def test_there_are_blocks() -> None:
     assert sum(name.startswith("README.md") for name, _, _ in blocks()) >= 2
 
 
-@pytest.mark.parametrize(("name", "code", "output"), [pytest.param(*block, id=block[0]) for block in blocks()])
+def marks_of(code: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.xla] if "PJRT_DEVICE" in code else []
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "output"),
+    [pytest.param(*block, id=block[0], marks=marks_of(block[1])) for block in blocks()],
+)
 def test_block_runs_as_it_stands(name: str, code: str, output: str | None, tmp_path: Path) -> None:
     script = tmp_path / "block.py"
     script.write_text(code)

@@ -7,23 +7,53 @@ import torch
 from torchpipe.device.backend import Backend
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.device.cuda import CudaBackend
+from torchpipe.device.options import DeviceOptions
+from torchpipe.device.pace import DevicePace, Synchronous
+from torchpipe.device.prepare import BatchGate
+from torchpipe.device.sharding import Sharding
 from torchpipe.device.xla import XlaBackend
 
-__all__ = ["Backend", "resolve"]
+__all__ = ["Backend", "BatchGate", "DeviceOptions", "DevicePace", "Sharding", "Synchronous", "pace_for", "resolve"]
 
+_DEFAULTS = DeviceOptions()
 _KNOWN = (
     "'cpu', 'cuda', 'cuda:<index>', 'xla', 'xla:<index>', a torch.device of these types, or a torchpipe.device.Backend"
 )
 
 
-def resolve(device: str | torch.device | Backend) -> Backend:
+def resolve(device: str | torch.device | Backend, options: DeviceOptions = _DEFAULTS) -> Backend:
     """The backend for ``device``: a new one for a name or a torch.device, a Backend itself as it is.
 
     Touches no device and imports none of their libraries.
 
-    Raises: ValueError for a name that is not known, TypeError for other objects, ImportError for ``"xla"`` where
-    torch_xla is not installed.
+    Raises: ValueError for a name that is not known and for options that the device cannot have, TypeError for other
+    objects, ImportError for ``"xla"`` where torch_xla is not installed.
     """
+    backend = _backend(device, options)
+    if options.input_sharding is not None and not (isinstance(backend, XlaBackend) and backend is not device):
+        raise ValueError(
+            f"input_sharding is for device='xla' under SPMD, not for {device!r}: leave it out, or give it to the "
+            "backend itself: XlaBackend(input_sharding=...)"
+        )
+    if (options.sync == "loader" or options.wait_every) and not isinstance(backend, Synchronous):
+        raise ValueError(
+            f"sync='loader' and wait_every need a backend that has sync() and wait(); {backend!r} has not: add them, "
+            "or use sync='none' and do it in the training loop"
+        )
+    return backend
+
+
+def pace_for(backend: Backend, options: DeviceOptions) -> DevicePace | None:
+    """What tells ``backend`` when to work, if ``options`` ask for that."""
+    if options.sync == "none" and options.wait_every is None:
+        return None
+    assert isinstance(backend, Synchronous)  # resolve() has seen to it
+    return DevicePace(
+        backend, sync=options.sync == "loader", group=options.batches_per_execution, wait_every=options.wait_every
+    )
+
+
+def _backend(device: str | torch.device | Backend, options: DeviceOptions) -> Backend:
     if isinstance(device, Backend):
         return device
     if not isinstance(device, str | torch.device):
@@ -37,5 +67,5 @@ def resolve(device: str | torch.device | Backend) -> Backend:
     if wanted.type == "cuda":
         return CudaBackend(wanted.index)
     if wanted.type == "xla":
-        return XlaBackend(wanted.index)
+        return XlaBackend(wanted.index, input_sharding=options.input_sharding)
     raise ValueError(f"no backend for device {str(device)!r}; known are {_KNOWN}")

@@ -24,3 +24,9 @@ class CpuBackend:
 
     def close(self) -> None:
         return
+
+    def sync(self) -> None:
+        """Nothing is recorded: all has been done when a call returns."""
+
+    def wait(self) -> None:
+        """Nothing is under way."""

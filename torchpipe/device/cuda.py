@@ -43,6 +43,11 @@ class CudaBackend:
                 f"to_device('cuda'): torch {torch.__version__} finds no CUDA device here. Is this a CUDA build of "
                 "torch, and is the driver installed? Use to_device('cpu') to run without one"
             )
+        if self._index is not None and self._index >= torch.cuda.device_count():
+            raise ValueError(
+                f"there is no device cuda:{self._index}; this process has {torch.cuda.device_count()}. Is "
+                "CUDA_VISIBLE_DEVICES as it should be?"
+            )
         self._device = torch.device("cuda", torch.cuda.current_device() if self._index is None else self._index)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
@@ -76,3 +81,10 @@ class CudaBackend:
 
     def close(self) -> None:
         self._stream = None
+
+    def sync(self) -> None:
+        """Nothing is recorded: CUDA starts each operation when it is called."""
+
+    def wait(self) -> None:
+        """Wait until the consumer's current stream has done its work."""
+        torch.cuda.current_stream(self._device).synchronize()

@@ -13,16 +13,18 @@ import dataclasses
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
-__all__ = ["path_of", "replace_tensors", "tensors_in"]
+__all__ = ["children", "path_of", "replace_arrays", "replace_tensors", "tensors_in"]
 
 _Child: TypeAlias = tuple[Any, str, Any]  # its key, how a path names it, the child
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
-def _children(value: Any) -> Iterator[_Child]:
+def children(value: Any) -> Iterator[_Child]:
+    """The parts of a container: (its key, how a path names it, the part). Nothing for all else."""
     if type(value) in _PLAIN:
         return
     if isinstance(value, list | tuple):
@@ -41,23 +43,24 @@ def _children(value: Any) -> Iterator[_Child]:
 def tensors_in(batch: Any) -> list[torch.Tensor]:
     """The tensors in ``batch``, subclasses included, in its order; one that occurs several times is listed once."""
     found: dict[int, torch.Tensor] = {}
-
-    def visit(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            found.setdefault(id(value), value)
-            return
-        for _, _, child in _children(value):
-            visit(child)
-
-    visit(batch)
+    _collect(batch, found)
     return list(found.values())
+
+
+# Not nested in the function above: one that calls itself is a cycle, and would keep the tensors until it is collected.
+def _collect(value: Any, found: dict[int, torch.Tensor]) -> None:
+    if isinstance(value, torch.Tensor):
+        found.setdefault(id(value), value)
+        return
+    for _, _, child in children(value):
+        _collect(child, found)
 
 
 def path_of(batch: Any, tensor: torch.Tensor, prefix: str = "batch") -> str:
     """Where ``tensor`` first occurs in ``batch``, as Python would write it: ``batch['image'][0]``."""
     if batch is tensor:
         return prefix
-    for _, name, child in _children(batch):
+    for _, name, child in children(batch):
         found = path_of(child, tensor, prefix + name)
         if found:
             return found
@@ -74,17 +77,36 @@ def replace_tensors(batch: Any, move: Callable[[list[torch.Tensor]], list[torch.
     if not tensors:
         return batch
     moved = dict(zip(map(id, tensors), move(tensors), strict=True))
+    return _rebuild(batch, lambda leaf: moved[id(leaf)] if isinstance(leaf, torch.Tensor) else None)
 
-    def rebuild(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return moved[id(value)]
-        old = list(_children(value))
-        new = [(key, rebuild(child)) for key, _, child in old]
-        if all(fresh is child for (_, fresh), (_, _, child) in zip(new, old)):
-            return value
-        return _remake(value, new)
 
-    return rebuild(batch)
+def replace_arrays(batch: Any, convert: Callable[[np.ndarray[Any, Any]], torch.Tensor | None]) -> Any:
+    """``batch`` with its numpy arrays replaced by what ``convert`` makes of each; None leaves it. One that occurs
+    several times is converted once."""
+    made: dict[int, torch.Tensor | None] = {}
+
+    def replace(leaf: Any) -> torch.Tensor | None:
+        if not isinstance(leaf, np.ndarray):
+            return None
+        if id(leaf) not in made:
+            made[id(leaf)] = convert(leaf)
+        return made[id(leaf)]
+
+    return _rebuild(batch, replace)
+
+
+def _rebuild(value: Any, replace: Callable[[Any], Any]) -> Any:
+    """``value`` with those parts changed for which ``replace`` does not say None."""
+    new_value = replace(value)
+    if new_value is not None:
+        return new_value
+    if isinstance(value, torch.Tensor):
+        return value
+    old = list(children(value))
+    new = [(key, _rebuild(child, replace)) for key, _, child in old]
+    if all(fresh is child for (_, fresh), (_, _, child) in zip(new, old)):
+        return value
+    return _remake(value, new)
 
 
 def _remake(value: Any, new: list[tuple[Any, Any]]) -> Any:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from torchpipe.background import FeedStats, RunAhead
+from torchpipe.background import ONE_QUEUE, FeedStats, Pacer, RunAhead
 from torchpipe.context import Context
 from torchpipe.errors import StateError
-from torchpipe.feed import Mover
+from torchpipe.feed import Gate, Mover
 from torchpipe.iterator import NodeIterator
 from torchpipe.nodes import DataPipe, node_name
+from torchpipe.staged import Limits
 from torchpipe.state import Cursor, encode
 
-__all__ = ["RunAheadIterator"]
+__all__ = ["RestorableGate", "RunAheadIterator"]
 
 T_co = TypeVar("T_co", covariant=True)
+
+
+_MARK = "shapes"  # beside the cursor: a stage without a gate, and a graph without the stage, leave it alone
+
+
+class RestorableGate(Gate, Protocol):
+    """A gate whose marks are a part of the state."""
+
+    def load(self, mark: Any, /) -> None:
+        """Go on from what an :class:`~torchpipe.feed.Admitted` item of an earlier pass was marked with."""
 
 
 class RunAheadIterator(NodeIterator[T_co]):
@@ -27,7 +38,16 @@ class RunAheadIterator(NodeIterator[T_co]):
     """
 
     def __init__(
-        self, node: DataPipe, context: Context, source: DataPipe, *, depth: int, mover: Mover | None = None
+        self,
+        node: DataPipe,
+        context: Context,
+        source: DataPipe,
+        *,
+        depth: int,
+        mover: Mover | None = None,
+        gate: RestorableGate | None = None,
+        pacer: Pacer | None = None,
+        limits: Limits = ONE_QUEUE,
     ) -> None:
         super().__init__(node, context, source)
         self._ahead = RunAhead(
@@ -36,21 +56,35 @@ class RunAheadIterator(NodeIterator[T_co]):
             policy=context.policy(),
             mover=mover,
             name=node_name(node),
+            gate=gate,
+            pacer=pacer,
+            limits=limits,
         )
+        self._gate = gate
         self._transparent = mover is None and (depth == 0 or not context.threads)
+
+    @property
+    def exact_after_error(self) -> bool:  # type: ignore[override]
+        return self.source.exact_after_error if self._transparent else True
 
     def run(self) -> Iterator[T_co]:
         # Not a generator of this object's own: it would keep an abandoned pass alive until the collector runs.
         return self.source.items() if self._transparent else self._ahead.items()
 
     def state_dict(self) -> dict[str, Any]:
-        return self.source.state_dict() if self._transparent else self._ahead.cursor.to_state()
+        if self._transparent:
+            return self.source.state_dict()
+        state = self._ahead.cursor.to_state()
+        return state if self._ahead.mark is None else state | {_MARK: self._ahead.mark}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._stream is not None or self._closed:
             raise StateError(
                 f"{type(self).__name__} has already started: load a state into a new iterator, before its first item"
             )
+        if self._gate is not None and state.get(_MARK) is not None:
+            self._gate.load(state[_MARK])
+            self._ahead.mark = state[_MARK]
         self.source.load_state_dict(state)  # takes both forms; of a cursor, it drops the items that were handed out
         if not self._transparent:
             self._ahead.cursor = Cursor.from_state(state) or Cursor(encode(state))

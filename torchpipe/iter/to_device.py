@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.device import Backend, resolve
+from torchpipe.device import Backend, BatchGate, DeviceOptions, pace_for, resolve
+from torchpipe.device.options import OnNewShape, Sync
 from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iterator import NodeIterator
+from torchpipe.nodes import node_name
 from torchpipe.validate import check_count
 
 __all__ = ["ToDevice"]
@@ -20,34 +22,86 @@ T_co = TypeVar("T_co", covariant=True)
 
 @functional_datapipe("to_device")
 class ToDevice(IterDataPipe[T_co]):
-    """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in one thread and in order.
+    """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in threads and in order.
 
     ``device`` is ``"xla[:n]"``, ``"cuda[:n]"``, ``"cpu"``, a ``torch.device`` or a :class:`~torchpipe.device.Backend`.
     Lists, tuples, named tuples, mappings and dataclasses keep their types; what is no tensor stays as it is. At most
     ``prefetch`` batches are on the device or on their way, besides those that the consumer holds; with 0 each batch is
-    moved when it is asked for. An error of the input or of the transfer is raised at its place in the stream. Under
-    XLA the training loop calls ``torch_xla.sync()``; this stage does not.
+    moved when it is asked for. ``host_prefetch`` more may wait on the host. The other options are those of
+    :class:`~torchpipe.device.DeviceOptions`. An error of the input or of the transfer is raised at its place in the
+    stream. Under XLA the training loop calls ``torch_xla.sync()``, or this stage does with ``sync="loader"``.
 
     State: counts what the consumer received. Batches that were read or moved ahead are taken again after a restore. A
-    state saved with this node loads into the same graph without it, and the other way round.
+    state saved with this node loads into the same graph without it, and the other way round. Where ``on_new_shape``
+    pads, drops or raises, the shapes of the first batch are saved too.
 
-    Raises: ValueError for an unknown device or ``prefetch`` below 0; ImportError if torch_xla is needed and missing.
+    Raises: ValueError or TypeError for an unknown device or options that do not fit; ImportError if torch_xla is needed
+    and missing.
     """
 
     alters_stream = False
     runs_in_main = True
 
     def __init__(
-        self, source_datapipe: IterDataPipe[T_co], device: str | torch.device | Backend, prefetch: int = 2
+        self,
+        source_datapipe: IterDataPipe[T_co],
+        device: str | torch.device | Backend,
+        prefetch: int = 2,
+        *,
+        host_prefetch: int = 0,
+        device_prefetch_bytes: int | None = None,
+        host_prefetch_bytes: int | None = None,
+        transfer_threads: int = 1,
+        dtype: torch.dtype | str | None = None,
+        convert_numpy: bool = False,
+        input_sharding: Any = None,
+        sync: Sync = "none",
+        batches_per_execution: int = 1,
+        wait_every: int | None = None,
+        on_new_shape: OnNewShape = "allow",
+        pad_value: float = 0,
     ) -> None:
-        resolve(device)  # complain now, where the mistake is
         self.source_datapipe = source_datapipe
         self.device = device
         self.prefetch_count = check_count("prefetch", prefetch, at_least=0)
+        self.options = DeviceOptions(
+            device_prefetch=self.prefetch_count,
+            host_prefetch=host_prefetch,
+            device_prefetch_bytes=device_prefetch_bytes,
+            host_prefetch_bytes=host_prefetch_bytes,
+            transfer_threads=transfer_threads,
+            dtype=dtype,
+            convert_numpy=convert_numpy,
+            input_sharding=input_sharding,
+            sync=sync,
+            batches_per_execution=batches_per_execution,
+            wait_every=wait_every,
+            on_new_shape=on_new_shape,
+            pad_value=pad_value,
+        )
+        resolve(device, self.options)  # complain now, where the mistake is
+
+    @classmethod
+    def with_options(cls, source_datapipe: IterDataPipe[Any], device: Backend, options: DeviceOptions) -> ToDevice[Any]:
+        """The stage for a backend that was resolved with these same options."""
+        node = cls(source_datapipe, device, options.device_prefetch)
+        node.options = options
+        return node
 
     def __len__(self) -> int:
+        if self.options.on_new_shape == "drop":
+            raise TypeError("the length of to_device(on_new_shape='drop') is not known: batches may be left out")
         return len(self.source_datapipe)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
-        mover = resolve(self.device)
-        return RunAheadIterator(self, context, self.source_datapipe, depth=self.prefetch_count, mover=mover)
+        backend = self.device if isinstance(self.device, Backend) else resolve(self.device, self.options)
+        return RunAheadIterator(
+            self,
+            context,
+            self.source_datapipe,
+            depth=self.prefetch_count,
+            mover=backend,
+            gate=BatchGate(self.options, node_name(self)),
+            pacer=pace_for(backend, self.options),
+            limits=self.options.limits,
+        )

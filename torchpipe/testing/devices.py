@@ -38,6 +38,8 @@ class FakeBackend:
         self.delay_s = delay_s
         self.gate = threading.Event()
         self.blocked = threading.Event()
+        self._lock = threading.Lock()
+        self._begun = 0
         self.transferred: list[Any] = []
         self.received: list[Any] = []
         self.threads: set[threading.Thread] = set()
@@ -47,22 +49,32 @@ class FakeBackend:
         self.calls.append("prepare")
 
     def transfer(self, batch: Any, /) -> Any:
-        self.calls.append("transfer")
-        self.threads.add(threading.current_thread())
-        if len(self.transferred) == self.block_at:
+        with self._lock:
+            number = self._begun
+            self._begun += 1
+            self.calls.append("transfer")
+            self.threads.add(threading.current_thread())
+        if number == self.block_at:
             self.blocked.set()
             self.gate.wait(60)
         if self.delay_s:
             time.sleep(self.delay_s)
-        if len(self.transferred) == self.fail_at:
+        if number == self.fail_at:
             raise self.error
-        self.transferred.append(batch)
+        with self._lock:
+            self.transferred.append(batch)
         return replace_tensors(batch, _copies)
 
     def receive(self, moved: Any, /) -> Any:
         self.calls.append("receive")
         self.received.append(moved)
         return moved
+
+    def sync(self) -> None:
+        self.calls.append("sync")
+
+    def wait(self) -> None:
+        self.calls.append("wait")
 
     def close(self) -> None:
         self.calls.append("close")

@@ -1,0 +1,144 @@
+"""L2 behind an exception: what a node of the main section did not let through is not counted, and comes again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.laws.executors import make_loader, make_service, pids
+from torchpipe import IterDataPipe
+from torchpipe.iter import IterableWrapper
+
+LENGTH = 23
+
+
+class Fuse:
+    """Hands its argument on; raises ``error`` instead at call number ``at``, and never again."""
+
+    def __init__(self, at: int | None, error: type[BaseException] = ValueError) -> None:
+        self.at = at
+        self.error = error
+        self.calls = 0
+
+    def __call__(self, value: Any) -> Any:
+        self.calls += 1
+        if self.at is not None and self.calls == self.at + 1:
+            self.at = None
+            raise self.error("planted")
+        return value
+
+
+def twice(value: Any) -> list[Any]:
+    return [value, [value]]
+
+
+def not_third(value: Any) -> bool:
+    return bool(value % 3)
+
+
+BEFORE = {
+    "nothing": lambda graph: graph,
+    "filter": lambda graph: graph.filter(not_third),
+    "shuffle": lambda graph: graph.shuffle(buffer_size=4),
+    "shuffle and filter": lambda graph: graph.shuffle(buffer_size=3).filter(not_third),
+}
+BEHIND = {
+    "nothing": lambda graph: graph,
+    "batch": lambda graph: graph.batch(3),
+    "shuffle": lambda graph: graph.shuffle(buffer_size=5),
+    "flatmap": lambda graph: graph.flatmap(twice),
+    "prefetch": lambda graph: graph.prefetch(2),
+}
+
+
+def graph_of(before: str, behind: str, fuse: Fuse, depth: int = 2) -> IterDataPipe[Any]:
+    graph: Any = IterableWrapper(range(LENGTH)).sharding_filter().to_device("cpu", depth)
+    return BEHIND[behind](BEFORE[before](graph).map(fuse))  # type: ignore[no-any-return]
+
+
+def run_into(fuse: Fuse, graph: IterDataPipe[Any], service: Any, state: Any = None) -> tuple[list[Any], Any, int]:
+    """What is delivered until the planted exception, or to the end; the state then; the calls so far."""
+    received = []
+    with make_loader(graph, service) as loader:
+        if state is not None:
+            loader.load_state_dict(state)
+        try:
+            for item in loader:  # iter(loader) already calls the fuse, where a restore drops items
+                received.append(item)
+        except fuse.error as error:
+            assert "planted" in str(error)
+            assert loader.state_dict()["delivered"] == (0 if state is None else state["delivered"]) + len(received)
+        return received, loader.state_dict(), fuse.calls
+
+
+@given(
+    before=st.sampled_from(sorted(BEFORE)),
+    behind=st.sampled_from(sorted(BEHIND)),
+    depth=st.integers(0, 3),
+    at=st.lists(st.integers(0, LENGTH), min_size=1, max_size=3),
+    kind=st.sampled_from([ValueError, KeyboardInterrupt, SystemExit]),
+    every=st.sampled_from([1, 3, None]),
+    num_shards=st.integers(1, 3),
+)
+@settings(max_examples=80)
+def test_L2_an_item_that_raised_behind_the_device_stage_comes_again(
+    before: str,
+    behind: str,
+    depth: int,
+    at: list[int],
+    kind: type[BaseException],
+    every: int | None,
+    num_shards: int,
+) -> None:
+    expected = run_into(Fuse(None), graph_of(before, behind, Fuse(None)), make_service(None, num_shards))[0]
+    received: list[Any] = []
+    state = None
+    for position in [*at, None]:  # one exception after the other, each in the run that goes on from the last
+        if len(received) == len(expected):
+            break  # the state is behind the epoch's last item: the next run would be the next epoch
+        fuse = Fuse(position, kind)
+        service = make_service(None, num_shards, every=every)
+        part, state, _ = run_into(fuse, graph_of(before, behind, fuse, depth), service, state)
+        received += part
+    assert received == expected
+
+
+@pytest.mark.parametrize("behind", ["nothing", "batch", "shuffle"])
+@pytest.mark.parametrize("at", [0, 1, 10, LENGTH - 1])
+def test_L2_an_item_that_raised_behind_the_device_stage_comes_again_with_workers(behind: str, at: int) -> None:
+    expected = run_into(Fuse(None), graph_of("nothing", behind, Fuse(None)), make_service(None, 2))[0]
+    fuse = Fuse(at)
+    service = make_service(2, 2, every=2)
+    received, state, _ = run_into(fuse, graph_of("nothing", behind, fuse), service)
+    assert len(received) < len(expected)
+    rest, _, _ = run_into(fuse, graph_of("nothing", behind, fuse), make_service(2, 2), state)
+    assert received + rest == expected
+
+
+def test_L2_what_the_loader_counts_and_the_position_agree_after_ctrl_c() -> None:
+    """The same loader goes on from its own state, as docs/guarantees.md says."""
+    fuse = Fuse(7, KeyboardInterrupt)
+    with make_loader(graph_of("nothing", "nothing", fuse), make_service(2, 2)) as loader:
+        iterator = iter(loader)
+        received = [next(iterator) for _ in range(7)]
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        assert loader.state_dict()["delivered"] == 7
+        assert len(pids(loader)) == 2
+        loader.load_state_dict(loader.state_dict())
+        received += list(loader)
+    assert received == list(range(LENGTH))
+
+
+@pytest.mark.parametrize("every", [1, 3, 7])
+def test_L5_behind_an_exception_no_more_is_dropped_than_since_the_last_snapshot(every: int) -> None:
+    fuse = Fuse(20)
+    graph = graph_of("nothing", "nothing", fuse)
+    _, state, _ = run_into(fuse, graph, make_service(None, 1, every=every))
+    before = fuse.calls
+    rest, _, calls = run_into(fuse, graph, make_service(None, 1, every=every), state)
+    assert rest == [20, 21, 22]
+    assert calls - before - len(rest) == 20 % every

@@ -1,0 +1,116 @@
+"""How a device stage is to work: one set of options, checked where it is written, for nodes and reading services.
+
+Runs where a graph is built. Imports ``staged`` and ``validate``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+
+from torchpipe.staged import Limits
+from torchpipe.validate import check_count
+
+__all__ = ["DeviceOptions", "OnNewShape", "Sync"]
+
+Sync: TypeAlias = Literal["none", "loader"]
+OnNewShape: TypeAlias = Literal["allow", "warn", "pad", "drop", "raise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions:
+    """The options of ``to_device`` and of the services' ``device=``; docs/devices.md says when to use which.
+
+    ``device_prefetch`` batches are on the device or on their way, besides the consumer's; ``host_prefetch`` more wait
+    for that on the host. ``..._bytes`` bound the same queues by size. ``transfer_threads`` batches are moved at a time.
+    ``dtype`` is what floating-point tensors are cast to before they are moved, ``convert_numpy`` makes tensors of numpy
+    arrays. ``input_sharding`` is for XLA's SPMD. With ``sync="loader"`` the stage starts what the training loop has
+    built, after each ``batches_per_execution`` batches; it waits for the device after each ``wait_every``.
+    ``on_new_shape`` is what happens to batches that differ from the pass's first in shape or dtype; ``"pad"`` fills
+    with ``pad_value``.
+
+    Raises: TypeError or ValueError, naming the option.
+    """
+
+    device_prefetch: int = 2
+    host_prefetch: int = 0
+    device_prefetch_bytes: int | None = None
+    host_prefetch_bytes: int | None = None
+    transfer_threads: int = 1
+    dtype: torch.dtype | str | None = None
+    convert_numpy: bool = False
+    input_sharding: Any = None
+    sync: Sync = "none"
+    batches_per_execution: int = 1
+    wait_every: int | None = None
+    on_new_shape: OnNewShape = "allow"
+    pad_value: float = 0
+
+    def __post_init__(self) -> None:
+        check_count("device_prefetch", self.device_prefetch, at_least=0)
+        check_count("host_prefetch", self.host_prefetch, at_least=0)
+        for name in ("device_prefetch_bytes", "host_prefetch_bytes", "wait_every"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), at_least=1)
+        check_count("transfer_threads", self.transfer_threads, at_least=1)
+        check_count("batches_per_execution", self.batches_per_execution, at_least=1)
+        object.__setattr__(self, "dtype", _float_dtype(self.dtype))
+        _check_choice("sync", self.sync, get_args(Sync))
+        _check_choice("on_new_shape", self.on_new_shape, get_args(OnNewShape))
+        if not isinstance(self.convert_numpy, bool):
+            raise TypeError(f"convert_numpy must be True or False, got {self.convert_numpy!r}")
+        if isinstance(self.pad_value, bool) or not isinstance(self.pad_value, int | float):
+            raise TypeError(f"pad_value must be a number, got {self.pad_value!r}")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        if self.device_prefetch == 0 and self.limits.staged:
+            raise ValueError(
+                "with 0 batches ahead on the device, each is moved when it is asked for, without a thread: "
+                "host_prefetch, transfer_threads and the bytes have no meaning then. Let at least 1 be ahead"
+            )
+        if self.host_prefetch_bytes is not None and not self.host_prefetch:
+            raise ValueError(
+                f"host_prefetch_bytes={self.host_prefetch_bytes} bounds a queue that is not there: set host_prefetch "
+                "to the number of batches that may wait in it"
+            )
+        if self.sync == "none" and self.batches_per_execution != 1:
+            raise ValueError(
+                f"batches_per_execution={self.batches_per_execution} needs sync='loader': with sync='none' the "
+                "training loop decides when to call torch_xla.sync()"
+            )
+        if self.wait_every is not None and self.wait_every % self.batches_per_execution:
+            raise ValueError(
+                f"wait_every={self.wait_every} must be a multiple of batches_per_execution="
+                f"{self.batches_per_execution}: in between, the device has not been given the work to wait for"
+            )
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            host_depth=self.host_prefetch,
+            host_bytes=self.host_prefetch_bytes,
+            device_bytes=self.device_prefetch_bytes,
+            threads=self.transfer_threads,
+        )
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _float_dtype(value: object) -> torch.dtype | None:
+    if value is None:
+        return None
+    dtype = getattr(torch, value, None) if isinstance(value, str) else value
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"dtype must be a torch.dtype or the name of one, such as 'bfloat16', got {value!r}")
+    if not dtype.is_floating_point:
+        raise ValueError(
+            f"dtype is what floating-point tensors are cast to, and {dtype} is none: cast other tensors in a map() "
+            "before to_device()"
+        )
+    return dtype
