@@ -22,7 +22,8 @@ LAYERS = (
     ("failure",),
     ("replay", "feed"),
     ("context",),
-    ("datapipe", "background", "device", "validate"),
+    ("datapipe", "background", "validate"),
+    ("device",),
     ("iter", "map", "graph"),
     ("shard", "loader_state"),
     ("dispatch",),
@@ -37,7 +38,7 @@ LAYERS = (
 NODE_PACKAGES = ("torchpipe.iter", "torchpipe.map")
 # Only the named place may import these, and torch_xla only inside functions: it takes seconds and exists for one torch.
 KEPT_IN = {
-    "torch_xla": ("torchpipe.device.xla",),
+    "torch_xla": ("torchpipe.device.xla", "torchpipe.device.drop_in", "torchpipe.device.spawn"),
     "multiprocessing": ("torchpipe.testing", "reading_services"),
     "subprocess": ("torchpipe.testing", "reading_services"),
     "reading_services": ("reading_services", "torchpipe.testing"),
