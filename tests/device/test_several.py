@@ -315,6 +315,31 @@ def test_L7_a_wait_in_another_thread_ends_when_the_loader_is_closed() -> None:
     group.close()
 
 
+@pytest.mark.parametrize("read", [0, 2])
+def test_L6_close_does_not_wait_for_a_loader_that_blocks(read: int, caplog: pytest.LogCaptureFixture) -> None:
+    loader = Plain(9, block_at=read)
+    group = several(loader, 1)
+    (stream,) = group.epoch()
+    caught: list[BaseException] = []
+
+    def drain_it() -> None:
+        try:
+            list(stream)
+        except IteratorInvalidated as error:
+            caught.append(error)
+
+    reader = threading.Thread(target=drain_it)
+    reader.start()
+    assert loader.blocked.wait(20)
+    group.close()
+    group.close()
+    reader.join(20)
+    assert len(caught) == 1
+    assert caplog.text.count("still runs the input of Plain") == 1
+    loader.gate.set()
+    wait_until(lambda: feed_threads() == [])
+
+
 @pytest.mark.parametrize("taken", [0, 1, 4])
 def test_L6_dropping_the_streams_ends_their_threads_and_keeps_the_position(taken: int) -> None:
     group = several(Saved(99), 2)

@@ -74,11 +74,13 @@ class Deal:
         self._source = source
         self._host = host
         self._stream = host.items()
-        self._threaded = threaded  # the host stage has a thread, which closes the source if it is interrupted
+        self._threaded = threaded  # the host stage has a thread
         self._tail = tail if count > 1 else Tail.DROP
         # Reentrant, since the garbage collector may call leave() in any thread, also in one that holds it.
         self._changed = threading.Condition()
         self._reading = False  # some thread is reading the stream
+        self._begun = False  # and has done so: with a host thread, that one closes the source
+        self._closed = False
         self._queues: list[deque[Any]] = [deque() for _ in range(count)]
         self._group: list[Any] = []  # batches of a group that is not yet complete
         self._left = [False] * count
@@ -118,7 +120,7 @@ class Deal:
                     self._changed.wait()
                 else:
                     return queue.popleft()
-                self._reading = True
+                self._reading = self._begun = True
             try:
                 self._read_one()
             finally:
@@ -234,7 +236,7 @@ class Deal:
             return
         if not self._over:
             self._host.interrupt()
-        if idle and not (self._threaded and self._read):
+        if idle and not (self._threaded and self._begun):
             self._source.close()
 
     def close(self) -> None:
@@ -245,9 +247,10 @@ class Deal:
 
     def close_if_left(self) -> None:
         """End the stream if no device wants more. Idempotent. Waits at most 10 s, if the loader does not return."""
-        if not all(self._left):
-            return
         with self._changed:
+            if self._closed or not all(self._left):
+                return
+            self._closed = True
             idle = self._changed.wait_for(lambda: not self._reading, _WAIT_S)
         if idle:
             self._host.close()
