@@ -58,7 +58,7 @@ class Plain:
                 self.gate.wait(60)
             if index == self.fail_at:
                 self.fail_at = None
-                raise self.error
+                raise type(self.error)(*self.error.args)  # a new one: its traceback leads to this loader
             self.read.append(index)
             yield batch(1000 * epoch + index)
 
@@ -87,7 +87,7 @@ class Saved(Plain):
                 self.gate.wait(60)
             if self.position == self.fail_at:
                 self.fail_at = None
-                raise self.error
+                raise type(self.error)(*self.error.args)  # a new one: its traceback leads to this loader
             self.read.append(self.position)
             self.position += 1
             yield batch(order[self.position - 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -338,6 +339,34 @@ def test_L6_close_does_not_wait_for_a_loader_that_blocks(read: int, caplog: pyte
     assert caplog.text.count("still runs the input of Plain") == 1
     loader.gate.set()
     wait_until(lambda: feed_threads() == [])
+
+
+@pytest.mark.parametrize("host", [0, 2])
+@pytest.mark.parametrize("how", ["end", "close", "drop", "error"])
+def test_L6_the_loader_is_let_go_of_without_the_garbage_collector(how: str, host: int) -> None:
+    """Its worker processes would live on in a cycle of references."""
+    gc.collect()
+    gc.disable()
+    try:
+        loader = Saved(30, fail_at=5 if how == "error" else None)
+        gone = weakref.ref(loader)
+        group = several(loader, 2, host_prefetch=host)
+        streams = group.epoch()
+        if how == "error":
+            for stream in streams:
+                with pytest.raises(OSError, match="planted"):
+                    list(stream)
+        else:
+            drain(streams, [0, 1, 0] if how != "end" else [0, 1] * 16)
+        if how == "close":
+            group.close()
+        del loader, group, streams
+        if how == "error":
+            del stream
+        wait_until(lambda: feed_threads() == [])
+        wait_until(lambda: gone() is None)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("taken", [0, 1, 4])

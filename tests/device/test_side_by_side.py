@@ -6,8 +6,10 @@ torch_xla has changed: mend the table.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -20,37 +22,31 @@ LIBRARIES = ("torch_xla", "torchpipe")
 
 
 @pytest.fixture(scope="module")
-def facts(pytestconfig: pytest.Config) -> dict[str, Any]:
+def facts(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Facts by library, then by case."""
-    environment = {**os.environ, "PYTHONPATH": str(pytestconfig.rootpath)}
-    children = {
-        library: subprocess.Popen(
-            [sys.executable, "-m", "tests.device.side_by_side", library],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=pytestconfig.rootpath,
-        )
-        for library in LIBRARIES
-    }
-    found = {}
+    root = pytestconfig.rootpath
+    folder = tmp_path_factory.mktemp("facts")
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    children = {}
     try:
+        for library in LIBRARIES:
+            with open(folder / library, "w") as out, open(folder / f"{library}.err", "w") as err:
+                command = [sys.executable, "-m", "tests.device.side_by_side", library]
+                # A session of its own, to end what it leaves behind; files, since that would hold pipes open.
+                children[library] = subprocess.Popen(
+                    command, stdout=out, stderr=err, env=environment, cwd=root, start_new_session=True
+                )
         for library, child in children.items():
-            out, err = child.communicate(timeout=250)
-            assert child.returncode == 0, f"{library}:\n{err}"
-            found[library] = json.loads(out.splitlines()[-1])
+            assert child.wait(timeout=250) == 0, f"{library}:\n{(folder / f'{library}.err').read_text()}"
     finally:
         for child in children.values():
-            child.kill()
-            child.communicate()
-    failed = {
-        (library, case): fact["failed"]
-        for library in found
-        for case, fact in found[library].items()
-        if "failed" in fact
-    }
-    assert not failed, "\n".join(f"{where}: {text}" for where, text in failed.items())
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    found = {library: json.loads((folder / library).read_text().splitlines()[-1]) for library in LIBRARIES}
+    for library in LIBRARIES:
+        for case, fact in found[library].items():
+            assert "failed" not in fact, f"{library}, {case}:\n{fact['failed']}"
     return found
 
 
@@ -151,17 +147,15 @@ def test_the_first_batch(facts: dict[str, Any]) -> None:
     theirs, ours = both(facts, "the_first_batch")
     assert set(theirs.values()) == {False}
     assert set(ours.values()) == {True}
-    assert ours.keys() == {"with 1 read", "with 4 read", "with 7 read"}
+    assert ours.keys() == theirs.keys() == {"with 1 read", "with 7 read"}
 
 
 def test_batches_per_execution(facts: dict[str, Any]) -> None:
     """16 steps in groups of 4."""
     theirs, ours = both(facts, "batches_per_execution")
     assert theirs["sum"] == ours["sum"] == [121.0, 121.0]
-    assert ours["ExecuteTime"] == 4
-    assert ours["CompileTime"] == 1
-    assert theirs["ExecuteTime"] > 4
-    assert theirs["CompileTime"] > 1
+    assert (ours["ExecuteTime"], ours["CompileTime"]) == (4, 1)
+    assert (theirs["ExecuteTime"], theirs["CompileTime"]) == (5, 3)  # groups of 3, 4, 4, 4 and 1
 
 
 DEPTHS = {"1/1": 4, "16/8": 31, "128/1": 131}

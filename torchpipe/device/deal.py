@@ -85,7 +85,8 @@ class Deal:
         self._group: list[Any] = []  # batches of a group that is not yet complete
         self._left = [False] * count
         self._over = False  # nothing more will come into the queues
-        self._error: BaseException | None = None
+        self._failed = False
+        self._error: BaseException | None = None  # until all have left: its traceback leads here
         self._start = start
         self._first_group = start.groups
         self._earlier = start.earlier
@@ -140,7 +141,9 @@ class Deal:
             self._end()
         except BaseException as error:
             with self._changed:
-                self._over, self._error = True, error
+                self._over = self._failed = True
+                if not all(self._left):
+                    self._error = error
         else:
             self._deal(batch)
 
@@ -193,6 +196,7 @@ class Deal:
                 for index in range(short, self.count):
                     self._put(index, self._group[-1])
             if short and self._tail is Tail.RAISE:
+                self._failed = True
                 self._error = ValueError(
                     f"the last {short} of {self._read} batches are too few for {self.count} devices, and tail is "
                     '"raise": let the number of batches be a multiple, or choose tail="drop" or "pad"'
@@ -214,7 +218,7 @@ class Deal:
         with self._changed:
             groups = min(self._received)
             ahead = tuple(count - groups for count in self._received)
-            everything = self._over and self._error is None and self._received == self._dealt
+            everything = self._over and not self._failed and self._received == self._dealt
             if everything and self._source.end is not None:
                 return Position(Cursor(self._source.end), 0, (0,) * self.count, over=True)
             if not self._any:
@@ -231,6 +235,8 @@ class Deal:
             self._left[index] = True
             self._queues[index].clear()
             idle = all(self._left) and not self._reading
+            if all(self._left):
+                self._error = None
             self._changed.notify_all()
         if not all(self._left):
             return
