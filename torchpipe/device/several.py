@@ -39,9 +39,10 @@ class DeviceStream(Iterator[Any]):
     def __init__(self, deal: Deal, index: int, mover: Backend, depth: int, name: str) -> None:
         never = SnapshotPolicy(every=sys.maxsize)  # the deal keeps the position
         self._ahead = RunAhead(Share(deal, index), depth=depth, policy=never, mover=mover, name=name)
-        self._items: Iterator[Any] | None = self._ahead.items()
+        self._items: Iterator[Any] | None = None
         self._deal = deal
         self._index = index
+        self._closed = False
         self._ended = False
         weakref.finalize(self, deal.leave, index).atexit = False
 
@@ -49,20 +50,23 @@ class DeviceStream(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        if self._items is None:
-            if self._ended:
-                raise StopIteration
+        if self._ended:
+            raise StopIteration
+        if self._closed:
             raise self._invalid()
         try:
+            if self._items is None:
+                self._items = self._ahead.items()  # makes the device ready, in the consumer's thread
             batch = next(self._items)
         except StopIteration:
-            if self._items is None:
+            if self._closed:
                 raise self._invalid() from None
             self._ended = True
             self.close()
             raise
         except BaseException:
             self._ended = True
+            self._deal.leave(self._index)  # the error that the deal keeps for the others leads here
             raise
         self._deal.received(self._index)
         return batch
@@ -79,12 +83,12 @@ class DeviceStream(Iterator[Any]):
 
     def interrupt(self) -> None:
         """End the stream, also for a ``next`` that waits in another thread. Does not wait. Thread-safe."""
-        self._items = None
+        self._closed = True
         self._ahead.interrupt()
 
     def close(self) -> None:
         """End the thread of this device; the others go on. Idempotent. Waits at most 5 s."""
-        self._items = None
+        self._closed = True
         self._ahead.close()
         self._deal.leave(self._index)
         self._deal.close_if_left()
