@@ -50,12 +50,14 @@ def in_process(rows: Any, index: int) -> list[int]:
     return got
 
 
-def with_a_worker(rows: Any) -> list[int]:
+def with_a_worker(rows: Any, index: int) -> list[int]:
     service = SequentialReadingService(
         OrdinalReadingService(seed=SEED), MultiProcessingReadingService(1, "forkserver", device="xla")
     )
     with DataLoader2(graph(rows), reading_service=service) as loader:
-        return [int(item[0]) for item in loader]
+        items = list(loader)
+    assert {item.device for item in items} == {torch.device("xla", index)}
+    return [int(item[0]) for item in items]
 
 
 def main(folder: Path) -> None:
@@ -78,7 +80,7 @@ def main(folder: Path) -> None:
             "world_size": me.world_size,
             "pid": os.getpid(),
             "in_process": in_process(rows.get(), index),
-            "with_a_worker": with_a_worker(rows.get()),
+            "with_a_worker": with_a_worker(rows.get(), index),
         }
         (folder / f"{index}.json").write_text(json.dumps(found))
         if index == 2:
