@@ -155,10 +155,11 @@ def test_L7_an_uneven_state_is_refused_by_another_number_of_devices() -> None:
         several(Saved(12), 2).load_state_dict(state)
 
 
-def test_L2_a_state_behind_the_last_batch_goes_on_with_the_next_epoch() -> None:
+@pytest.mark.parametrize("depth", [0, 2])  # with 0, nobody has looked whether there is more
+def test_L2_a_state_behind_the_last_batch_goes_on_with_the_next_epoch(depth: int) -> None:
     """Whether or not the end was noticed, and with batches that were dropped at the end."""
     for length, devices, asked in ((6, 2, 3), (6, 2, 4), (7, 3, 2), (7, 3, 3), (5, 1, 5), (5, 1, 6)):
-        group = several(Saved(length), devices)
+        group = several(Saved(length), devices, host_prefetch=depth, device_prefetch=depth)
         drain(group.epoch(), [*range(devices)] * asked)
         state = group.state_dict()
         group.close()
