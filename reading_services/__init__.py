@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from reading_services.distributed import DistributedReadingService
 from reading_services.multiprocessing import MultiProcessingReadingService, ServiceStats
+from reading_services.ordinal import OrdinalReadingService
 from reading_services.preparing import PreparingReadingService
 from reading_services.sequential import SequentialReadingService
 from torchpipe.reading_service import InProcessReadingService, ReadingServiceInterface
@@ -12,6 +13,7 @@ __all__ = [
     "DistributedReadingService",
     "InProcessReadingService",
     "MultiProcessingReadingService",
+    "OrdinalReadingService",
     "PreparingReadingService",
     "ReadingServiceInterface",
     "SequentialReadingService",

@@ -1,13 +1,19 @@
-"""Every Python block of the documentation runs as it stands, and prints what the text block behind it says."""
+"""Every Python block of the documentation runs as it stands, and prints what the text block behind it says.
+
+Those that name XLA run with the XLA tests, on its CPU device.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\s*```text\n(?P<output>.*?)```)?", re.DOTALL)
@@ -26,13 +32,13 @@ def test_there_are_blocks() -> None:
     assert sum(name.startswith("README.md") for name, _, _ in blocks()) >= 2
 
 
-def marks_of(code: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.xla] if "PJRT_DEVICE" in code else []
+def of_xla(code: str) -> bool:
+    return re.search(r"torch_xla|PJRT_DEVICE|\"xla", code) is not None
 
 
 @pytest.mark.parametrize(
     ("name", "code", "output"),
-    [pytest.param(*block, id=block[0], marks=marks_of(block[1])) for block in blocks()],
+    [pytest.param(*block, id=block[0], marks=[pytest.mark.xla] if of_xla(block[1]) else []) for block in blocks()],
 )
 def test_block_runs_as_it_stands(name: str, code: str, output: str | None, tmp_path: Path) -> None:
     script = tmp_path / "block.py"
