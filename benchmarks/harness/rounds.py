@@ -1,0 +1,103 @@
+"""Runs a fresh process for each (workload, peer, round), peers in turn within a round, and collects the results.
+
+Runs in the runner: imports no loader, so that no peer's environment matters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.environments import ROOT, interpreter
+from benchmarks.peers import PEERS
+
+__all__ = ["in_turn", "run_child", "run_rounds"]
+
+LIMIT_S = 120.0
+
+
+def run_child(
+    workload: str,
+    peer: str,
+    seconds: float,
+    options: dict[str, Any] | None = None,
+    *,
+    python: Path | None = None,
+    limit_s: float = LIMIT_S,
+) -> dict[str, Any]:
+    """One measurement in a process of its own, and nothing of it left behind. Failures come back as ``error``."""
+    blank = {"workload": workload, "peer": peer, **(options or {})}
+    python = python or interpreter(PEERS[peer].environment)
+    if python is None:
+        return {**blank, "unsupported": f"no environment {PEERS[peer].environment!r}: `make bench` sets it up"}
+    command = [str(python), "-m", "benchmarks.harness.child", workload, peer, str(seconds), json.dumps(options or {})]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PJRT_DEVICE": "CPU", "PYTHONWARNINGS": "ignore"}
+    child = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        output, problems = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        _end_session(child)
+        return {**blank, "error": f"no result within {limit_s:.0f} s: it hangs, or is far too slow"}
+    _end_session(child)
+    for line in reversed(output.splitlines()):
+        if line.startswith("{"):
+            result: dict[str, Any] = json.loads(line)
+            if "error" in result:
+                result["stderr"] = problems[-2000:]
+            return result
+    return {**blank, "error": f"exit code {child.returncode} without a result", "stderr": problems[-2000:]}
+
+
+def _end_session(child: subprocess.Popen[str]) -> None:
+    """End what a loader left running: the child leads a session, so this reaches its workers and nothing else."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    if child.stdout is not None:
+        child.stdout.close()
+    if child.stderr is not None:
+        child.stderr.close()
+    child.wait()
+
+
+def in_turn(peers: list[str], number: int) -> list[str]:
+    """The order of round ``number``: each begins with another peer, and every other one runs backwards."""
+    shift = number % len(peers) if peers else 0
+    order = peers[shift:] + peers[:shift]
+    return order if number % 2 == 0 else order[::-1]
+
+
+def run_rounds(
+    plan: dict[str, list[str]],
+    rounds: int,
+    seconds: float,
+    report: Callable[[dict[str, Any]], None],
+    python: Path | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Every (workload, peer) of ``plan``, ``rounds`` times. A peer that cannot do a workload is asked only once."""
+    hopeless: set[tuple[str, str]] = set()
+    for number in range(rounds):
+        for workload, peers in plan.items():
+            for peer in in_turn(peers, number):
+                if (workload, peer) in hopeless:
+                    continue
+                result = run_child(workload, peer, seconds, python=python)
+                result["round"] = number
+                if "unsupported" in result or "hangs" in result.get("error", ""):
+                    hopeless.add((workload, peer))
+                report(result)
+                yield result
