@@ -23,6 +23,7 @@ class Job:
     ``batch_size`` None delivers samples one by one. ``collate`` None means torch's ``default_collate``, which some
     peers have built in. ``item_bytes`` is the size of what is delivered at once, for peers that must be told.
     ``shuffle_buffer`` shuffles the indices of each shard in a buffer of that size (0: not at all).
+    ``tars`` and ``decode``, which makes a sample of a file's content and index, say the same for peers that read tars.
     """
 
     count: int
@@ -33,6 +34,8 @@ class Job:
     workers: int = 2
     start_method: str = "fork"
     shuffle_buffer: int = 0
+    tars: tuple[str, ...] = ()
+    decode: Callable[[bytes, int], Any] | None = None
 
     @property
     def deliveries(self) -> int:

@@ -116,7 +116,7 @@ class _Reader:
             raise RuntimeError("the timed pass came to its end: give the workload a larger count")
         item = self.last = None
         if self.consume is None:
-            for item in itertools.islice(self.stream, self._stride):  # noqa: B007: the last one is looked at below
+            for item in itertools.islice(self.stream, self._stride):  # noqa: B007
                 pass
         else:
             consume = self.consume

@@ -7,11 +7,10 @@ library has the thing: ``state_dict()`` and ``load_state_dict(state)`` (P6), ``s
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from types import ModuleType
 
 __all__ = ["PEERS", "Peer", "find_peer"]
-
-from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,8 @@ PEERS = {
     "grain": Peer("grain_", "grain"),
     "mprs09": Peer("mprs09", "torchdata 0.9 MPRS", "bench09"),
     "webdataset": Peer("webdataset_", "webdataset"),
+    "generator": Peer("plain", "plain generator"),
+    "builtin_map": Peer("builtin_map", "builtin map"),
     "xla_torchpipe": Peer("xla_torchpipe", "torchpipe to_device", "xla"),
     "xla_mp_device": Peer("xla_mp_device", "MpDeviceLoader", "xla"),
     "xla_naive": Peer("xla_naive", "tensor.to in the loop", "xla"),

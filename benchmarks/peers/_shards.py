@@ -68,5 +68,5 @@ class ShardStream:
         if batch:
             yield collate(batch)
 
-    def __call__(self) -> Iterator[Any]:
-        return iter(self)
+    def __call__(self) -> ShardStream:
+        return self  # iterated anew for each epoch

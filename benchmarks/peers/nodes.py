@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch.utils.data import RandomSampler
 from torchdata.nodes import Batcher, IterableWrapper, Mapper, ParallelMapper, SamplerWrapper
 from torchdata.nodes import Loader as NodesLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from benchmarks.harness.job import Job
 from benchmarks.peers._shards import default_collate
@@ -30,7 +30,7 @@ class Loader:
     def __init__(self, job: Job) -> None:
         node: Any
         if job.shuffle_buffer:  # a whole permutation: the library has no shuffle buffer
-            node = SamplerWrapper(RandomSampler(range(job.count)))
+            node = SamplerWrapper(StatefulDistributedSampler(range(job.count), num_replicas=1, rank=0, shuffle=True))
         else:
             node = IterableWrapper(range(job.count))
         function: Callable[[Any], Any] = job.make

@@ -21,7 +21,10 @@ class _Chunks:
     def __init__(self, stream: ShardStream) -> None:
         self.stream = stream
 
-    def __call__(self) -> Iterator[list[Any]]:
+    def __call__(self) -> _Chunks:
+        return self
+
+    def __iter__(self) -> Iterator[list[Any]]:
         items = iter(self.stream)
         while chunk := list(itertools.islice(items, CHUNK)):
             yield chunk

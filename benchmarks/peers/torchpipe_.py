@@ -55,7 +55,7 @@ def _identity(item: Any) -> Any:
 
 def stages(count: int, number: int) -> Iterable[Any]:
     """``number`` identity maps over ``count`` items, in process."""
-    node = IterableWrapper(range(count))
+    node: Any = IterableWrapper(range(count))
     for _ in range(number):
         node = node.map(_identity)
-    return DataLoader2(node)
+    return node

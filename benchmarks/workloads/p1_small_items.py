@@ -17,7 +17,7 @@ __all__ = ["PEERS", "TITLE", "UNIT", "check", "job", "run"]
 
 TITLE = "P1 small items, one by one"
 UNIT = "samples_per_s"
-PEERS = ["torchpipe", "torch", "stateful", "nodes", "spdl", "spdl_chunks", "grain", "mprs09"]
+PEERS = ["torchpipe", "in_process", "torch", "stateful", "nodes", "spdl", "spdl_chunks", "grain", "mprs09"]
 
 
 def make(index: int) -> int:
