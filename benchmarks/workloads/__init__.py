@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-__all__ = ["WORKLOADS", "find_workload"]
+__all__ = ["SCALING", "WORKLOADS", "find_workload"]
 
 WORKLOADS = {
     "p1": "p1_small_items",
@@ -21,9 +21,13 @@ WORKLOADS = {
     "p9": "p9_memory",
 }
 
+# Measured by scaling.py, at several sizes.
+SCALING = {"scale_workers": "scale_workers", "scale_item_size": "scale_item_size"}
+
 
 def find_workload(name: str) -> ModuleType:
     """The module of workload ``name``: it has ``TITLE``, ``UNIT``, ``PEERS`` and ``run(peer, seconds) -> dict``."""
-    if name not in WORKLOADS:
-        raise ValueError(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}")
-    return importlib.import_module(f"benchmarks.workloads.{WORKLOADS[name]}")
+    known = {**WORKLOADS, **SCALING}
+    if name not in known:
+        raise ValueError(f"there is no workload {name!r}; there are {', '.join(known)}")
+    return importlib.import_module(f"benchmarks.workloads.{known[name]}")

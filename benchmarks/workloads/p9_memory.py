@@ -41,6 +41,7 @@ def run(peer: ModuleType, seconds: float, *, epochs: int = 6) -> dict[str, Any]:
         "descriptor_growth": descriptors[-1] - descriptors[min(1, epochs - 1)],
         "segment_growth": shared[-1] - shared[min(1, epochs - 1)],
         "epochs": epochs,
+        "pss_mb_of_epoch": [round(peak / 1e6, 1) for peak in pss],
         "others": meter.read().others,
         "close": loader.close,
     }
