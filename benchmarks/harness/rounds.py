@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,40 +38,38 @@ def run_child(
         return {**blank, "unsupported": f"no environment {PEERS[peer].environment!r}: `make bench` sets it up"}
     command = [str(python), "-m", "benchmarks.harness.child", workload, peer, str(seconds), json.dumps(options or {})]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PJRT_DEVICE": "CPU", "PYTHONWARNINGS": "ignore"}
-    child = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        output, problems = child.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        _end_session(child)
-        return {**blank, "error": f"no result within {limit_s:.0f} s: it hangs, or is far too slow"}
-    _end_session(child)
-    for line in reversed(output.splitlines()):
+    # Files, not pipes: a worker that outlives the child would keep a pipe open.
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as problems:
+        child = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=problems, start_new_session=True
+        )
+        try:
+            child.wait(limit_s)
+            ended = True
+        except subprocess.TimeoutExpired:
+            ended = False
+        finally:
+            _end_session(child)
+        output.seek(0)
+        problems.seek(0)
+        lines, trouble = output.read().splitlines(), problems.read()[-2000:]
+    for line in reversed(lines):
         if line.startswith("{"):
             result: dict[str, Any] = json.loads(line)
             if "error" in result:
-                result["stderr"] = problems[-2000:]
+                result["stderr"] = trouble
             return result
-    return {**blank, "error": f"exit code {child.returncode} without a result", "stderr": problems[-2000:]}
+    if not ended:
+        return {**blank, "error": f"no result within {limit_s:.0f} s: it hangs, or is far too slow", "stderr": trouble}
+    return {**blank, "error": f"exit code {child.returncode} without a result", "stderr": trouble}
 
 
-def _end_session(child: subprocess.Popen[str]) -> None:
+def _end_session(child: subprocess.Popen[bytes]) -> None:
     """End what a loader left running: the child leads a session, so this reaches its workers and nothing else."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
-    if child.stdout is not None:
-        child.stdout.close()
-    if child.stderr is not None:
-        child.stderr.close()
     child.wait()
 
 
