@@ -37,8 +37,8 @@ test-newest: $(NEWEST)/.stamp ## all tests but XLA's, on the newest torch
 soak: $(VENV)/.stamp ## kill 210 worker processes at random moments and compare every item (minutes; prints JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)
 
-bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other loaders, into benchmarks/results.json (under 20 minutes)
-	$(BENCH)/bin/python benchmarks/run.py --out benchmarks/results.json $(ARGS)
+bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other loaders (under 20 minutes)
+	$(BENCH)/bin/python benchmarks/run.py --rounds 3 --seconds 1 --minutes 15 --out benchmarks/results.json $(ARGS)
 	$(BENCH)/bin/python benchmarks/scaling.py --out benchmarks/results.json
 
 bench-plot: $(BENCH)/.stamp ## draw benchmarks/results.svg and write the table of benchmarks/README.md from that file
@@ -61,7 +61,8 @@ constraints: $(VENV)/.stamp ## pin the newest versions that fit, for both enviro
 	tools/pin.sh $(VENV)/bin/uv "$(EXTRAS)" "$(EXTRAS_NEWEST)"
 
 clean: ## remove the environments and everything generated
-	rm -rf $(VENV) $(NEWEST) $(BENCH) $(BENCH09) build dist .bench .demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) $(BENCH) $(BENCH09) build dist .bench .demo
+	rm -rf *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.stamp: constraints.txt pyproject.toml tools/install.sh
@@ -73,9 +74,9 @@ $(NEWEST)/.stamp: constraints-newest.txt pyproject.toml tools/install.sh
 	@touch $@
 
 $(BENCH)/.stamp: benchmarks/requirements-peers.txt benchmarks/constraints-peers.txt tools/install_bench.sh
-	PYTHON=$(PYTHON) tools/install_bench.sh $(BENCH) benchmarks/requirements-peers.txt benchmarks/constraints-peers.txt $(UV_VERSION)
+	PYTHON=$(PYTHON) tools/install_bench.sh $(BENCH) $(wordlist 1,2,$^) $(UV_VERSION)
 	@touch $@
 
 $(BENCH09)/.stamp: benchmarks/requirements-torchdata09.txt benchmarks/constraints-peers.txt tools/install_bench.sh
-	PYTHON=$(PYTHON) tools/install_bench.sh $(BENCH09) benchmarks/requirements-torchdata09.txt benchmarks/constraints-peers.txt $(UV_VERSION)
+	PYTHON=$(PYTHON) tools/install_bench.sh $(BENCH09) $(wordlist 1,2,$^) $(UV_VERSION)
 	@touch $@

@@ -55,7 +55,7 @@ def table(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
     more = _MORE.get(workload, () if workload == "p7" else _STREAM)
     rows = [e for e in entries if unit in e["figures"]]
     rows.sort(key=lambda e: e["figures"][unit]["median"], reverse=not less_is_better)
-    heads = ["peer", f"{shown}, median (min - max)", *(label for _, label in more), "others' CPU"]
+    heads = ["peer", f"{shown}, median (min - max)", *(label for _, label in more), "rounds", "others' CPU"]
     lines = [f"**{about['TITLE']}**", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for entry in rows:
         figure = {key: number / divisor for key, number in entry["figures"][unit].items()}
@@ -65,8 +65,9 @@ def table(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
         for key, _ in more:
             extra = entry["figures"].get(key)
             cells.append("" if extra is None else f"{extra['median']:,.4g}")
+        cells.append(str(entry["rounds"]))
         busy = entry["figures"].get("others", {"median": 0.0})["median"]
-        cells.append(f"{busy:.0%}" + (f", {entry['busy_rounds']} rounds left out" if entry["busy_rounds"] else ""))
+        cells.append(f"{busy:.0%}" + (" (!)" if entry["all_busy"] else ""))
         lines.append(f"| {' | '.join(cells)} |")
     notes = [f"{PEERS[e['peer']].label}: {e.get('unsupported') or e.get('error')}" for e in entries if e not in rows]
     return "\n".join(lines + (["", "Without a figure: " + "; ".join(notes) + "."] if notes else []))

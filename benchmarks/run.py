@@ -57,6 +57,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", help="a comma-separated list; default: all that the workload knows")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="how long each is timed (default 1.5)")
+    parser.add_argument("--minutes", type=float, help="begin no measurement of the third and later rounds after that")
     parser.add_argument("--out", type=Path, help="a JSON file; default: none, the table alone")
     parser.add_argument("--python", type=Path, help="measure every peer with this interpreter")
     chosen = parser.parse_args(arguments)
@@ -78,7 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
     wanted = chosen.peers.split(",") if chosen.peers else None
     plan = {name: [peer for peer in about[name]["PEERS"] if wanted is None or peer in wanted] for name in names}
     started = time.time()
-    results = list(run_rounds(plan, chosen.rounds, chosen.seconds, _print_result, chosen.python))
+    limit_s = None if chosen.minutes is None else chosen.minutes * 60
+    results = list(run_rounds(plan, chosen.rounds, chosen.seconds, _print_result, chosen.python, limit_s))
     summary = summarise(results)
     for name in names:
         _print_table(about[name], [entry for entry in summary if entry["workload"] == name])
@@ -139,7 +141,7 @@ def _print_table(about: dict[str, Any], entries: list[dict[str, Any]]) -> None:
             for name in ("cpu_us_per_sample", "pss_mb", "others")
             if name in entry["figures"]
         )
-        busy = f"  busy rounds left out: {entry['busy_rounds']}" if entry["busy_rounds"] else ""
+        busy = "  ALL ROUNDS BUSY" if entry["all_busy"] else f"  rounds: {entry['rounds']}"
         print(
             f"  {entry['peer']:12} {figure['median']:14,.4g} ({figure['min']:,.4g} - {figure['max']:,.4g}) "
             f"{ratio}  {extra}{busy}"

@@ -15,7 +15,8 @@ _NOT_FIGURES = {"round", "closed"}
 def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One entry for each (workload, peer): ``figures`` maps names to median, min and max over the rounds that count.
 
-    ``rounds`` counts those, ``busy_rounds`` those left out because other programs took too much of the machine.
+    ``rounds`` counts those, ``busy_rounds`` those left out because other programs took too much of the machine;
+    ``all_busy`` says that there was no quieter one, so that they count all the same.
     """
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for result in results:
@@ -32,7 +33,7 @@ def _summary(workload: str, peer: str, group: list[dict[str, Any]]) -> dict[str,
     good = [result for result in group if "unsupported" not in result and "error" not in result]
     quiet = [result for result in good if result.get("others", 0.0) <= BUSY]
     counted = quiet or good
-    entry.update(rounds=len(counted), busy_rounds=len(good) - len(quiet), figures={})
+    entry.update(rounds=len(counted), busy_rounds=len(good) - len(counted), all_busy=not quiet, figures={})
     for name in counted[0] if counted else ():
         values = [result[name] for result in counted if _is_figure(name, result.get(name))]
         if values:

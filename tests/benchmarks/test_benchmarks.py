@@ -106,10 +106,10 @@ def test_busy_rounds_count_only_if_there_is_no_quiet_one() -> None:
 
     (entry,) = summary.summarise([result(1.0, 0.5), result(4.0, 0.0), result(6.0, 0.02)])
     assert entry["figures"]["samples_per_s"] == {"median": 5.0, "min": 4.0, "max": 6.0}
-    assert (entry["rounds"], entry["busy_rounds"]) == (2, 1)
+    assert (entry["rounds"], entry["busy_rounds"], entry["all_busy"]) == (2, 1, False)
     (entry,) = summary.summarise([result(1.0, 0.5), {"workload": "p1", "peer": "torch", "error": "broke"}])
     assert entry["figures"]["samples_per_s"]["median"] == 1.0
-    assert entry["error"] == "broke"
+    assert (entry["error"], entry["all_busy"]) == ("broke", True)
 
 
 def test_the_tables_replace_only_what_is_between_the_markers() -> None:
