@@ -73,6 +73,28 @@ def table(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
     return "\n".join(lines + (["", "Without a figure: " + "; ".join(notes) + "."] if notes else []))
 
 
+def ahead(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -> str:
+    """One line: which other loaders are ahead of torchpipe in this workload, and by how much. Empty without figures."""
+    unit = about["UNIT"]
+    less_is_better = _UNITS[unit][2]
+    medians = {e["peer"]: e["figures"][unit]["median"] for e in entries if unit in e["figures"]}
+    own = medians.get("torchpipe", medians.get("xla_torchpipe"))
+    if not own:
+        return ""
+    ratios = {
+        PEERS[peer].label: own / median if less_is_better else median / own
+        for peer, median in medians.items()
+        if "torchpipe" not in peer and peer != "in_process" and median > 0
+    }
+    won = sorted(((ratio, label) for label, ratio in ratios.items() if ratio > 1), reverse=True)
+    told = ", ".join(f"{label} {_times(ratio)}" for ratio, label in won)
+    return f"- {workload.upper()}: {told or 'none is ahead'}"
+
+
+def _times(ratio: float) -> str:
+    return f"by {ratio - 1:.0%}" if ratio < 2 else f"{ratio:.3g} x"
+
+
 def _tables(document: dict[str, Any]) -> str:
     machine = document["machine"]
     head = (
@@ -83,6 +105,11 @@ def _tables(document: dict[str, Any]) -> str:
     parts = [head]
     for workload, about in document["about"].items():
         parts.append(table(workload, about, [e for e in document["summary"] if e["workload"] == workload]))
+    lines = [
+        ahead(workload, about, [e for e in document["summary"] if e["workload"] == workload])
+        for workload, about in document["about"].items()
+    ]
+    parts.append("### Where a peer is ahead of torchpipe\n\n" + "\n".join(line for line in lines if line))
     return "\n\n".join(parts)
 
 
