@@ -88,7 +88,9 @@ def ahead(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
     }
     won = sorted(((ratio, label) for label, ratio in ratios.items() if ratio > 1), reverse=True)
     told = ", ".join(f"{label} {_times(ratio)}" for ratio, label in won)
-    return f"- {workload.upper()}: {told or 'none is ahead'}"
+    busy = [PEERS[e["peer"]].label for e in entries if e.get("all_busy") and e["peer"] in medians]
+    doubt = f" (no quiet round: {', '.join(busy)})" if busy else ""
+    return f"- P{workload[1:]}: {told or 'none is ahead'}{doubt}"
 
 
 def _times(ratio: float) -> str:
