@@ -6,6 +6,8 @@ UV_VERSION := 0.13.8
 
 VENV := .venv
 NEWEST := .venv-newest
+BENCH := .venv-bench
+BENCH09 := .venv-bench09
 EXTRAS := xla,demo,test,check
 EXTRAS_NEWEST := demo,test,check
 # XLA's CPU device, the same on every machine; tests that need several devices set it up in processes of their own.
@@ -15,7 +17,7 @@ export PJRT_DEVICE ?= CPU
 PYTEST := -m pytest -n 2 --dist loadgroup -m "not xla"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-newest soak check format stubs constraints clean
+.PHONY: help demo test test-newest soak bench bench-plot check format stubs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -35,6 +37,13 @@ test-newest: $(NEWEST)/.stamp ## all tests but XLA's, on the newest torch
 soak: $(VENV)/.stamp ## kill 210 worker processes at random moments and compare every item (minutes; prints JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)
 
+bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other loaders (under 20 minutes)
+	$(BENCH)/bin/python benchmarks/run.py --rounds 3 --seconds 1 --minutes 15 --out benchmarks/results.json $(ARGS)
+	$(BENCH)/bin/python benchmarks/scaling.py --out benchmarks/results.json
+
+bench-plot: $(BENCH)/.stamp ## draw benchmarks/results.svg and write the table of benchmarks/README.md from that file
+	$(BENCH)/bin/python benchmarks/plot.py
+
 check: $(VENV)/.stamp ## formatting, lint, strict types, generated stub: changes nothing
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
@@ -52,7 +61,8 @@ constraints: $(VENV)/.stamp ## pin the newest versions that fit, for both enviro
 	tools/pin.sh $(VENV)/bin/uv "$(EXTRAS)" "$(EXTRAS_NEWEST)"
 
 clean: ## remove the environments and everything generated
-	rm -rf $(VENV) $(NEWEST) build dist .demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) $(BENCH) $(BENCH09) build dist .bench .demo
+	rm -rf *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.stamp: constraints.txt pyproject.toml tools/install.sh
@@ -61,4 +71,12 @@ $(VENV)/.stamp: constraints.txt pyproject.toml tools/install.sh
 
 $(NEWEST)/.stamp: constraints-newest.txt pyproject.toml tools/install.sh
 	PYTHON=$(PYTHON) tools/install.sh $(NEWEST) constraints-newest.txt "$(EXTRAS_NEWEST)" $(UV_VERSION)
+	@touch $@
+
+$(BENCH)/.stamp: benchmarks/requirements-peers.txt benchmarks/constraints-peers.txt tools/install_bench.sh
+	PYTHON=$(PYTHON) tools/install_bench.sh $(BENCH) $(wordlist 1,2,$^) $(UV_VERSION)
+	@touch $@
+
+$(BENCH09)/.stamp: benchmarks/requirements-torchdata09.txt benchmarks/constraints-peers.txt tools/install_bench.sh
+	PYTHON=$(PYTHON) tools/install_bench.sh $(BENCH09) $(wordlist 1,2,$^) $(UV_VERSION)
 	@touch $@

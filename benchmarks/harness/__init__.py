@@ -1,0 +1,1 @@
+"""What every benchmark shares: a job, fresh processes, alternating rounds, measuring, summaries."""

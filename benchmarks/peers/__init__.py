@@ -1,0 +1,49 @@
+"""The loaders that are compared. One file each, imported only in the process that measures it.
+
+A peer's module has ``class Loader``: ``Loader(job)``, ``iter(loader)`` for each epoch, ``close()``; and where the
+library has the thing: ``state_dict()`` and ``load_state_dict(state)`` (P6), ``stages(count, number) -> iterable`` (P7).
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+
+__all__ = ["PEERS", "Peer", "find_peer"]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Where a peer is (``module``), which environment it needs, and what the tables call it."""
+
+    module: str
+    label: str
+    environment: str = "bench"
+
+
+PEERS = {
+    "torchpipe": Peer("torchpipe_", "torchpipe"),
+    "in_process": Peer("in_process", "torchpipe, in process"),
+    "torch": Peer("torch_dataloader", "torch DataLoader"),
+    "stateful": Peer("stateful", "StatefulDataLoader"),
+    "nodes": Peer("nodes", "torchdata.nodes"),
+    "spdl": Peer("spdl_", "SPDL"),
+    "spdl_arena": Peer("spdl_arena", "SPDL, arena"),
+    "spdl_chunks": Peer("spdl_chunks", "SPDL, chunks by hand"),
+    "grain": Peer("grain_", "grain"),
+    "mprs09": Peer("mprs09", "torchdata 0.9 MPRS", "bench09"),
+    "webdataset": Peer("webdataset_", "webdataset"),
+    "generator": Peer("plain", "plain generator"),
+    "builtin_map": Peer("builtin_map", "builtin map"),
+    "xla_torchpipe": Peer("xla_torchpipe", "torchpipe to_device", "xla"),
+    "xla_mp_device": Peer("xla_mp_device", "MpDeviceLoader", "xla"),
+    "xla_naive": Peer("xla_naive", "tensor.to in the loop", "xla"),
+}
+
+
+def find_peer(name: str) -> ModuleType:
+    """The module of peer ``name``, imported now. Raises: ValueError for an unknown name, ImportError as its library."""
+    if name not in PEERS:
+        raise ValueError(f"there is no peer {name!r}; there are {', '.join(PEERS)}")
+    return importlib.import_module(f"benchmarks.peers.{PEERS[name].module}")

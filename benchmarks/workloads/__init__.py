@@ -1,0 +1,33 @@
+"""The workloads: what is built, how each item is checked, what is measured. One a file, run in the measured process."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+__all__ = ["SCALING", "WORKLOADS", "find_workload"]
+
+WORKLOADS = {
+    "p1": "p1_small_items",
+    "p2": "p2_dict_batches",
+    "p2n": "p2n_numpy_batches",
+    "p3": "p3_images",
+    "p3c": "p3c_images_copied",
+    "p4": "p4_jpeg",
+    "p5": "p5_start_and_close",
+    "p6": "p6_resume",
+    "p7": "p7_stage_cost",
+    "p8": "p8_device",
+    "p9": "p9_memory",
+}
+
+# Measured by scaling.py, at several sizes.
+SCALING = {"scale_workers": "scale_workers", "scale_item_size": "scale_item_size"}
+
+
+def find_workload(name: str) -> ModuleType:
+    """The module of workload ``name``: it has ``TITLE``, ``UNIT``, ``PEERS`` and ``run(peer, seconds) -> dict``."""
+    known = {**WORKLOADS, **SCALING}
+    if name not in known:
+        raise ValueError(f"there is no workload {name!r}; there are {', '.join(known)}")
+    return importlib.import_module(f"benchmarks.workloads.{known[name]}")
