@@ -57,6 +57,16 @@ class Crew:
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
         self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
 
+    def last_words(self, worker: WorkerProcess) -> list[Frame]:
+        """What a process that has ended had sent and nobody has received yet."""
+        frames: list[Frame] = []
+        try:
+            while (frame := worker.channel.receive(wait=False)) is not None:
+                frames.append(frame)
+        except ChannelClosed:
+            pass
+        return frames
+
     def bury(self, number: int) -> None:
         """Let go of a process that has ended."""
         worker = self._processes.pop(number)

@@ -49,6 +49,7 @@ class WorkerProcess:
         self._target = target
         self._extra = extra
         self.ready = False
+        self.failed = False  # it has said why it cannot go on, and ends by itself
         self._context: Any = context
         self._graph = graph
         self.board = Board()

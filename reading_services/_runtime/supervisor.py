@@ -87,6 +87,7 @@ class Supervisor:
         self._timeout_s = timeout_s
         self._max_deaths = max_deaths
         self._deaths = DeathLedger(max_deaths)
+        self._lost: set[int] = set()  # died when nothing was needed of them: the next epoch starts them anew
         self._delayed: dict[int, tuple[float, bool]] = {}  # number -> (when to start it anew, carefully?)
         self._generation = 0
         self._epoch: EpochStart | None = None
@@ -109,17 +110,21 @@ class Supervisor:
     def start_workers(self) -> None:
         """Start the processes that do not run yet: all of them before any is waited for."""
         for worker in [worker for worker in self._crew if not worker.is_alive()]:
-            self._crew.bury(worker.worker)
+            for frame in self._crew.last_words(worker):
+                if isinstance(frame[0], Failed | Notice):  # chunks are of an epoch that is over
+                    self._handle(worker, frame)
+            self._lose(worker, self._examine(worker))
         for number in self._numbers:
             if number not in self._crew:
                 self._start_worker(number)
+                self.restarts += number in self._lost
+        self._lost.clear()
 
     def begin_epoch(self, start: EpochStart, positions: list[ShardPosition]) -> None:
         """Let the workers produce ``positions``; shard s runs in worker s % num_workers."""
         self._epoch = start
         self._fail_at = None
         self._interrupted = False
-        self._failure = None
         self._deaths = DeathLedger(self._max_deaths)
         self._delayed.clear()
         self._ledgers = {item.shard: ShardLedger.begin(item, self._window) for item in positions}
@@ -131,6 +136,7 @@ class Supervisor:
         if self._epoch is None:
             return
         self._epoch = None
+        self._failure = None  # not in begin_epoch: what a process failed with between two epochs is the next one's
         self._ledgers = {}
         self._delayed.clear()
         for number in self._numbers:
@@ -210,6 +216,7 @@ class Supervisor:
             case Notice(category=category, text=text):
                 warnings.warn(text, _warning_category(category), stacklevel=2)
             case Failed(error=data):
+                worker.failed = True
                 self._failure = load_error(data)
             case _:
                 raise TypeError(f"the main process cannot handle {message!r}")
@@ -219,10 +226,11 @@ class Supervisor:
     def _recover(self, worker: WorkerProcess) -> None:
         """A process has died: start it anew from the cursors, or record what killed it too often."""
         number, dead = worker.worker, self._examine(worker)
-        self._crew.bury(number)
         mine = [item for item in self._ledgers.values() if self._serves(number, item.shard)]
         if self._failure is not None or all(item.over for item in mine):
-            return  # nothing more is needed of it; the next epoch starts a new one
+            self._lose(worker, dead)
+            return
+        self._crew.bury(number)
         progress = tuple(item.count for item in mine)
         deaths = self._deaths.record(number, dead.shard, dead.index if dead.shard >= 0 else progress)
         if deaths >= self._max_deaths:
@@ -239,6 +247,13 @@ class Supervisor:
             # Not slept here: the wait goes on for the others, and ends with interrupt()
             self._delayed[number] = (time.monotonic() + restart_delay_s(deaths), deaths >= self._max_deaths - 1)
             self._start_delayed()
+
+    def _lose(self, worker: WorkerProcess, dead: PostMortem) -> None:
+        """Nothing more is needed of it in this epoch."""
+        if not worker.failed:  # else it has said why, and its error is raised
+            _log.warning("%s: nothing was needed of it, the next epoch starts it anew", dead)
+            self._lost.add(worker.worker)
+        self._crew.bury(worker.worker)
 
     def _start_delayed(self) -> None:
         """Start anew the processes whose time has come."""
