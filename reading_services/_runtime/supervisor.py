@@ -290,11 +290,13 @@ class Supervisor:
 
     def _give_up(self, dead: PostMortem, mine: list[ShardLedger], error: WorkerDiedError) -> None:
         """The error takes the place of the item; without a culprit, of the next one of every shard of that process."""
-        if dead.dispatcher and dead.shard >= 0:
+        # One that died there although that item is not tried again never got to it: it died while it was being restored
+        gets_there = self._fail_at is None or self._fail_at[0] != dead.index
+        if dead.dispatcher and dead.shard >= 0 and gets_there:
             self._fail_at = (dead.index, dump_error(error))
             return
         for ledger in mine:
-            if not ledger.over and dead.shard in (ledger.shard, -1):
+            if not ledger.over and (dead.dispatcher or dead.shard in (ledger.shard, -1)):
                 ledger.arrive(Chunk(error=error))
 
     def _begin_all(self, careful: int | None = None) -> None:
