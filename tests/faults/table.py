@@ -10,7 +10,19 @@ from itertools import product
 
 from tests.faults.inflict import DEADLY, FAULTS, MOMENTS
 
-__all__ = ["CHILDREN", "WHO", "Cell", "Outcome", "cells", "outcome"]
+__all__ = [
+    "CHILDREN",
+    "ELSEWHERE",
+    "EXACT",
+    "NAMED",
+    "NOTHING",
+    "TRANSPORT",
+    "WHO",
+    "Cell",
+    "Outcome",
+    "cells",
+    "outcome",
+]
 
 CHILDREN = ("worker", "dispatcher", "dispatched worker")  # the last: a worker that a dispatcher serves
 WHO = (*CHILDREN, "main", "device thread")
