@@ -172,14 +172,30 @@ def _ctrl_c_held() -> Iterator[None]:
 
 
 def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:
-    """The ladder, for all of them at once: ask, join, terminate, kill, report. Returns within about 3 x ``grace_s``."""
+    """The ladder, for all of them at once: ask, join, terminate, kill, report. Returns within about 3 x ``grace_s``.
+
+    An interrupt (Ctrl-C, a signal handler that raises) takes it straight to the last rung: nobody comes here again.
+    """
+    try:
+        _climb(workers, grace_s, ("join", "terminate", "kill"))
+    except BaseException:
+        _climb(workers, grace_s, ("kill",))
+        raise
+    finally:
+        for worker in workers:
+            if worker.process is not None and worker.is_alive():
+                _log.error("%s (pid %d) survived SIGKILL for %.1f s", worker.name, worker.pid, grace_s)
+            worker.release()
+
+
+def _climb(workers: list[WorkerProcess], grace_s: float, rungs: tuple[str, ...]) -> None:
     for worker in workers:
         try:
             worker.channel.send(Stop())
         except ChannelClosed:
             pass
         worker.channel.close()  # ends a worker that waits for room in the socket
-    for rung in ("join", "terminate", "kill"):
+    for rung in rungs:
         if rung != "join":
             for worker in workers:
                 if worker.process is not None and worker.is_alive():
@@ -190,7 +206,3 @@ def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:
                 worker.process.join(max(0.0, deadline - time.monotonic()))
         if not any(worker.process is not None and worker.is_alive() for worker in workers):
             break
-    for worker in workers:
-        if worker.process is not None and worker.is_alive():
-            _log.error("%s (pid %d) survived SIGKILL for %.1f s", worker.name, worker.pid, grace_s)
-        worker.release()
