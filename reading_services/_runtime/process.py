@@ -5,9 +5,11 @@ Runs in the main process. Owner: the supervisor, which alone creates and ends th
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +22,13 @@ from reading_services._runtime.board import Board, Slot
 from reading_services._runtime.channel import ChannelClosed, SocketChannel, socket_pair
 from reading_services._runtime.messages import Stop
 from reading_services._runtime.worker import WorkerSetup, run_worker
+from torchpipe.failure import add_note
 
-__all__ = ["WorkerProcess", "stop_all"]
+__all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]
 
 _log = logging.getLogger("torchpipe")
 
+_START_FILES = 24
 _STARTUP_S = 120.0  # before the first sign of life, importing torch included
 
 
@@ -44,6 +48,7 @@ class WorkerProcess:
         target: Callable[..., None] = run_worker,
         extra: tuple[Any, ...] = (),
     ) -> None:
+        check_room_for_files(name)  # first, since half of what follows could not be taken back
         self.worker = worker
         self.name = name
         self._target = target
@@ -169,6 +174,27 @@ def _ctrl_c_held() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
             if came:
                 signal.raise_signal(signal.SIGINT)
+
+
+def check_room_for_files(name: str) -> None:
+    """Raises: OSError if this process cannot open what ``name`` takes: more than any start method opens at once."""
+    opened: list[socket.socket] = []
+    try:
+        for _ in range(_START_FILES // 2):
+            opened += socket.socketpair()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            whose = "this process" if error.errno == errno.EMFILE else "the machine"
+            add_note(
+                error,
+                f"torchpipe: {name} was not started, which takes {_START_FILES} descriptors for a moment: {whose} "
+                "has nearly as many files open as it may (`ulimit -n`). Raise that limit, use fewer workers, or look "
+                "for files that are opened and never closed",
+            )
+        raise
+    finally:
+        for end in opened:
+            end.close()
 
 
 def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:

@@ -35,7 +35,7 @@ from reading_services._runtime.messages import (
     StartEpoch,
 )
 from reading_services._runtime.post_mortem import PostMortem
-from reading_services._runtime.process import WorkerProcess
+from reading_services._runtime.process import WorkerProcess, check_room_for_files
 from reading_services._runtime.remote_error import dump_error, load_error
 from torchpipe.dispatch import dispatch_start
 from torchpipe.errors import IteratorInvalidated, ReplayWarning, WorkerDiedError
@@ -75,6 +75,7 @@ class Supervisor:
         timeout_s: float | None,
         max_deaths: int,
     ) -> None:
+        check_room_for_files("the supervisor of the workers")
         self.num_workers = num_workers
         self.restarts = 0
         self._context = context

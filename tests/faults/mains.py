@@ -1,7 +1,7 @@
 """A main process that saves its position after every item, and that can be struck at any moment.
 
-:func:`train` runs in a process of its own, forked from the tests so that torch need not be imported again; the rest runs
-in the test's. The process leads a session, so that nobody whom it started can hide.
+:func:`train` runs in a process of its own, forked from the tests so that torch need not be imported again; the rest
+runs in the test's. The process leads a session, so that nobody whom it started can hide.
 """
 
 from __future__ import annotations
