@@ -32,13 +32,12 @@ class Board:
     """``board[Slot.INDEX]`` reads or writes a slot. Passed to a process as an argument under every start method."""
 
     def __init__(self, fd: int | None = None) -> None:
+        fresh = fd is None
         if fd is None:
             with tempfile.TemporaryFile(prefix="torchpipe-board-") as file:
+                file.write(bytes(_SIZE_BYTES))  # not only sized: a full disk is an error here, and SIGBUS later
+                file.flush()
                 fd = os.dup(file.fileno())
-            os.ftruncate(fd, _SIZE_BYTES)
-            fresh = True
-        else:
-            fresh = False
         self._fd = fd
         self._map = mmap.mmap(fd, _SIZE_BYTES)
         self._slots = memoryview(self._map).cast("q")

@@ -14,6 +14,7 @@ import selectors
 import time
 import weakref
 from collections.abc import Iterator
+from multiprocessing import util
 from typing import Any
 
 from reading_services._runtime.channel import ChannelClosed, Frame
@@ -42,6 +43,9 @@ class Crew:
         self._finalizer = weakref.finalize(
             self, _finalize, os.getpid(), self._processes, self._selector, wake, resources
         )
+        # Before multiprocessing's own hook, which asks daemonic processes to end and waits for ever for one that is
+        # stopped or deaf; and at the end of a process that multiprocessing itself has started, which has no other hook.
+        util.Finalize(self, self._finalizer, exitpriority=0)
 
     def __contains__(self, number: int) -> bool:
         return number in self._processes
@@ -57,6 +61,16 @@ class Crew:
         self._processes[worker.worker] = worker
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
         self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
+
+    def last_words(self, worker: WorkerProcess) -> list[Frame]:
+        """What a process that has ended had sent and nobody has received yet."""
+        frames: list[Frame] = []
+        try:
+            while (frame := worker.channel.receive(wait=False)) is not None:
+                frames.append(frame)
+        except ChannelClosed:
+            pass
+        return frames
 
     def bury(self, number: int) -> None:
         """Let go of a process that has ended."""
@@ -141,11 +155,13 @@ def _finalize(
     if os.getpid() != pid:
         return
     began = time.monotonic()
-    stop_all(list(processes.values()))
-    processes.clear()
-    selector.close()
-    for fd in wake:
-        os.close(fd)
-    for resource in resources:
-        resource.close()
+    try:
+        stop_all(list(processes.values()))
+    finally:  # also when it was interrupted: this runs once
+        processes.clear()
+        selector.close()
+        for fd in wake:
+            os.close(fd)
+        for resource in resources:
+            resource.close()
     _log.debug("stopped the workers in %.3f s", time.monotonic() - began)

@@ -5,9 +5,11 @@ Runs in the main process. Owner: the supervisor, which alone creates and ends th
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,11 +24,13 @@ from reading_services._runtime.channel import ChannelClosed, SocketChannel, sock
 from reading_services._runtime.messages import Stop
 from reading_services._runtime.parcels import Receiver
 from reading_services._runtime.worker import WorkerSetup, run_worker
+from torchpipe.failure import add_note
 
-__all__ = ["WorkerProcess", "stop_all"]
+__all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]
 
 _log = logging.getLogger("torchpipe")
 
+_START_FILES = 24
 _STARTUP_S = 120.0  # before the first sign of life, importing torch included
 
 
@@ -46,11 +50,13 @@ class WorkerProcess:
         target: Callable[..., None] = run_worker,
         extra: tuple[Any, ...] = (),
     ) -> None:
+        check_room_for_files(name)  # first, since half of what follows could not be taken back
         self.worker = worker
         self.name = name
         self._target = target
         self._extra = extra
         self.ready = False
+        self.failed = False  # it has said why it cannot go on, and ends by itself
         self._context: Any = context
         self._graph = graph
         self.board = Board()
@@ -175,15 +181,52 @@ def _ctrl_c_held() -> Iterator[None]:
                 signal.raise_signal(signal.SIGINT)
 
 
+def check_room_for_files(name: str) -> None:
+    """Raises: OSError if this process cannot open what ``name`` takes: more than any start method opens at once."""
+    opened: list[socket.socket] = []
+    try:
+        for _ in range(_START_FILES // 2):
+            opened += socket.socketpair()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            whose = "this process" if error.errno == errno.EMFILE else "the machine"
+            add_note(
+                error,
+                f"torchpipe: {name} was not started, which takes {_START_FILES} descriptors for a moment: {whose} "
+                "has nearly as many files open as it may (`ulimit -n`). Raise that limit, use fewer workers, or look "
+                "for files that are opened and never closed",
+            )
+        raise
+    finally:
+        for end in opened:
+            end.close()
+
+
 def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:
-    """The ladder, for all of them at once: ask, join, terminate, kill, report. Returns within about 3 x ``grace_s``."""
+    """The ladder, for all of them at once: ask, join, terminate, kill, report. Returns within about 3 x ``grace_s``.
+
+    An interrupt (Ctrl-C, a signal handler that raises) takes it straight to the last rung: nobody comes here again.
+    """
+    try:
+        _climb(workers, grace_s, ("join", "terminate", "kill"))
+    except BaseException:
+        _climb(workers, grace_s, ("kill",))
+        raise
+    finally:
+        for worker in workers:
+            if worker.process is not None and worker.is_alive():
+                _log.error("%s (pid %d) survived SIGKILL for %.1f s", worker.name, worker.pid, grace_s)
+            worker.release()
+
+
+def _climb(workers: list[WorkerProcess], grace_s: float, rungs: tuple[str, ...]) -> None:
     for worker in workers:
         try:
             worker.channel.send(Stop())
         except ChannelClosed:
             pass
         worker.channel.close()  # ends a worker that waits for room in the socket
-    for rung in ("join", "terminate", "kill"):
+    for rung in rungs:
         if rung != "join":
             for worker in workers:
                 if worker.process is not None and worker.is_alive():
@@ -194,7 +237,3 @@ def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:
                 worker.process.join(max(0.0, deadline - time.monotonic()))
         if not any(worker.process is not None and worker.is_alive() for worker in workers):
             break
-    for worker in workers:
-        if worker.process is not None and worker.is_alive():
-            _log.error("%s (pid %d) survived SIGKILL for %.1f s", worker.name, worker.pid, grace_s)
-        worker.release()

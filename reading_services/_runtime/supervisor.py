@@ -35,7 +35,7 @@ from reading_services._runtime.messages import (
     Ready,
 )
 from reading_services._runtime.post_mortem import PostMortem
-from reading_services._runtime.process import WorkerProcess
+from reading_services._runtime.process import WorkerProcess, check_room_for_files
 from reading_services._runtime.remote_error import dump_error, load_error
 from reading_services._runtime.starts import DispatchPart, start_dispatch, start_epoch
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
@@ -49,6 +49,7 @@ _log = logging.getLogger("torchpipe")
 
 _DISPATCHER = -1  # its number among the processes
 _REAP_S = 1.0
+_CLOSED_ELSEWHERE = "the loader was closed from another thread while the next item was awaited"
 _LONG_BUFFER = 1000
 
 
@@ -68,6 +69,7 @@ class Supervisor:
         timeout_s: float | None,
         max_deaths: int,
     ) -> None:
+        check_room_for_files("the supervisor of the workers")
         self.num_workers = num_workers
         self.restarts = 0
         self.longest_buffer = 0  # items that have waited in the dispatcher for one shard, so far as it has told
@@ -83,6 +85,7 @@ class Supervisor:
         self._timeout_s = timeout_s
         self._max_deaths = max_deaths
         self._deaths = DeathLedger(max_deaths)
+        self._lost: set[int] = set()  # died when nothing was needed of them: the next epoch starts them anew
         self._delayed: dict[int, tuple[float, bool]] = {}  # number -> (when to start it anew, carefully?)
         self._generation = 0
         self._epoch: EpochStart | None = None
@@ -99,7 +102,7 @@ class Supervisor:
         return ([] if self._dispatch is None else [_DISPATCHER]) + list(range(self.num_workers))
 
     def worker_pids(self) -> list[int]:
-        """The process ids of the processes that are alive: the dispatcher's, if there is one, then the workers'."""
+        """The ids of the processes that are alive: the dispatcher's, if there is one, then the workers'."""
         return [worker.pid for worker in self._crew if worker.is_alive()]
 
     # -- epochs ---------------------------------------------------------------------------------------------------
@@ -107,10 +110,15 @@ class Supervisor:
     def start_workers(self) -> None:
         """Start the processes that do not run yet: all of them before any is waited for."""
         for worker in [worker for worker in self._crew if not worker.is_alive()]:
-            self._crew.bury(worker.worker)
+            for frame in self._crew.last_words(worker):
+                if isinstance(frame[0], Failed | Notice):  # chunks are of an epoch that is over
+                    self._handle(worker, frame)
+            self._lose(worker, self._examine(worker))
         for number in self._numbers:
             if number not in self._crew:
                 self._start_worker(number)
+                self.restarts += number in self._lost
+        self._lost.clear()
 
     def begin_epoch(self, start: EpochStart, positions: list[ShardPosition]) -> None:
         """Let the workers produce ``positions``; shard s runs, in all branches, in worker s % num_workers."""
@@ -122,7 +130,6 @@ class Supervisor:
         self._fail_at = None
         self._dispatch_doubtful = 0
         self._interrupted = False
-        self._failure = None
         self._deaths = DeathLedger(self._max_deaths)
         self._delayed.clear()
         self._ledgers = {item.lane: ShardLedger.begin(item, self._window) for item in positions}
@@ -135,6 +142,7 @@ class Supervisor:
             if self._epoch is None:
                 return
             self._epoch = None
+            self._failure = None  # not in begin_epoch: a failure between two epochs is the next one's
             self._ledgers = {}
             self._delayed.clear()
             for number in self._numbers:
@@ -148,7 +156,7 @@ class Supervisor:
         """
         with self._changed:
             if self._interrupted or lane not in self._ledgers:
-                raise self._closed_elsewhere()
+                raise IteratorInvalidated(_CLOSED_ELSEWHERE)
             ledger = self._ledgers[lane]
             released = ledger.release()
             if released:
@@ -156,7 +164,7 @@ class Supervisor:
                 self._crew.send(ledger.shard % self.num_workers, grant)
             while True:
                 if self._interrupted:
-                    raise self._closed_elsewhere()
+                    raise IteratorInvalidated(_CLOSED_ELSEWHERE)
                 arrival = ledger.take()
                 if arrival is not None:
                     break
@@ -167,10 +175,6 @@ class Supervisor:
                 else:
                     self._wait()
         return arrival.open(ledger.shard)
-
-    @staticmethod
-    def _closed_elsewhere() -> IteratorInvalidated:
-        return IteratorInvalidated("the loader was closed from another thread while the next item was awaited")
 
     def interrupt(self) -> None:
         """Make a :meth:`pull` in another thread return at once. Thread-safe."""
@@ -239,6 +243,7 @@ class Supervisor:
                 level = logging.WARNING if items >= _LONG_BUFFER else logging.DEBUG
                 _log.log(level, "%d dispatched items wait for a shard that drops less than others", items)
             case Failed(error=data):
+                worker.failed = True
                 self._failure = load_error(data)
             case _:
                 raise TypeError(f"the main process cannot handle {message!r}")
@@ -248,10 +253,11 @@ class Supervisor:
     def _recover(self, worker: WorkerProcess) -> None:
         """A process has died: start it anew from the cursors, or record what killed it too often."""
         number, dead = worker.worker, self._examine(worker)
-        self._crew.bury(number)
         mine = [item for item in self._ledgers.values() if self._serves(number, item.shard)]
         if self._failure is not None or all(item.over for item in mine):
-            return  # nothing more is needed of it; the next epoch starts a new one
+            self._lose(worker, dead)
+            return
+        self._crew.bury(number)
         progress = tuple(item.count for item in mine)
         place = (number, dead.lane) if dead.lane >= 0 else (number, progress)
         deaths = self._deaths.record(place, dead.items if dead.lane >= 0 else range(1))
@@ -270,6 +276,13 @@ class Supervisor:
             # Not slept here: the wait goes on for the others, and ends with interrupt()
             self._delayed[number] = (time.monotonic() + restart_delay_s(deaths), deaths >= self._max_deaths - 1)
             self._start_delayed()
+
+    def _lose(self, worker: WorkerProcess, dead: PostMortem) -> None:
+        """Nothing more is needed of it in this epoch."""
+        if not worker.failed:  # else it has said why, and its error is raised
+            _log.warning("%s: nothing was needed of it, the next epoch starts it anew", dead)
+            self._lost.add(worker.worker)
+        self._crew.bury(worker.worker)
 
     def _start_delayed(self) -> None:
         """Start anew the processes whose time has come."""
@@ -318,11 +331,13 @@ class Supervisor:
 
     def _give_up(self, dead: PostMortem, mine: list[ShardLedger], error: WorkerDiedError) -> None:
         """The error takes the place of the item; without a culprit, of the next one of every shard of that process."""
-        if dead.dispatcher and dead.lane >= 0:
+        # One that died there although that item is not tried again never got to it: it died while it was being restored
+        gets_there = self._fail_at is None or self._fail_at[0] != dead.items[0]
+        if dead.dispatcher and dead.lane >= 0 and gets_there:
             self._fail_at = (dead.items[0], dump_error(error))
             return
         for ledger in mine:
-            if not ledger.over and dead.lane in (ledger.lane, -1):
+            if not ledger.over and (dead.dispatcher or dead.lane in (ledger.lane, -1)):
                 ledger.arrive(Arrival(error=error))
 
     def _begin_all(self, careful: int | None = None) -> None:

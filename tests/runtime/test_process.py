@@ -99,6 +99,30 @@ def test_a_stopped_worker_is_killed() -> None:
     assert not worker.is_alive()
 
 
+def tell_and_sleep_deaf(setup: Any, sock: Any, board: Board) -> None:
+    """Once the main process has asked it to end, interrupt that one, and do not listen."""
+    os.close(setup.inherited_fds[-1])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    board[Slot.SHARD] = BUSY
+    while sock.recv(100):
+        pass
+    os.kill(setup.parent_pid, signal.SIGINT)
+    time.sleep(60)
+
+
+def test_an_interrupt_of_the_ladder_takes_it_to_its_last_rung() -> None:
+    """Else the processes would live for as long as the main one, which would wait for them at its exit for ever."""
+    crew = Crew()
+    worker = made(tell_and_sleep_deaf)
+    crew.start(worker)
+    wait_busy(worker)
+    with pytest.raises(KeyboardInterrupt):
+        crew.close()
+    assert not worker.is_alive()
+    assert not os.path.exists(f"/proc/{worker.pid}")
+    crew.close()
+
+
 def test_a_worker_that_was_never_started_can_be_stopped() -> None:
     worker = made(sleep)
     stop_all([worker])
@@ -232,6 +256,24 @@ def test_a_wake_up_after_the_close_goes_nowhere() -> None:
         os.close(read)
         os.close(write)
     crew.close()  # idempotent
+
+
+def leave_a_stopped_worker() -> None:
+    crew = Crew()
+    worker = made(sleep)
+    crew.start(worker)
+    wait_busy(worker)
+    os.kill(worker.pid, signal.SIGSTOP)
+    multiprocessing.current_process().crew = crew  # type: ignore[attr-defined]  # not forgotten: it lives until the end
+
+
+def test_a_process_of_multiprocessing_ends_also_with_a_stopped_worker() -> None:
+    """As ranks do that a launcher has started: at their end multiprocessing waits for their children."""
+    rank = multiprocessing.get_context("fork").Process(target=leave_a_stopped_worker)
+    rank.start()
+    rank.join(20)
+    assert rank.exitcode == 0
+    rank.close()
 
 
 def test_processes_can_be_asked_for_while_they_are_being_replaced() -> None:

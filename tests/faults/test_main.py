@@ -1,0 +1,74 @@
+"""The matrix, cell by cell: the main process itself. Nobody survives it, and its last saved state resumes exactly."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.faults.drive import TIMEOUT_S
+from tests.faults.inflict import Fault
+from tests.faults.mains import expected_items, resumed_items, saved_position, survivors, train
+from tests.faults.table import EXACT, Cell, cells
+from tests.sources import wait_until
+
+CELLS = [cell for cell in cells("main") if cell.outcome.kind == EXACT]
+CODES = {"exit 0": 0, "exit 1": 1, "exception": 1, "SIGSTOP": 0}
+
+
+def started(fault: Fault, method: str, context: str) -> Any:
+    process = multiprocessing.get_context(method).Process(target=train, args=(fault, context))
+    process.start()
+    return process
+
+
+def check(cell: Cell, folder: Path, context: str, method: str = "fork") -> None:
+    fault = Fault(str(folder), cell.fault, cell.moment)
+    process = started(fault, method, context)
+    try:
+        if cell.fault == "SIGSTOP":
+            wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+            # What is tested is that time passes: more of it than the workers are given to show that they live
+            threading.Event().wait(1.5 * TIMEOUT_S)
+            os.kill(process.pid, signal.SIGCONT)
+        process.join(60)
+        code = process.exitcode
+        wait_until(lambda: survivors(process.pid) == [])
+    finally:
+        for left in survivors(process.pid):
+            left.kill()
+        process.join()
+        process.close()
+    assert len(fault.strikes) == 1
+    assert code == (CODES[cell.fault] if cell.fault in CODES else -getattr(signal, cell.fault))
+    if cell.fault == "SIGSTOP" and cell.moment != "while stopping":
+        assert (folder / "restarts").read_text() == "0"
+    expected, delivered = expected_items(), (folder / "items").read_text().splitlines()
+    count, state = saved_position(folder)
+    assert delivered == expected[: len(delivered)]
+    assert len(delivered) - count in (0, 1)  # struck before it could save, at most
+    assert resumed_items(state, count) == expected[count:]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_nobody_survives_and_a_resume_is_exact(cell: Cell, tmp_path: Path) -> None:
+    check(cell, tmp_path, "fork")
+
+
+@pytest.mark.parametrize(
+    ("cell", "context"),
+    [
+        (Cell("main", "SIGKILL", "mid-item"), "forkserver"),
+        (Cell("main", "SIGSEGV", "while stopping"), "forkserver"),
+        (Cell("main", "SIGKILL", "start"), "spawn"),
+    ],
+    ids=str,
+)
+def test_nobody_survives_under_other_start_methods(cell: Cell, context: str, tmp_path: Path) -> None:
+    check(cell, tmp_path, context, "spawn")
