@@ -3,7 +3,9 @@
 The narrow door to the other process. ``SocketChannel`` is the real one, ``MemoryChannel`` its stand-in for tests of
 either side without a process. Imports only ``messages``.
 
-A frame is 12 bytes (length of the message, length of the payload, little-endian), the pickled message, the payload.
+A frame is 12 bytes (length of the message, length of the payload, little-endian), the pickled message, the payload. In
+front of a payload the message is filled up to a multiple of 16 bytes: arrays that are read in place in the payload
+are then as aligned as those of the sender.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ __all__ = ["Channel", "ChannelClosed", "Frame", "MemoryChannel", "SocketChannel"
 
 _HEADER = struct.Struct("<IQ")
 _BUFFER_BYTES = 1 << 20
+_ALIGNMENT = 16  # what the receiver's memory begins at, and what the largest item of an array wants
 _JOINED_BYTES = 128 << 10  # copying so much costs less than another call of the system
 
 Frame = tuple[Message, memoryview]
@@ -75,6 +78,8 @@ class SocketChannel(Channel):
 
     def send(self, message: Message, payload: bytes | memoryview = b"") -> None:
         body = pickle.dumps(message, protocol=5)
+        if payload:
+            body += bytes(-len(body) % _ALIGNMENT)  # behind its end: pickle reads no further
         head = _HEADER.pack(len(body), len(payload)) + body
         try:
             if not self._queued:

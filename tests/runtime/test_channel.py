@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,6 +79,24 @@ def test_a_payload_may_be_a_memoryview(pair: Pair) -> None:
     got = right.receive(wait=False)
     assert got is not None
     assert bytes(got[1]) == b"cd"
+
+
+@pytest.mark.parametrize("size", [16, 1000, 1 << 20])
+def test_payloads_are_aligned_whatever_the_message(pair: Pair, size: int) -> None:
+    left, right = pair
+    sender = threading.Thread(target=lambda: [right.send(Ready(pid=10**digits), bytes(size)) for digits in range(17)])
+    sender.start()
+    payloads = []
+
+    def arrived() -> bool:
+        while (got := left.receive(wait=False)) is not None:
+            payloads.append(got[1])
+        return len(payloads) == 17
+
+    wait_until(arrived)
+    sender.join()
+    assert [len(payload) for payload in payloads] == [size] * 17
+    assert [np.frombuffer(payload, np.uint8).ctypes.data % 16 for payload in payloads] == [0] * 17
 
 
 def test_what_was_sent_before_a_close_still_arrives(pair: Pair) -> None:
