@@ -1,4 +1,4 @@
-"""The matrix, cell by cell: the thread of the device stage. What it cannot do is an error at its place, never a hang."""
+"""The matrix, cell by cell: the device stage's thread. What it cannot do is an error at its place, never a hang."""
 
 from __future__ import annotations
 
