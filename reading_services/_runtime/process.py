@@ -31,7 +31,7 @@ __all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]
 _log = logging.getLogger("torchpipe")
 
 _START_FILES = 24
-_STARTUP_S = 120.0  # before the first sign of life, importing torch included
+_STARTUP_S = 120.0  # of one that is not stopped: before the first sign of life, importing torch included
 
 
 class WorkerProcess:
@@ -76,7 +76,8 @@ class WorkerProcess:
             worker=self.worker,
             graph=self._graph,
             parent_pid=os.getpid(),
-            # The signal comes when the starting *thread* ends; a forkserver's child has the server's for a parent.
+            # The signal comes when the starting *thread* ends. A forkserver's child has the server for a parent, which
+            # lives until the last of its children has ended.
             death_signal=threading.current_thread() is threading.main_thread(),
             inherited_fds=(*inherited_fds, self.channel.fileno()) if method == "fork" else (),
         )
@@ -127,7 +128,10 @@ class WorkerProcess:
         beat, now = self.board[Slot.BEAT], time.monotonic()
         if beat != self._seen_beat:
             self._seen_beat, self._seen_at = beat, now
-        return now - self._seen_at > (timeout_s if self.ready else max(timeout_s, _STARTUP_S))
+        silent_s = now - self._seen_at
+        if self.ready or silent_s <= timeout_s:
+            return silent_s > timeout_s
+        return silent_s > _STARTUP_S or _is_stopped(self.pid)
 
     def kill(self) -> None:
         self.process.kill()
@@ -153,6 +157,15 @@ class WorkerProcess:
         if self.process is not None and self.process.exitcode is not None:
             self.process.close()
             self.process = None
+
+
+def _is_stopped(pid: int) -> bool:
+    """By a signal, as far as the system tells (Linux)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except (OSError, IndexError):
+        return False
 
 
 @contextmanager

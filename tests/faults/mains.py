@@ -17,15 +17,25 @@ from typing import Any
 import psutil
 
 from tests.faults.drive import GIVE_UP_AT, LENGTH, SHARDS, draw, service_for
-from tests.faults.inflict import Fault
-from tests.laws.executors import make_loader
+from tests.faults.inflict import Fault, inflict
+from tests.laws.executors import make_loader, pids
+from tests.sources import wait_until
 from torchpipe import InProcessReadingService
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe
 from torchpipe.iter import IterableWrapper
 from torchpipe.iterator import NodeIterator
 
-__all__ = ["EPOCHS", "expected_items", "graph_for", "resumed_items", "saved_position", "survivors", "train"]
+__all__ = [
+    "EPOCHS",
+    "die_over_stopped_workers",
+    "expected_items",
+    "graph_for",
+    "resumed_items",
+    "saved_position",
+    "survivors",
+    "train",
+]
 
 EPOCHS = 2
 _NUMBER = 9
@@ -103,6 +113,17 @@ def train(fault: Fault, context: str) -> None:
             fault.at("epoch boundary")
     (folder / "restarts").write_text(str(service.restarts))
     loader.shutdown()
+
+
+def die_over_stopped_workers(context: str) -> None:
+    """Killed when all of its workers are stopped: they cannot see it themselves."""
+    os.setsid()
+    loader = make_loader(graph_for(0, ""), service_for(context, timeout=None))
+    next(iter(loader))
+    for pid in pids(loader):
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)  # noqa: B023
+    inflict("SIGKILL")
 
 
 def save(loader: Any, count: int, fault: Fault) -> None:

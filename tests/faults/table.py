@@ -97,8 +97,6 @@ def _of_device_thread(fault: str, moment: str) -> Outcome:
         return Outcome(NOTHING, "the limit is the process's: main's cell; a failing call is the exception's cell")
     if moment in ("start", "epoch start", "epoch boundary"):
         return Outcome(NOTHING, "the thread lives for one pass and begins with its first item")
-    if moment == "during a snapshot":
-        return Outcome(NAMED, "Struck")
     return Outcome(ELSEWHERE, "test_device_thread.py")
 
 

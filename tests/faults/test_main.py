@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.drive import TIMEOUT_S
 from tests.faults.inflict import Fault
-from tests.faults.mains import expected_items, resumed_items, saved_position, survivors, train
+from tests.faults.mains import die_over_stopped_workers, expected_items, resumed_items, saved_position, survivors, train
 from tests.faults.table import EXACT, Cell, cells
 from tests.sources import wait_until
 
@@ -72,3 +72,18 @@ def test_nobody_survives_and_a_resume_is_exact(cell: Cell, tmp_path: Path) -> No
 )
 def test_nobody_survives_under_other_start_methods(cell: Cell, context: str, tmp_path: Path) -> None:
     check(cell, tmp_path, context, "spawn")
+
+
+@pytest.mark.parametrize(("context", "method"), [("fork", "fork"), ("spawn", "spawn")])
+def test_stopped_workers_do_not_survive_either(context: str, method: str) -> None:
+    """They cannot notice anything: the kernel's parent-death signal kills them. (A forkserver outlives them.)"""
+    process = multiprocessing.get_context(method).Process(target=die_over_stopped_workers, args=(context,))
+    process.start()
+    try:
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+        wait_until(lambda: survivors(process.pid) == [])
+    finally:
+        for left in survivors(process.pid):
+            left.kill()
+        process.close()

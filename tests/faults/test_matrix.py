@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.faults.drive import run_exact, run_to_error
+from tests.faults.drive import TIMEOUT_S, run_exact, run_to_error
 from tests.faults.inflict import DEADLY, Struck
 from tests.faults.table import CHILDREN, ELSEWHERE, EXACT, NAMED, NOTHING, TRANSPORT, WHO, Cell, cells
 from tests.laws.executors import make_loader, make_service, pids
@@ -45,6 +46,16 @@ def test_the_error_is_named(cell: Cell, tmp_path: Path) -> None:
         assert isinstance(error, Struck)
     notes = "\n".join(error.__notes__)
     assert "torchpipe:" in notes
+
+
+def test_one_that_is_stopped_before_its_first_sign_of_life_is_found() -> None:
+    """Importing may take long, so silence alone says little; that it is stopped the system tells."""
+    graph = IterableWrapper(range(9)).sharding_filter()
+    with make_loader(graph, make_service(1, 1, context="spawn", timeout=TIMEOUT_S)) as loader:
+        iterator = iter(loader)
+        os.kill(pids(loader)[0], signal.SIGSTOP)  # it is seconds from having imported torch
+        assert list(iterator) == list(range(9))
+        assert loader.reading_service.restarts == 1  # type: ignore[attr-defined]
 
 
 REPEATED = [
