@@ -39,7 +39,11 @@ class Arena:
     def __init__(self, fd: int | None = None) -> None:
         if fd is None:
             fd = _anonymous_file()
-            os.ftruncate(fd, _PAGE_BYTES)
+            try:
+                os.ftruncate(fd, _PAGE_BYTES)
+            except OSError:
+                os.close(fd)
+                raise
         self.fd = fd
         self._header = mmap.mmap(fd, _PAGE_BYTES)
         self.flags = memoryview(self._header)

@@ -28,7 +28,7 @@ from torchpipe.dispatch import DispatchFeed, Entry
 
 __all__ = ["Link", "Listener", "RemoteFeed", "Superseded", "connect", "same_user"]
 
-_GREETING = b"a"  # comes first, with the descriptor of the arena
+_GREETING = b"a"  # comes first, with the descriptor of the arena, if there is one
 _WINDOW_BYTES = 1 << 20  # of small items, more are asked for at a time than the window says: up to so many bytes
 
 
@@ -92,16 +92,22 @@ class Link:
     def __init__(self, sock: socket.socket) -> None:
         self.generation = -1  # that the worker has said hello for
         self.channel = SocketChannel(sock, queued=True)
-        self._arena = Arena()
+        self._arena: Arena | None = None
+        try:
+            self._arena = Arena()
+        except OSError:  # shared memory is short: all goes through the socket
+            sock.send(_GREETING)
+        else:
+            socket.send_fds(sock, [_GREETING], [self._arena.fd])
         self.packer = Packer(self._arena)
-        socket.send_fds(sock, [_GREETING], [self._arena.fd])
 
     def fileno(self) -> int:
         return self.channel.fileno()
 
     def close(self) -> None:
         self.channel.close()
-        self._arena.close()
+        if self._arena is not None:
+            self._arena.close()
 
 
 class RemoteFeed(DispatchFeed):
@@ -119,6 +125,7 @@ class RemoteFeed(DispatchFeed):
         self._generation = generation
         self._windows = dict.fromkeys(shards, window)
         self._item_bytes = _WINDOW_BYTES
+        self._greeted = False
         self._arena: Arena | None = None  # the dispatcher's, once it has greeted
         self._receiver = Receiver(None)
         self._ready: dict[int, deque[Entry]] = {shard: deque() for shard in shards}
@@ -181,7 +188,7 @@ class RemoteFeed(DispatchFeed):
 
     def _receive(self) -> None:
         try:
-            if self._arena is None and not self._greeted():
+            if not self._greeted and not self._take_greeting():
                 return
             while (frame := self._link.receive(wait=False)) is not None:
                 dealt, payload = frame
@@ -194,8 +201,8 @@ class RemoteFeed(DispatchFeed):
         except ChannelClosed:
             self._cut_off = True
 
-    def _greeted(self) -> bool:
-        """Take the dispatcher's arena, if its greeting is there. Raises: ChannelClosed."""
+    def _take_greeting(self) -> bool:
+        """Take the dispatcher's arena, if it has one and its greeting is there. Raises: ChannelClosed."""
         try:
             greeting, fds, _, _ = socket.recv_fds(self._link.socket, 1, 1, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -204,8 +211,10 @@ class RemoteFeed(DispatchFeed):
             raise ChannelClosed(str(error)) from error
         if not greeting:
             raise ChannelClosed("the dispatcher closed the connection")
-        self._arena = Arena(fds[0])
-        self._receiver = Receiver(self._arena)
+        self._greeted = True
+        if fds:
+            self._arena = Arena(fds[0])
+            self._receiver = Receiver(self._arena)
         return True
 
     def close(self) -> None:

@@ -106,6 +106,8 @@ def inflict(what: str) -> None:
         forbid_files()
         os.open(os.devnull, os.O_RDONLY)
         raise AssertionError("a file could be opened beyond the limit")
+    elif what == "out of shared memory":
+        forbid_growth()
     else:
         raise NotImplementedError(f"nothing is known of how to bring about {what!r}")
 
@@ -114,6 +116,12 @@ def forbid_files() -> None:
     """From now on this process can open no file, no pipe and no connection."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+
+
+def forbid_growth() -> None:
+    """From now on no file of this process can grow, and so no slot of shared memory can be made."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
 
 
 class Unpickled:

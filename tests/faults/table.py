@@ -16,7 +16,6 @@ __all__ = [
     "EXACT",
     "NAMED",
     "NOTHING",
-    "TRANSPORT",
     "WHO",
     "Cell",
     "Outcome",
@@ -27,7 +26,7 @@ __all__ = [
 CHILDREN = ("worker", "dispatcher", "dispatched worker")  # the last: a worker that a dispatcher serves
 WHO = (*CHILDREN, "main", "device thread")
 
-EXACT, NAMED, NOTHING, TRANSPORT, ELSEWHERE = "exact", "named error", "not applicable", "transport", "elsewhere"
+EXACT, NAMED, NOTHING, ELSEWHERE = "exact", "named error", "not applicable", "elsewhere"
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class Outcome:
     named error     raised at its place, and a resume from there is exact; ``why`` is the error's name
     not applicable  ``why`` says why there is no such thing
     elsewhere       run by the test that ``why`` names
-    transport       nothing of the library uses shared memory for items yet: see ``test_matrix.py``
     """
 
     kind: str
@@ -62,7 +60,10 @@ class Cell:
 def outcome(who: str, fault: str, moment: str) -> Outcome:
     """What must come of it."""
     if fault == "out of shared memory":
-        return Outcome(TRANSPORT)
+        if who in CHILDREN and moment in ("start", "mid-item", "last item"):
+            return Outcome(ELSEWHERE, "test_shared_memory.py")
+        reason = "main makes no slots" if who not in CHILDREN else "no slot is made at that moment"
+        return Outcome(NOTHING, reason)
     if who in CHILDREN:
         return _of_child(who, fault, moment)
     return _of_main(fault, moment) if who == "main" else _of_device_thread(fault, moment)

@@ -99,11 +99,11 @@ def test_a_stopped_worker_is_killed() -> None:
     assert not worker.is_alive()
 
 
-def tell_and_sleep_deaf(setup: Any, sock: Any, board: Board) -> None:
+def tell_and_sleep_deaf(setup: Any, sock: Any, board: Board, arena: Arena) -> None:
     """Once the main process has asked it to end, interrupt that one, and do not listen."""
     os.close(setup.inherited_fds[-1])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    board[Slot.SHARD] = BUSY
+    board[Slot.LANE] = BUSY
     while sock.recv(100):
         pass
     os.kill(setup.parent_pid, signal.SIGINT)
