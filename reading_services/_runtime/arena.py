@@ -157,6 +157,10 @@ class SlotReader:
         self._leases[index] = weakref.ref(owner, partial(self._release, index))
         return memoryview(owner)  # type: ignore[arg-type]
 
+    def close(self) -> None:
+        """No more slots are leased: let go of the memory of those that nobody sees. Views stay good. Idempotent."""
+        self._maps.clear()  # not left to the end of this object: its callbacks refer to it while a view lives
+
     def _release(self, index: int, _: Any) -> None:
         """Called in any thread, in the middle of anything. A forked child has copies of the views, not the slots."""
         if os.getpid() != self._pid:

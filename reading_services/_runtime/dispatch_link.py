@@ -221,4 +221,5 @@ class RemoteFeed(DispatchFeed):
         """Let go of the connection. Idempotent."""
         self._link.close()
         if self._arena is not None:
+            self._receiver.close()
             self._arena.close()

@@ -19,6 +19,7 @@ from reading_services._runtime.board import Board, BoardTrace, Slot
 from reading_services._runtime.channel import ChannelClosed, SocketChannel
 from reading_services._runtime.dispatch_link import Link, same_user
 from reading_services._runtime.messages import Dealt, EndEpoch, Grown, Hello, Message, Notice, StartDispatch, Stop, Want
+from reading_services._runtime.parcels import shortage_text
 from reading_services._runtime.remote_error import dump_error, load_error
 from reading_services._runtime.worker import WorkerSetup, serve
 from torchpipe.dispatch import DispatchSource, DispatchStart, Mark
@@ -59,6 +60,7 @@ class Dispatcher:
         self._epoch: StartDispatch | None = None
         self._report_at = _FIRST_REPORT_ITEMS
         self._doubtful = 0
+        self._told_of_shortage = False
         self._source: DispatchSource | None = None
         self._links: set[Link] = set()
         self._wants: dict[int, int] = defaultdict(int)
@@ -237,6 +239,10 @@ class Dispatcher:
                 self._watch_outbox(link)
             except ChannelClosed:
                 self._drop(link)
+            shortage = link.packer.shortage
+            if shortage is not None and not self._told_of_shortage:
+                self._told_of_shortage = True
+                self._channel.send(Notice(category="UserWarning", text=shortage_text(shortage)))
 
     def _watch_outbox(self, link: Link) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.channel.has_outbox else 0)

@@ -107,6 +107,11 @@ class Receiver:
         assert self._slots is not None
         return Delivery(parcel, self._slots.lease(parcel.slot, parcel.offset, parcel.capacity), self._slots)
 
+    def close(self) -> None:
+        """Nothing more arrives: let go of the memory that no delivery and no item needs. Idempotent."""
+        if self._slots is not None:
+            self._slots.close()
+
 
 def shortage_text(error: OSError) -> str:
     """What the user is told when a process could not have the shared memory that it needed."""

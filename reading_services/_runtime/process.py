@@ -153,6 +153,7 @@ class WorkerProcess:
         self.channel.close()
         self._theirs.close()
         self.board.close()
+        self.receiver.close()
         self.arena.close()
         if self.process is not None and self.process.exitcode is not None:
             self.process.close()

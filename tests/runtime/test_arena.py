@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import multiprocessing
@@ -238,6 +239,30 @@ def test_views_outlive_both_ends(arena: Arena, writer: SlotWriter, reader: SlotR
     tensor.zero_()
     assert not tensor.any()
     del tensor  # nor does its end disturb anybody
+
+
+def mappings() -> int:
+    """The descriptors of arenas in this process: each mapping has one."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            found += "torchpipe-arena" in os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
+def test_a_view_keeps_no_memory_but_its_own(arena: Arena, writer: SlotWriter, reader: SlotReader) -> None:
+    before = mappings()
+    views = [lease(reader, allocated(writer, PAGE)) for _ in range(5)]
+    vars(writer).clear()  # it has mappings of its own
+    del views[1:]
+    assert mappings() == before + 5  # for the next ones
+    reader.close()
+    reader.close()  # idempotent
+    assert mappings() == before + 1
+    assert arena.flags[0] == 1
+    views.clear()
+    assert mappings() == before
+    assert arena.flags[0] == 0
 
 
 def test_a_slot_that_cannot_be_mapped_is_an_error(reader: SlotReader) -> None:
