@@ -34,7 +34,7 @@ test: $(VENV)/.stamp ## all tests, on torch 2.9 + torch_xla 2.9
 test-newest: $(NEWEST)/.stamp ## all tests but XLA's, on the newest torch
 	$(NEWEST)/bin/python $(PYTEST) $(ARGS)
 
-soak: $(VENV)/.stamp ## kill 210 worker processes at random moments and compare every item (minutes; prints JSON)
+soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matrix, compare every item (minutes; JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)
 
 bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other loaders (under 20 minutes)

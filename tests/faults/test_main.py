@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def started(fault: Fault, method: str, context: str) -> Any:
     return process
 
 
-def check(cell: Cell, folder: Path, context: str, method: str = "fork") -> None:
+def check(cell: Cell, folder: Path, context: str, method: str = "fork") -> float:
+    """Returns the seconds from the strike to the end of the last process; of SIGSTOP, to the end of the run."""
     fault = Fault(str(folder), cell.fault, cell.moment)
     process = started(fault, method, context)
     try:
@@ -40,6 +42,7 @@ def check(cell: Cell, folder: Path, context: str, method: str = "fork") -> None:
         process.join(60)
         code = process.exitcode
         wait_until(lambda: survivors(process.pid) == [])
+        gone_at = time.monotonic()
     finally:
         for left in survivors(process.pid):
             left.kill()
@@ -47,6 +50,11 @@ def check(cell: Cell, folder: Path, context: str, method: str = "fork") -> None:
         process.close()
     assert len(fault.strikes) == 1
     assert code == (CODES[cell.fault] if cell.fault in CODES else -getattr(signal, cell.fault))
+    check_resume(cell, folder)
+    return gone_at - fault.strikes[0].at
+
+
+def check_resume(cell: Cell, folder: Path) -> None:
     if cell.fault == "SIGSTOP" and cell.moment != "while stopping":
         assert (folder / "restarts").read_text() == "0"
     expected, delivered = expected_items(), (folder / "items").read_text().splitlines()
