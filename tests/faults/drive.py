@@ -151,6 +151,7 @@ def _stop(loader: Any, fault: Fault, expected: list[list[str]]) -> tuple[list[li
     state = loader.state_dict()
     fault.arm()
     loader.shutdown()
+    fault.disarm()  # if it has not struck there, it must not strike here
     with make_loader(loader.datapipe, make_service(None, SHARDS)) as other:
         other.load_state_dict(state)
         return [got + [repr(item) for item in other]], expected[:1]
@@ -192,7 +193,7 @@ def run_to_error(
         except Exception as raised:
             error = raised
         state = loader.state_dict()
-    Path(folder, "armed").unlink(missing_ok=True)
+    fault.disarm()
     with make_loader(graph_of(cell.who, fault), service_for(context)) as loader:
         loader.load_state_dict(state)
         while len(got) < len(expected):

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import util
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ MOMENTS = (
     "last item",
     "epoch boundary",  # the process is idle
     "pass given up",  # the loader is iterated anew in mid-epoch
-    "while stopping",  # the loader is shut down in mid-epoch
+    "while stopping",  # the loader is shut down in mid-epoch, and a process is about to end
 )
 SNAPSHOT_BEHIND = 4  # items that a pass has made before a snapshot is the one to be hit
 
@@ -57,6 +58,9 @@ class Fault:
 
     def arm(self) -> None:
         self._armed.touch()
+
+    def disarm(self) -> None:
+        self._armed.unlink(missing_ok=True)
 
     @property
     def _armed(self) -> Path:
@@ -166,6 +170,8 @@ class _VulnerableIterator(NodeIterator[Any]):
         fault = node.fault
         if os.getpid() != node.unpickled.maker:
             signal.signal(signal.SIGUSR1, lambda *_: _by_signal(fault))
+            # Not in close(): a worker that finds its connection closed ends without closing its passes
+            util.Finalize(None, fault.at, args=("while stopping",), exitpriority=1)
         fault.at("epoch start")
 
     def get_state(self) -> dict[str, Any]:
@@ -187,8 +193,7 @@ class _VulnerableIterator(NodeIterator[Any]):
     def close(self) -> None:
         if not self._closed:
             super().close()
-            for moment in ("pass given up", "while stopping"):
-                self.node.fault.at(moment)
+            self.node.fault.at("pass given up")
 
 
 def _by_signal(fault: Fault) -> None:

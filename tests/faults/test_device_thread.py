@@ -47,7 +47,7 @@ def test_an_exception_is_raised_at_its_place(moment: str, tmp_path: Path) -> Non
 
 
 def test_an_exception_while_a_pass_is_closed_is_raised_and_leaves_nothing(tmp_path: Path) -> None:
-    fault = Fault(str(tmp_path), "exception", "while stopping")
+    fault = Fault(str(tmp_path), "exception", "pass given up")
     loader = make_loader(graph_for(fault), service_for("fork"))
     next(iter(loader))
     fault.arm()
