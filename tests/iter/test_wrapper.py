@@ -162,7 +162,7 @@ def test_L2_an_iterable_that_draws_global_random_numbers_is_replayed_with_its_sh
     spec = ShardSpec(seed=1, epoch=0, shard=0, num_shards=1)
 
     def start(cursor: Cursor) -> Shard:
-        shard = Shard(graph, spec, policy=lambda: SnapshotPolicy(every=1))
+        shard = Shard((graph,), spec, policy=lambda: SnapshotPolicy(every=1))
         with shard.installed():
             shard.start(cursor)
         return shard
