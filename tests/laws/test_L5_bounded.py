@@ -34,6 +34,7 @@ def shuffled(log: Callable[[Any], Any]) -> Any:
         .sharding_filter()
         .map(log)
         .shuffle(buffer_size=50)
+        .map(_large)  # a message each, so that the window counts items
     )
 
 
