@@ -67,7 +67,8 @@ class MultiProcessingReadingService(ShardedReadingService):
             for no thread. Where it has nothing to do, there is none; with ``device``, the device stage has its own.
         worker_init_fn: ``(datapipe, worker_info) -> datapipe``, once for each shard in the process that hosts it.
         worker_reset_fn: ``(datapipe, worker_info, seed_generator) -> datapipe``, for each shard and epoch.
-        worker_prefetch_bytes: bytes that each shard may run ahead of the consumer, if that is more than two messages.
+        worker_prefetch_bytes: bytes that each shard may run ahead of the consumer, if that is more than two messages;
+            give more where some batches take much longer to make than others, and memory allows it.
         num_shards: the number of shards that the stream is divided into, fixed for the run; default ``num_workers``.
             The stream depends on it, but not on ``num_workers``.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
@@ -93,7 +94,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         worker_init_fn: InitFn | None = None,
         worker_reset_fn: ResetFn | None = None,
         *,
-        worker_prefetch_bytes: int = 32 << 20,
+        worker_prefetch_bytes: int = 8 << 20,
         num_shards: int | None = None,
         device: Any = None,
         device_prefetch: int = 2,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
 from torchpipe.iterator import NodeIterator
@@ -17,7 +17,11 @@ from torchpipe.replay import BoundInput, ReplayIterator
 from torchpipe.seeds import StreamKey, derive_seed, fresh_seed
 from torchpipe.state import SnapshotPolicy
 
-__all__ = ["Context", "Replayed", "Trace"]
+__all__ = ["Context", "Memory", "Replayed", "Trace"]
+
+# What gives an array of so many bytes to make a large item in, from where it travels without a copy; None if there is
+# no such place just now.
+Memory: TypeAlias = Callable[[int], Any]
 
 _INHERITED = ("shard", "num_shards", "rank", "world_size", "threads")  # by graphs made inside a user's __iter__
 
@@ -46,7 +50,8 @@ class Context:
 
     ``seed``, ``epoch``, ``shard`` and ``num_shards`` fix the stream. With several ranks, ``shard`` counts those of all:
     number ``rank`` and every ``world_size``-th after it belong to one rank. ``threads`` says whether nodes may run
-    ahead in threads of their own; ``allow_pickle`` whether states being loaded may hold pickles.
+    ahead in threads of their own; ``allow_pickle`` whether states being loaded may hold pickles. ``memory``, if there
+    is one, is where large items are best made.
     """
 
     seed: int
@@ -61,6 +66,7 @@ class Context:
     allow_pickle: bool = False
     rounds: tuple[int, ...] = ()
     trace: Trace | None = None
+    memory: Memory | None = None
     feed: Any = None  # where dispatched items come from, in a shard that gets any
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     numbers: Mapping[int, int] = field(default_factory=dict)  # id(node) -> its place in the graph

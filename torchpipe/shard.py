@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
-from torchpipe.context import Context, Trace
+from torchpipe.context import Context, Memory, Trace
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.failure import add_position
 from torchpipe.global_random import GlobalRandom
@@ -99,6 +99,7 @@ class Shard:
         section: int = 0,
         feed: Any = None,
         trace: Trace | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.spec = spec
         self.produced = 0
@@ -110,6 +111,7 @@ class Shard:
         self._feed = feed
         self._reset_fn = reset_fn
         self._trace = trace
+        self._memory = memory
         self._make_policy = policy
         self._policy = policy()
         self._context: Context | None = None
@@ -155,6 +157,7 @@ class Shard:
             threads=False,  # threads would make the order of global random draws depend on timing
             allow_pickle=True,  # loaders check a state when it is loaded; what comes here is safe or allowed
             trace=self._trace,
+            memory=self._memory,
             policy=self._make_policy,
         )
         self._iterator = context.iterate(graph)

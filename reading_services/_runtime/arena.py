@@ -9,6 +9,9 @@ is left behind whoever dies. The writer lays out slots in it (:class:`SlotWriter
     offset 0      one byte for each slot: 1 from the writer's allocation until the reader's last view dies, then 0
     offset 4096   slot after slot, each of 2^k pages, at offsets that the messages carry
 
+A slot can also be reserved: memory in which an item is made, by ``collate`` say, so that it need not be copied there
+later. The writer alone knows of that; the byte is set when the item is sent.
+
 A byte has one writer at a time, so there is no lock. If the sending process dies, its successor gets another arena:
 the views into the old one stay good, since a mapping lives as long as its views.
 """
@@ -26,11 +29,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Arena", "Slot", "SlotReader", "SlotWriter"]
+__all__ = ["Arena", "Reservation", "Slot", "SlotReader", "SlotWriter"]
 
 _PAGE_BYTES = 4096
 _MAX_SLOTS = _PAGE_BYTES
 _WASTE = 8  # a slot may be so many times larger than what is put into it
+_MOST_RESERVED = 8  # whoever keeps more items than that, in a shuffle buffer say, keeps them in ordinary memory
 
 
 class Arena:
@@ -84,6 +88,20 @@ class Slot:
     memory: memoryview
 
 
+@dataclass(slots=True)
+class Reservation:
+    """A slot in which an item is being made, or has been: ``address`` is where its memory begins in this process."""
+
+    slot: Slot
+    address: int
+    owner: weakref.ref[Any]  # dies with the last object in this process that looks into the slot
+
+    @property
+    def open(self) -> bool:
+        """Does anything in this process still look into the slot?"""
+        return self.owner() is not None
+
+
 class SlotWriter:
     """The writer's side: :meth:`allocate`, fill, tell the reader. ``shortage`` says why there was no slot, if so."""
 
@@ -91,6 +109,7 @@ class SlotWriter:
         self.shortage: OSError | None = None
         self._arena = arena
         self._slots: list[Slot] = []
+        self._reserved: dict[int, Reservation] = {}
         self._end = _PAGE_BYTES
 
     def allocate(self, size_bytes: int) -> Slot | None:
@@ -98,10 +117,45 @@ class SlotWriter:
 
         Of those that are free it is the first, so that as few as possible are in use, and they stay in the cache.
         """
-        flags = self._arena.flags
+        slot = self._free_slot(size_bytes)
+        if slot is not None:
+            self._arena.flags[slot.index] = 1
+        return slot
+
+    def reserve(self, size_bytes: int) -> Any:
+        """An array of ``size_bytes`` in a free slot, for making an item in; None if there is no room, or enough is out.
+
+        The slot is free again when the last view of the array is gone; or it is sent: see :meth:`find` and
+        :meth:`send`.
+        """
+        self._reserved = {index: item for index, item in self._reserved.items() if item.open}
+        slot = self._free_slot(size_bytes) if len(self._reserved) < _MOST_RESERVED else None
+        if slot is None:
+            return None
+        owner = np.frombuffer(slot.memory, np.uint8, size_bytes)
+        self._reserved[slot.index] = Reservation(slot, owner.ctypes.data, weakref.ref(owner))
+        return owner
+
+    def find(self, buffer: memoryview) -> tuple[Reservation, int] | None:
+        """The reservation that ``buffer`` lies in, if it lies in one, and where in it."""
+        if not self._reserved:
+            return None
+        address = np.frombuffer(buffer, np.uint8).ctypes.data
+        for item in self._reserved.values():
+            if item.address <= address < item.address + len(item.slot.memory):
+                return item, address - item.address
+        return None
+
+    def send(self, item: Reservation) -> None:
+        """Hand the slot over to the reader, when nothing in this process looks into it any more."""
+        assert not item.open
+        self._arena.flags[item.slot.index] = 1
+
+    def _free_slot(self, size_bytes: int) -> Slot | None:
+        flags, reserved = self._arena.flags, self._reserved
         for slot in self._slots:
-            if not flags[slot.index] and size_bytes <= len(slot.memory) <= max(_PAGE_BYTES, _WASTE * size_bytes):
-                flags[slot.index] = 1
+            fits = size_bytes <= len(slot.memory) <= max(_PAGE_BYTES, _WASTE * size_bytes)
+            if fits and not flags[slot.index] and not (slot.index in reserved and reserved[slot.index].open):
                 return slot
         return self._grow(size_bytes)
 
@@ -118,12 +172,7 @@ class SlotWriter:
         slot = Slot(len(self._slots), self._end, memory)
         self._slots.append(slot)
         self._end += capacity
-        self._arena.flags[slot.index] = 1
         return slot
-
-    def give_back(self, slot: Slot) -> None:
-        """``slot`` is not sent after all."""
-        self._arena.flags[slot.index] = 0
 
 
 class SlotReader:
@@ -141,9 +190,9 @@ class SlotReader:
         """How many slots have been opened and not let go of."""
         return len(self._opened)
 
-    def opened(self, index: int) -> None:
-        """From now on the slot is in a user's hands."""
-        self._opened.add(index)
+    def opened(self, *indices: int) -> None:
+        """From now on these slots are in a user's hands."""
+        self._opened.update(indices)
 
     def lease(self, index: int, offset: int, capacity: int) -> memoryview:
         """The content of a slot, writable; the slot is free again when the last view of this is gone.

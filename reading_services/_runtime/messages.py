@@ -37,6 +37,7 @@ __all__ = [
     "Message",
     "Notice",
     "Parcel",
+    "Placed",
     "Ready",
     "ShardStart",
     "StartDispatch",
@@ -47,16 +48,29 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
+class Placed:
+    """A buffer that was made in a slot and stays there: from ``start`` on in the slot's memory."""
+
+    buffer: int  # its number among those of the parcel
+    slot: int
+    offset: int
+    capacity: int
+    start: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Parcel:
     """Where the items of a message are: ``sizes`` in bytes of the pickle and of the buffers that it refers to.
 
-    They lie in a slot of the sender's arena, at ``offset`` of ``capacity`` bytes; without a slot, in the payload.
+    But for those that are ``placed``, they lie in a slot of the sender's arena, at ``offset`` of ``capacity`` bytes;
+    without a slot, in the payload.
     """
 
     sizes: tuple[int, ...]
     slot: int = -1
     offset: int = 0
     capacity: int = 0
+    placed: tuple[Placed, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,15 +5,19 @@ Runs in every process of the runtime. Imports ``arena``, ``items`` and ``message
 The data of a parcel is one block, wherever it lies: the pickle, then the large buffers, each at a multiple of 64 bytes.
 A small block is the message's payload. A large one goes into a slot; if there is none to be had, it is the payload
 after all: that is slower, and always possible.
+
+Buffers that were made in a slot (:meth:`Packer.memory`) stay there and are not part of the block, unless the sender
+still has something that looks into them: what arrives belongs to the receiver alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from reading_services._runtime.arena import Arena, Slot, SlotReader, SlotWriter
+from reading_services._runtime.arena import Arena, Reservation, SlotReader, SlotWriter
 from reading_services._runtime.items import dump_items, load_items
-from reading_services._runtime.messages import Parcel
+from reading_services._runtime.messages import Parcel, Placed
 
 __all__ = ["Delivery", "Packer", "Receiver", "shortage_text"]
 
@@ -36,25 +40,65 @@ class Packer:
     def shortage(self) -> OSError | None:
         return None if self._slots is None else self._slots.shortage
 
+    def memory(self, size_bytes: int) -> Any:
+        """An array of bytes for making an item in that will be sent from there, without a copy.
+
+        None if there is none to be had, or if the item is so small that it is quicker copied.
+        """
+        return None if self._slots is None or size_bytes < _INLINE_BYTES else self._slots.reserve(size_bytes)
+
     def pack(self, items: list[Any]) -> tuple[Parcel, bytes | memoryview]:
-        """(what the message says of the items, its payload). Raises: whatever pickling an item raises."""
+        """(what the message says of the items, its payload). The list is emptied.
+
+        Raises: whatever pickling an item raises. Nothing has changed then.
+        """
         body, buffers = dump_items(items)
-        parts = [body, *buffers] if buffers else [body]
-        sizes = tuple(len(part) for part in parts)
-        if len(parts) == 1 and sizes[0] <= _INLINE_BYTES:
-            return Parcel(sizes=sizes), body
-        size = sum(_aligned(size) for size in sizes)
+        if not buffers and len(body) <= _INLINE_BYTES:
+            items.clear()
+            return Parcel(sizes=(len(body),)), body
+        sizes = (len(body), *(len(buffer) for buffer in buffers))
+        made_here = self._find(buffers)
+        items.clear()
+        placed = _hand_over(self._slots, made_here)
+        parts = [body, *(buffer for number, buffer in enumerate(buffers) if number not in placed)]
+        parcel = Parcel(sizes=sizes, placed=tuple(placed.values()))
+        if len(parts) == 1 and len(body) <= _INLINE_BYTES:
+            return parcel, body
+        size = sum(_aligned(len(part)) for part in parts)
         slot = None if self._slots is None else self._slots.allocate(size)
         if slot is None:
             block = bytearray(size)
             _fill(memoryview(block), parts)
-            return Parcel(sizes=sizes), memoryview(block)
+            return parcel, memoryview(block)
         _fill(slot.memory, parts)
-        return _in_slot(slot, sizes), b""
+        return replace(parcel, slot=slot.index, offset=slot.offset, capacity=len(slot.memory)), b""
+
+    def _find(self, buffers: list[memoryview]) -> dict[int, tuple[Reservation, int]]:
+        """Which buffers, by number, were made in a slot: (its reservation, where in it).
+
+        Each is replaced by the same part of the slot, which keeps no item alive.
+        """
+        found = {}
+        for number, buffer in enumerate(buffers):
+            place = None if self._slots is None else self._slots.find(buffer)
+            if place is not None:
+                found[number] = place
+                reserved, start = place
+                buffers[number] = reserved.slot.memory[start : start + len(buffer)]
+        return found
 
 
-def _in_slot(slot: Slot, sizes: tuple[int, ...]) -> Parcel:
-    return Parcel(sizes=sizes, slot=slot.index, offset=slot.offset, capacity=len(slot.memory))
+def _hand_over(slots: SlotWriter | None, made: dict[int, tuple[Reservation, int]]) -> dict[int, Placed]:
+    """Send the slots that nothing here looks into any more: the buffers that are placed there, by number."""
+    placed = {}
+    for number, (reserved, start) in made.items():
+        if slots is not None and not reserved.open:
+            slots.send(reserved)
+            slot = reserved.slot
+            placed[number] = Placed(
+                buffer=number, slot=slot.index, offset=slot.offset, capacity=len(slot.memory), start=start
+            )
+    return placed
 
 
 def _fill(block: memoryview, parts: list[Any]) -> None:
@@ -67,30 +111,40 @@ def _fill(block: memoryview, parts: list[Any]) -> None:
 class Delivery:
     """A parcel that has arrived. Dropping it gives its slot back, as does dropping the last item made of it."""
 
-    def __init__(self, parcel: Parcel, block: memoryview, reader: SlotReader | None) -> None:
-        self._sizes = parcel.sizes
-        self._slot = parcel.slot
-        self._block: memoryview | None = block
+    def __init__(self, parcel: Parcel, payload: memoryview, reader: SlotReader | None) -> None:
+        self._parcel = parcel
         self._reader = reader
+        # The content of the slots that it needs, and under -1 that of the message
+        self._blocks: dict[int, memoryview] = {-1: payload}
+        if reader is not None:
+            wanted = [(parcel.slot, parcel.offset, parcel.capacity)]
+            wanted += [(place.slot, place.offset, place.capacity) for place in parcel.placed]
+            for slot, offset, capacity in wanted:
+                if slot not in self._blocks:
+                    self._blocks[slot] = reader.lease(slot, offset, capacity)
 
     @property
     def size_bytes(self) -> int:
-        return sum(self._sizes)
+        return sum(self._parcel.sizes)
 
     def open(self) -> list[Any]:
         """The items, once. Raises: whatever rebuilding them raises."""
-        block, self._block = self._block, None
-        assert block is not None
-        if self._reader is not None:
-            if self._reader.held >= _KEPT_SLOTS:
-                block = memoryview(bytearray(block[: sum(_aligned(size) for size in self._sizes)]))
+        parcel, blocks, self._blocks = self._parcel, self._blocks, {}
+        copied = self._reader is not None and self._reader.held >= _KEPT_SLOTS
+        if self._reader is not None and not copied:
+            self._reader.opened(*(slot for slot in blocks if slot >= 0))
+        placed = {place.buffer: place for place in parcel.placed}
+        block = blocks[parcel.slot]
+        body = block[: parcel.sizes[0]]
+        start, buffers = _aligned(parcel.sizes[0]), []
+        for number, size in enumerate(parcel.sizes[1:]):
+            place = placed.get(number)
+            if place is None:
+                buffer = block[start : start + size]
+                start += _aligned(size)
             else:
-                self._reader.opened(self._slot)
-        body = block[: self._sizes[0]]
-        start, buffers = _aligned(self._sizes[0]), []
-        for size in self._sizes[1:]:
-            buffers.append(block[start : start + size])
-            start += _aligned(size)
+                buffer = blocks[place.slot][place.start : place.start + size]
+            buffers.append(memoryview(bytearray(buffer)) if copied else buffer)
         return load_items(body, buffers)
 
 
@@ -102,10 +156,10 @@ class Receiver:
 
     def arrive(self, parcel: Parcel, payload: memoryview) -> Delivery:
         """Take hold of a parcel's slot, if it has one. Raises: OSError or ValueError if it cannot be mapped."""
-        if parcel.slot < 0:
+        if parcel.slot < 0 and not parcel.placed:
             return Delivery(parcel, payload, None)
         assert self._slots is not None
-        return Delivery(parcel, self._slots.lease(parcel.slot, parcel.offset, parcel.capacity), self._slots)
+        return Delivery(parcel, payload, self._slots)
 
     def close(self) -> None:
         """Nothing more arrives: let go of the memory that no delivery and no item needs. Idempotent."""

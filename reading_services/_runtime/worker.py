@@ -240,6 +240,7 @@ class Worker:
                     policy=self._policy,
                     feed=self._feed,
                     trace=BoardTrace(self._board) if epoch.careful else None,
+                    memory=self._packer.memory,
                 )
                 with shard.installed():
                     shard.start(Cursor(start.snapshot, start.skip), start.count)
@@ -284,11 +285,11 @@ class Worker:
         self._take_grants()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
-        size = self._send(epoch, number, chunk)
+        items, size = self._send(epoch, number, chunk)
         if chunk.ended or chunk.error is not None:
             self._retire(number)
         else:
-            lane.sent(len(chunk.items), size)
+            lane.sent(items, size)
 
     def _take_grants(self) -> None:
         """Those that came while a dispatched item was awaited."""
@@ -317,19 +318,24 @@ class Worker:
             self._feed.close()
             self._feed = None
 
-    def _send(self, epoch: StartEpoch, lane: int, chunk: Chunk) -> int:
-        """Send a chunk: its size in bytes. One that cannot be pickled is cut before the culprit, which is its error."""
+    def _send(self, epoch: StartEpoch, lane: int, chunk: Chunk) -> tuple[int, int]:
+        """Send a chunk: its number of items, its size in bytes. It has none any more then.
+
+        One that cannot be pickled is cut before the culprit, which is its error.
+        """
+        count = len(chunk.items)
         try:
             parcel, payload = self._packer.pack(chunk.items)
         except Exception as error:
             _keep_sendable(chunk, error)
+            count = len(chunk.items)
             parcel, payload = self._packer.pack(chunk.items)
         if chunk.error is not None:
             add_note(chunk.error, f"torchpipe: in worker {self._worker} (pid {os.getpid()})")
         message = ChunkMessage(
             generation=epoch.generation,
             lane=lane,
-            count=len(chunk.items),
+            count=count,
             parcel=parcel,
             snapshot=chunk.snapshot,
             ended=chunk.ended,
@@ -339,7 +345,7 @@ class Worker:
         if self._packer.shortage is not None and not self._told_of_shortage:
             self._told_of_shortage = True
             self._channel.send(Notice(category="UserWarning", text=shortage_text(self._packer.shortage)))
-        return sum(parcel.sizes)
+        return count, sum(parcel.sizes)
 
 
 def _keep_sendable(chunk: Chunk, error: Exception) -> None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import default_collate
 
+from tests.runtime.values import DTYPES, bits, make
+from torchpipe.context import Context
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import CountingSource, check_node
 
@@ -37,3 +43,98 @@ def test_wrong_arguments_are_refused() -> None:
         IterableWrapper([1]).collate({})
     with pytest.raises(ValueError, match="positional"):
         IterableWrapper([1]).collate(collate_fn=lambda a, b: a)
+
+
+# -- in memory that is offered ----------------------------------------------------------------
+
+
+class Offer:
+    """Memory of the kind that a worker offers; counts what was taken."""
+
+    def __init__(self, *, none: bool = False) -> None:
+        self.none = none
+        self.taken: list[int] = []
+
+    def __call__(self, size_bytes: int) -> Any:
+        if self.none or not size_bytes:
+            return None
+        self.taken.append(size_bytes)
+        return np.full(size_bytes, 0xAB, np.uint8)
+
+
+def collated(samples: list[Any], offer: Offer) -> Any:
+    graph = IterableWrapper([samples]).collate()
+    with Context.for_graph(graph, seed=0, memory=offer).iterate(graph) as iterator:
+        return next(iterator)
+
+
+def assert_equal(got: Any, expected: Any) -> None:
+    assert type(got) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert (got.dtype, got.shape, got.stride()) == (expected.dtype, expected.shape, expected.stride())
+        assert bits(got) == bits(expected)
+    elif isinstance(expected, dict):
+        assert list(got) == list(expected)
+        for key in expected:
+            assert_equal(got[key], expected[key])
+    elif isinstance(expected, list):
+        for one, other in zip(got, expected, strict=True):
+            assert_equal(one, other)
+    else:
+        assert got == expected
+
+
+@st.composite
+def batches_of_samples(draw: st.DrawFn) -> list[Any]:
+    """Samples of one structure, whose tensors may or may not be of one dtype."""
+    dtypes = draw(
+        st.sampled_from([[dtype] for dtype in DTYPES] + [[torch.float32, torch.float64], [torch.int8, torch.int64]])
+    )
+    shape = draw(st.sampled_from([(), (3,), (2, 3), (0,)]))
+    samples = []
+    for number in range(draw(st.integers(1, 5))):
+        value = make(dtypes[number % len(dtypes)], shape, number)
+        samples.append({"x": value, "pair": (value.T if value.dim() == 2 else value, number), "name": str(number)})
+    return samples
+
+
+@given(samples=batches_of_samples(), none=st.booleans())
+def test_it_is_what_torch_makes_wherever_it_is_made(samples: list[Any], none: bool) -> None:
+    offer = Offer(none=none)
+    assert_equal(collated(samples, offer), default_collate(samples))
+
+
+def test_it_is_made_in_the_memory_that_is_offered() -> None:
+    offer = Offer()
+    samples: list[Any] = [
+        {"x": torch.full((10,), 1.5), "y": np.arange(4), "z": 3},
+        {"x": torch.ones(10), "y": np.ones(4, int), "z": 4},
+    ]
+    got = collated(samples, offer)
+    assert_equal(got, default_collate(samples))
+    assert offer.taken == [2 * 10 * 4, 2 * 4 * 8]
+
+
+class Special(torch.Tensor):
+    """A subclass, which torch.stack keeps."""
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [torch.ones(3, requires_grad=True), torch.ones(3).as_subclass(Special)],
+    ids=["part of a graph", "subclass"],
+)
+def test_what_could_not_be_the_same_there_is_made_as_ever(sample: torch.Tensor) -> None:
+    offer = Offer()
+    got, expected = collated([sample, sample], offer), default_collate([sample, sample])
+    assert type(got) is type(expected)
+    assert got.requires_grad == expected.requires_grad
+    assert torch.equal(got, expected)
+    assert not offer.taken
+
+
+def test_what_torch_refuses_is_refused_as_ever() -> None:
+    with pytest.raises(RuntimeError, match="equal size"):
+        collated([torch.ones(3), torch.ones(4)], Offer())
+    with pytest.raises(RuntimeError, match="sparse"):
+        collated([torch.ones(3).to_sparse()] * 2, Offer())

@@ -23,6 +23,7 @@ from tests.sources import wait_until
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
 
 MEGABYTE = 1 << 20
+WAYS = ["collated", "dispatched"]
 
 
 def batch(number: int) -> torch.Tensor:
@@ -38,11 +39,23 @@ def head(sample: torch.Tensor) -> list[int]:
     return [int(number) for number in sample[:4]]
 
 
-def batches(count: int, *, dispatched: bool = False) -> Any:
+def quarter(number: int) -> torch.Tensor:
+    """256 KB, four of which make a batch."""
+    return batch(number // 4).view(4, -1)[number % 4]
+
+
+def batches(count: int, *, way: str = "divided") -> Any:
+    """``batch(0)``, ``batch(1)`` and so on, in two shards; what is dispatched comes with the other sign."""
     source = IterableWrapper(range(count))
-    if dispatched:
+    if way == "dispatched":
         return source.map(batch).sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING).map(negate)
+    if way == "collated":
+        return source.sharding_filter().flatmap(four).map(quarter).batch(4).collate().map(torch.flatten)
     return source.sharding_filter().map(batch)
+
+
+def four(number: int) -> range:
+    return range(4 * number, 4 * number + 4)
 
 
 def assert_stream(got: list[torch.Tensor], graph: Any) -> None:
@@ -55,22 +68,19 @@ def assert_stream(got: list[torch.Tensor], graph: Any) -> None:
 # -- whoever keeps batches --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("context", PROCESSES)
-def test_L5_keeping_every_batch_neither_blocks_nor_changes_any(context: str) -> None:
-    with make_loader(batches(200), make_service(2, None, context=context)) as loader:
-        kept = list(loader)
-    assert_stream(kept, batches(200))
-
-
-def test_L5_keeping_every_dispatched_batch_neither_blocks_nor_changes_any() -> None:
-    graph = batches(100, dispatched=True)
-    with make_loader(graph, make_service(2, None)) as loader:
+@pytest.mark.parametrize(
+    ("context", "way"), [*((each, "divided") for each in PROCESSES), *(("fork", way) for way in WAYS)]
+)
+def test_L5_keeping_every_batch_neither_blocks_nor_changes_any(context: str, way: str) -> None:
+    graph = batches(100, way=way)
+    with make_loader(graph, make_service(2, None, context=context)) as loader:
         kept = list(loader)
     assert_stream(kept, graph)
 
 
-def test_L5_batches_survive_the_loader_and_can_be_written_to() -> None:
-    loader = make_loader(batches(30), make_service(2, None))
+@pytest.mark.parametrize("way", ["divided", "collated"])
+def test_L5_batches_survive_the_loader_and_can_be_written_to(way: str) -> None:
+    loader = make_loader(batches(30, way=way), make_service(2, None))
     kept = list(islice(loader, 12))
     loader.shutdown()
     for number, sample in enumerate(kept):
@@ -79,9 +89,9 @@ def test_L5_batches_survive_the_loader_and_can_be_written_to() -> None:
     assert [int(sample.unique()) for sample in kept] == list(range(12))
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver"])
-def test_L5_batches_survive_their_worker(context: str) -> None:
-    with make_loader(batches(40), make_service(2, None, context=context)) as loader:
+@pytest.mark.parametrize(("context", "way"), [("fork", "divided"), ("fork", "collated"), ("forkserver", "collated")])
+def test_L5_batches_survive_their_worker(context: str, way: str) -> None:
+    with make_loader(batches(40, way=way), make_service(2, None, context=context)) as loader:
         iterator = iter(loader)
         kept = list(islice(iterator, 6))
         for pid in pids(loader):
@@ -91,9 +101,10 @@ def test_L5_batches_survive_their_worker(context: str) -> None:
     assert_stream(kept, batches(40))
 
 
-def test_L5_what_is_written_into_a_batch_changes_no_other() -> None:
+@pytest.mark.parametrize("way", ["divided", "collated"])
+def test_L5_what_is_written_into_a_batch_changes_no_other(way: str) -> None:
     count = 60
-    with make_loader(batches(count), make_service(2, None)) as loader:
+    with make_loader(batches(count, way=way), make_service(2, None)) as loader:
         kept: list[tuple[int, torch.Tensor]] = []
         for number, sample in enumerate(loader):
             assert torch.equal(sample, batch(number))
@@ -106,6 +117,26 @@ def test_L5_what_is_written_into_a_batch_changes_no_other() -> None:
     assert len(kept) > 10
     for number, sample in kept:
         assert (sample == number).all()
+
+
+class Keeper:
+    """A worker's function that keeps what it has handed out, and looks at it again later."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+    def __call__(self, sample: torch.Tensor) -> torch.Tensor:
+        self.kept.append(sample)
+        return self.kept[len(self.kept) // 2]
+
+
+def test_L5_what_a_worker_keeps_of_its_batches_is_not_touched_by_whoever_got_them() -> None:
+    with make_loader(batches(60, way="collated").map(Keeper()), make_service(None, 1)) as loader:
+        expected = [sample.clone() for sample in loader]
+    with make_loader(batches(60, way="collated").map(Keeper()), make_service(1, None)) as loader:
+        for sample, other in zip(loader, expected, strict=True):
+            assert torch.equal(sample, other)
+            sample.fill_(-1)
 
 
 # -- how much memory --------------------------------------------------------------------------
@@ -188,10 +219,11 @@ from tests.laws.test_L5_transport import batches, head
 from torchpipe import DataLoader2
 
 if __name__ == "__main__":
-    context, dispatched = sys.argv[1], sys.argv[2] == "dispatched"
+    context, way = sys.argv[1:]
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))
-    graph = batches(20, dispatched=True).map(head).map(torch.tensor) if dispatched else batches(20)
+    graph = batches(20, way=way)
+    graph = graph.map(head).map(torch.tensor) if way == "dispatched" else graph
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         with DataLoader2(graph, reading_service=MultiProcessingReadingService(2, context)) as loader:
@@ -203,7 +235,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("context", "way"), [*((context, "divided") for context in PROCESSES), ("fork", "dispatched")])
+@pytest.mark.parametrize(
+    ("context", "way"), [*((each, "divided") for each in PROCESSES), *(("fork", way) for way in WAYS)]
+)
 def test_L5_without_shared_memory_the_stream_is_the_same_and_a_warning_says_so(
     context: str, way: str, tmp_path: Path
 ) -> None:

@@ -52,6 +52,11 @@ def allocated(writer: SlotWriter, size_bytes: int) -> Slot:
     return slot
 
 
+def give_back(writer: SlotWriter, slot: Slot) -> None:
+    """What the reader does when the last view dies."""
+    writer._arena.flags[slot.index] = 0
+
+
 def lease(reader: SlotReader, slot: Slot) -> memoryview:
     return reader.lease(slot.index, slot.offset, len(slot.memory))
 
@@ -75,13 +80,13 @@ def test_slots_are_whole_pages_of_two_to_some_power_side_by_side(arena: Arena, w
 def test_the_first_free_slot_is_taken(writer: SlotWriter) -> None:
     slots = [allocated(writer, 10_000) for _ in range(4)]
     for number in (2, 0, 3):
-        writer.give_back(slots[number])
+        give_back(writer, slots[number])
     assert [allocated(writer, 10_000).index for _ in range(4)] == [0, 2, 3, 4]
 
 
 def test_a_slot_is_not_wasted_on_what_is_much_smaller(writer: SlotWriter) -> None:
     large = allocated(writer, 1 << 16)
-    writer.give_back(large)
+    give_back(writer, large)
     small = allocated(writer, (1 << 13) - 1)  # an eighth is still good enough, less is not
     assert (small.index, len(small.memory)) == (1, 1 << 13)
     assert allocated(writer, 1 << 13).index == large.index
@@ -89,12 +94,12 @@ def test_a_slot_is_not_wasted_on_what_is_much_smaller(writer: SlotWriter) -> Non
 
 def test_a_page_is_good_enough_for_anything_small(writer: SlotWriter) -> None:
     slot = allocated(writer, PAGE)
-    writer.give_back(slot)
+    give_back(writer, slot)
     assert allocated(writer, 1).index == slot.index
 
 
 def test_a_slot_that_is_too_small_is_not_taken(writer: SlotWriter) -> None:
-    writer.give_back(allocated(writer, PAGE))
+    give_back(writer, allocated(writer, PAGE))
     assert allocated(writer, PAGE + 1).index == 1
 
 
@@ -106,7 +111,7 @@ def test_there_are_no_more_slots_than_the_first_page_has_bytes(
     assert writer.allocate(100) is None
     assert writer.shortage is None  # nothing that a user could do about it
     assert os.fstat(arena.fd).st_size == 6 * PAGE
-    writer.give_back(slots[3])
+    give_back(writer, slots[3])
     assert allocated(writer, 100).index == 3
 
 
@@ -120,7 +125,7 @@ def run_short(connection: Any) -> None:
     none = [writer.allocate(1 << 20) for _ in range(3)]
     assert writer.shortage is not None
     small = writer.allocate(100)  # for which there is room
-    writer.give_back(first)
+    give_back(writer, first)
     again = writer.allocate(1 << 20)
     connection.send((writer.shortage.errno, none, [slot is not None and slot.index for slot in (second, small, again)]))
 
@@ -338,6 +343,7 @@ class ArenaMachine(RuleBasedStateMachine):
         self.writer, self.reader = SlotWriter(self.arena), SlotReader(self.arena)
         self.filled: list[tuple[Slot, int]] = []  # by the writer, not leased yet: (slot, what each byte of it is)
         self.views: list[tuple[int, int, Any]] = []  # (index of the slot, what each byte is, view)
+        self.reserved: list[tuple[np.ndarray[Any, Any], int]] = []  # arrays of the writer's, and what each byte is
         self.count = 0
 
     def used(self) -> set[int]:
@@ -360,11 +366,37 @@ class ArenaMachine(RuleBasedStateMachine):
         if opened:
             self.reader.opened(slot.index)
 
+    @rule(size=st.sampled_from([1, PAGE, 3 * PAGE]))
+    def reserve(self, size: int) -> None:
+        made = self.writer.reserve(size)
+        assert (made is None) == (len(self.reserved) == 8)
+        if made is not None:
+            self.count += 1
+            made[:] = self.count % 251
+            self.reserved.append((made[: size // 2 + 1], self.count % 251))
+
+    @precondition(lambda self: self.reserved)
+    @rule(data=st.data(), send=st.booleans())
+    def send_or_drop_what_was_reserved(self, data: st.DataObject, send: bool) -> None:
+        made, content = self.reserved.pop(data.draw(st.integers(0, len(self.reserved) - 1)))
+        found = self.writer.find(memoryview(made))
+        assert found is not None
+        reservation, start = found
+        assert start == 0
+        assert reservation.open
+        del made
+        assert not reservation.open
+        if send:
+            self.writer.send(reservation)
+            slot = reservation.slot
+            view = np.asarray(lease(self.reader, slot)[:1])
+            self.views.append((slot.index, content, view))
+
     @precondition(lambda self: self.filled)
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
         slot, _ = self.filled.pop(data.draw(st.integers(0, len(self.filled) - 1)))
-        self.writer.give_back(slot)
+        give_back(self.writer, slot)
 
     @precondition(lambda self: self.views)
     @rule(data=st.data(), elsewhere=st.booleans())
@@ -385,6 +417,8 @@ class ArenaMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_that_can_be_seen_has_changed(self) -> None:
+        for made, content in getattr(self, "reserved", ()):
+            assert set(made.tobytes()) == {content}
         for _, content, view in getattr(self, "views", ()):
             assert set(np.asarray(view).tobytes()) == {content}
 

@@ -258,6 +258,118 @@ def bytearray_array(data: bytes) -> np.ndarray[Any, Any]:
     return np.frombuffer(bytearray(data), np.uint8)
 
 
+# -- made in place ----------------------------------------------------------------------------
+
+
+def made_in(link: Link, number: int, size_bytes: int = 100_000) -> torch.Tensor:
+    """A tensor that is made where it can be sent from without a copy."""
+    place = link.packer.memory(size_bytes)
+    assert place is not None
+    return torch.frombuffer(place, dtype=torch.uint8).fill_(number)
+
+
+def send_list(link: Link, items: list[Any]) -> list[Any]:
+    """As ``link.trip``, but nothing else keeps the items."""
+    parcel, payload = link.packer.pack(items)
+    assert items == []
+    link.parcel = parcel
+    return link.receiver.arrive(parcel, memoryview(bytearray(payload))).open()
+
+
+def test_what_is_made_in_place_is_sent_from_there(link: Link) -> None:
+    (got,) = send_list(link, [{"x": made_in(link, 7), "y": 3}])
+    (place,) = link.parcel.placed
+    assert (place.buffer, place.slot, place.start) == (0, 0, 0)
+    assert link.parcel.slot == -1
+    assert got["y"] == 3
+    assert (got["x"] == 7).all()
+    assert len(got["x"]) == 100_000
+    assert link.slots == 1
+    del got
+    assert link.slots == 0
+    assert int(made_in(link, 8)[0]) == 8  # in the same slot
+    assert len(link.packer._slots._slots) == 1  # type: ignore[union-attr]
+
+
+def test_what_the_sender_still_has_is_copied(link: Link) -> None:
+    kept = made_in(link, 7)
+    part = kept[10:]
+    del kept
+    (got,) = send_list(link, [part[:50_000]])
+    assert link.parcel.placed == ()
+    got.fill_(9)
+    assert (part == 7).all()
+    part.fill_(8)
+    assert (got == 9).all()
+    del got
+    assert link.slots == 0
+    assert not (made_in(link, 1).data_ptr() <= part.data_ptr() < made_in(link, 1).data_ptr() + 100_000)
+    assert (part == 8).all()
+
+
+def test_views_of_one_place_stay_views_of_one_place(link: Link) -> None:
+    whole = made_in(link, 5)
+    items = [whole, {"tail": whole[-20_000:]}, image(6)]
+    del whole
+    got = send_list(link, items)
+    assert [place.slot for place in link.parcel.placed] == [0, 0]
+    assert link.slots == 2
+    got[0].fill_(1)
+    assert (got[1]["tail"] == 1).all()
+    assert (got[2] == 6).all()
+    del got[0]
+    assert link.slots == 2
+    del got[0]
+    assert link.slots == 1
+
+
+def test_what_is_made_in_place_and_not_sent_is_free_again(link: Link) -> None:
+    for number in range(20):
+        assert int(made_in(link, number)[0]) == number
+    assert link.slots == 0
+    assert len(link.packer._slots._slots) == 1  # type: ignore[union-attr]
+
+
+def test_only_so_much_is_made_in_place_at_a_time(link: Link) -> None:
+    kept = [made_in(link, number) for number in range(KEPT)]
+    assert link.packer.memory(100_000) is None
+    del kept[3]
+    kept.append(made_in(link, 50))
+    assert link.packer.memory(100_000) is None
+    assert [int(item[0]) for item in kept] == [0, 1, 2, 4, 5, 6, 7, 50]
+
+
+def test_small_items_are_not_made_in_place(link: Link) -> None:
+    assert link.packer.memory(INLINE - 1) is None
+    assert link.packer.memory(INLINE) is not None
+
+
+@pytest.mark.parametrize("kind", ["full arena", "no arena"])
+def test_without_shared_memory_nothing_is_made_in_place(kind: str) -> None:
+    link = Link(MAKERS[kind]())
+    assert link.packer.memory(100_000) is None
+    link.close()
+
+
+def test_an_item_that_cannot_be_sent_leaves_the_others_as_they_were(link: Link) -> None:
+    items: list[Any] = [made_in(link, 4), (number for number in range(3))]
+    with pytest.raises(TypeError, match="cannot pickle"):
+        link.packer.pack(items)
+    assert len(items) == 2
+    (got,) = send_list(link, items[:1])
+    assert link.parcel.placed == ()  # the list above has it still
+    assert (got == 4).all()
+
+
+def test_whoever_keeps_many_gets_copies_of_what_was_made_in_place_too(link: Link) -> None:
+    kept: list[Any] = []
+    for number in range(KEPT + 5):
+        kept += send_list(link, [made_in(link, number)])
+        assert len(link.parcel.placed) == 1
+        assert link.slots == min(number + 1, KEPT)
+    assert [int(item.unique()) for item in kept] == list(range(KEPT + 5))
+
+
 # -- how long ---------------------------------------------------------------------------------
 
 

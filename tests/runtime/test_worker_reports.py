@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from reading_services._runtime.arena import Arena
 from reading_services._runtime.board import Slot
@@ -239,6 +240,18 @@ def test_large_items_are_sent_in_shared_memory(rig: MakeRig) -> None:
     messages = [message for message, _ in sent if isinstance(message, ChunkMessage)]
     assert [message.parcel.slot for message in messages] == [0, 1, 2, 3]  # all of them in use
     assert [int(item[0]) for item in items_of(sent)] == [0, 1, 2, 3]
+
+
+def tensor(number: int) -> torch.Tensor:
+    return torch.full((50_000,), number, dtype=torch.uint8)
+
+
+def test_batches_are_collated_in_shared_memory(rig: MakeRig) -> None:
+    sent = rig(IterableWrapper(range(8)).map(tensor).batch(2).collate(), arena=Arena()).run(epoch(shard(), window=4))
+    messages = [message for message, _ in sent if isinstance(message, ChunkMessage)]
+    assert [[place.slot for place in message.parcel.placed] for message in messages] == [[0], [1], [2], [3]]
+    assert all(message.parcel.slot == -1 for message in messages)
+    assert [item[:, 0].tolist() for item in items_of(sent)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 def test_slots_of_used_up_chunks_are_used_again(rig: MakeRig) -> None:

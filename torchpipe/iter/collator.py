@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar, overload
 
+import torch
 from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from torchpipe.context import Context
+from torchpipe.context import Context, Memory
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.iterator import NodeIterator
 from torchpipe.validate import check_columns, check_input
@@ -22,7 +25,8 @@ R = TypeVar("R")
 class Collator(IterDataPipe[R]):
     """Applies ``collate_fn``, or else ``conversion``, to every item, usually a list from ``batch``.
 
-    The default is :func:`torch.utils.data.default_collate`, which stacks numbers, arrays and tensors into tensors.
+    The default is :func:`torch.utils.data.default_collate`, which stacks numbers, arrays and tensors into tensors. In
+    worker processes it stacks large tensors straight into shared memory.
 
     State: that of the function if it has any.
 
@@ -60,9 +64,35 @@ class Collator(IterDataPipe[R]):
 class _CollateIterator(NodeIterator[R]):
     def __init__(self, node: Collator[R], context: Context) -> None:
         super().__init__(node, context, node.datapipe)
-        self.fn = self.adopt(node.fn)
+        if node.fn is default_collate and context.memory is not None:
+            stack = partial(_stack_in, context.memory)
+            self.fn: Any = partial(collate, collate_fn_map={**default_collate_fn_map, torch.Tensor: stack})
+        else:
+            self.fn = self.adopt(node.fn)
 
     def run(self) -> Iterator[R]:
         fn = self.fn
         for item in self.source.items():
             yield fn(item)
+
+
+def _stack_in(memory: Memory, batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+    """What ``default_collate`` makes of tensors, made in ``memory`` where that is the same."""
+    first = batch[0]
+    place = memory(len(batch) * first.nbytes) if all(_stacks_as_it_is(item, first) for item in batch) else None
+    if place is None:
+        stacked: torch.Tensor = default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
+        return stacked
+    out = torch.frombuffer(place, dtype=first.dtype).view(len(batch), *first.shape)
+    return torch.stack(batch, 0, out=out)
+
+
+def _stacks_as_it_is(item: torch.Tensor, first: torch.Tensor) -> bool:
+    return (
+        type(item) is torch.Tensor
+        and item.device.type == "cpu"
+        and item.layout is torch.strided
+        and not (item.requires_grad or item.is_quantized or item.is_nested)
+        and item.dtype is first.dtype
+        and item.shape == first.shape
+    )
