@@ -28,7 +28,12 @@ def failing_node(error: BaseException) -> str | None:
     return name
 
 
-def add_position(error: BaseException, *, shard: int, num_shards: int, index: int, epoch: int) -> None:
+def add_position(
+    error: BaseException, *, shard: int, num_shards: int, index: int, epoch: int, rank: int = 0, world_size: int = 1
+) -> None:
     """Add a note to ``error``: the node, and which item of which shard was being made."""
     node = failing_node(error) or "the pipeline"
-    add_note(error, f"torchpipe: raised in {node} for item {index} of shard {shard} of {num_shards}, epoch {epoch}")
+    of_rank = f" of rank {rank}" if world_size > 1 else ""
+    add_note(
+        error, f"torchpipe: raised in {node} for item {index} of shard {shard} of {num_shards}{of_rank}, epoch {epoch}"
+    )

@@ -212,7 +212,15 @@ class Shard:
                     break
         except Exception as error:
             spec, index = self.spec, first + len(items)
-            add_position(error, shard=spec.shard, num_shards=spec.num_shards, index=index, epoch=spec.epoch)
+            add_position(
+                error,
+                shard=spec.shard,
+                num_shards=spec.num_shards,
+                index=index,
+                epoch=spec.epoch,
+                rank=spec.rank,
+                world_size=spec.world_size,
+            )
             chunk.error = error
         finally:
             self.produced = first + len(items)

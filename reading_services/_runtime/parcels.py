@@ -18,6 +18,7 @@ from typing import Any
 from reading_services._runtime.arena import Arena, Reservation, SlotReader, SlotWriter
 from reading_services._runtime.items import dump_items, load_items
 from reading_services._runtime.messages import Parcel, Placed
+from torchpipe.failure import add_note
 
 __all__ = ["Delivery", "Packer", "Receiver", "shortage_text"]
 
@@ -155,11 +156,21 @@ class Receiver:
         self._slots = None if arena is None else SlotReader(arena)
 
     def arrive(self, parcel: Parcel, payload: memoryview) -> Delivery:
-        """Take hold of a parcel's slot, if it has one. Raises: OSError or ValueError if it cannot be mapped."""
+        """Take hold of a parcel's slots, if it has any. Raises: OSError or ValueError if one cannot be mapped."""
         if parcel.slot < 0 and not parcel.placed:
             return Delivery(parcel, payload, None)
         assert self._slots is not None
-        return Delivery(parcel, payload, self._slots)
+        try:
+            return Delivery(parcel, payload, self._slots)
+        except OSError as error:
+            add_note(
+                error,
+                f"torchpipe: {sum(parcel.sizes)} bytes have arrived in shared memory, which this process could not map: "
+                "it has nearly as many files open as it may (`ulimit -n`), or nearly as much memory. Raise that limit, "
+                "or let workers run less far ahead (worker_prefetch_cnt). No item is lost: a loader with this one's "
+                "state goes on here",
+            )
+            raise
 
     def close(self) -> None:
         """Nothing more arrives: let go of the memory that no delivery and no item needs. Idempotent."""

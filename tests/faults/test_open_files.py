@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import leaks
@@ -105,3 +106,21 @@ def test_what_runs_needs_no_further_file() -> None:
             got.append([repr(item) for item in loader])
             loader.shutdown()
     assert got == expected
+
+
+def large(item: int) -> np.ndarray[Any, Any]:
+    return np.full(100_000, item, np.uint8)
+
+
+def test_shared_memory_that_cannot_be_mapped_is_a_clear_error_and_a_resume_is_exact() -> None:
+    graph = IterableWrapper(range(LENGTH)).sharding_filter().map(large)
+    with make_loader(graph, service_for("fork")) as loader:
+        iterator = iter(loader)
+        kept = [next(iterator)]
+        with files_left(0), pytest.raises(OSError, match="open files") as caught:
+            for item in iterator:
+                kept.append(item)
+        check_clear(caught.value)
+        loader.load_state_dict(loader.state_dict())
+        kept += loader
+    assert [int(item[0]) for item in kept] == list(range(LENGTH))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchpipe.graph import draw, plan
-from torchpipe.iter import IterableWrapper
+from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
 
 
 def double(item: int) -> int:
@@ -29,12 +29,22 @@ def test_the_sections_stand_one_below_the_other() -> None:
     ]
 
 
+def test_a_sharding_point_says_among_whom_it_divides() -> None:
+    graph = IterableWrapper(range(4))
+    graph = graph.sharding_filter(SHARDING_PRIORITIES.DISTRIBUTED).sharding_filter(SHARDING_PRIORITIES.MULTIPROCESSING)
+    assert draw(plan(graph), "in workers", "here").splitlines()[1:4] == [
+        "    1 IterableWrapper",
+        "    2 ShardingFilter  <- 1  [divides the stream between the ranks]",
+        "    3 ShardingFilter  <- 2  [divides the stream between the shards of a rank]",
+    ]
+
+
 def test_what_is_dispatched_comes_first() -> None:
     graph = IterableWrapper(range(4)).sharding_round_robin_dispatch().map(double)
     assert draw(plan(graph), "in workers", "here", dispatch_section="in a dispatcher").splitlines() == [
         "dispatch section: in a dispatcher",
         "    1 IterableWrapper",
-        "    2 ShardingRoundRobinDispatcher  <- 1  [divides the stream between the shards]",
+        "    2 ShardingRoundRobinDispatcher  <- 1  [divides the stream between the shards of a rank]",
         "shard section: in workers",
         "    3 Mapper(double)  <- 2",
         "main section: here",

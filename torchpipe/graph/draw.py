@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from torchpipe.graph.plan import Plan
-from torchpipe.nodes import DataPipe, divides, inputs_of, node_name
+from torchpipe.nodes import DataPipe, Division, division, inputs_of, node_name
 
 __all__ = ["draw"]
+
+_MARKS = {
+    Division.NONE: "",
+    Division.RANKS: "  [divides the stream between the ranks]",
+    Division.SHARDS: "  [divides the stream between the shards of a rank]",
+    Division.BOTH: "  [divides the stream between the shards]",
+}
 
 
 def draw(
@@ -40,6 +47,5 @@ def draw(
 def _line(node: DataPipe, numbers: dict[int, int]) -> str:
     numbers.setdefault(id(node), len(numbers) + 1)
     inputs = [str(numbers[id(item)]) for item in inputs_of(node)]
-    mark = "  [divides the stream between the shards]" if divides(node) else ""
     source = f"  <- {', '.join(inputs)}" if inputs else ""
-    return f"{numbers[id(node)]:>3} {node_name(node)}{source}{mark}"
+    return f"{numbers[id(node)]:>3} {node_name(node)}{source}{_MARKS[division(node)]}"
