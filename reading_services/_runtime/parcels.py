@@ -165,7 +165,7 @@ class Receiver:
         except OSError as error:
             add_note(
                 error,
-                f"torchpipe: {sum(parcel.sizes)} bytes have arrived in shared memory, which this process could not map: "
+                f"torchpipe: {sum(parcel.sizes)} bytes came in shared memory, which this process could not map: "
                 "it has nearly as many files open as it may (`ulimit -n`), or nearly as much memory. Raise that limit, "
                 "or let workers run less far ahead (worker_prefetch_cnt). No item is lost: a loader with this one's "
                 "state goes on here",

@@ -1,0 +1,34 @@
+"""Where in the pipeline an exception came from, as its notes say it."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchpipe.iter import IterableWrapper
+from torchpipe.shard import Shard, ShardSpec
+from torchpipe.state import Cursor
+
+
+def invert(item: int) -> float:
+    return 1 / item
+
+
+@pytest.mark.parametrize(
+    ("spec", "where"),
+    [
+        (ShardSpec(seed=0, epoch=2, shard=0, num_shards=1), "item 1 of shard 0 of 1, epoch 2"),
+        (
+            ShardSpec(seed=0, epoch=2, shard=3, num_shards=4, rank=1, world_size=2),
+            "item 1 of shard 3 of 4 of rank 1, epoch 2",
+        ),
+    ],
+)
+def test_the_item_is_named_with_its_shard_and_its_rank_if_there_are_several(spec: ShardSpec, where: str) -> None:
+    shard = Shard((IterableWrapper([1, 0]).map(invert),), spec)
+    with shard.installed():
+        shard.start(Cursor())
+        chunk = shard.produce(5)
+        shard.close()
+    assert chunk.items == [1.0]
+    assert isinstance(chunk.error, ZeroDivisionError)
+    assert chunk.error.__notes__ == [f"torchpipe: raised in Mapper(invert) for {where}"]
