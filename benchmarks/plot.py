@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw ``benchmarks/results.svg``, and write the tables of ``benchmarks/README.md``, from ``benchmarks/results.json``.
+"""Draw ``benchmarks/results.svg``, and write the tables of both READMEs, from ``benchmarks/results.json``.
 
 Runs in the benchmarks' environment (matplotlib).
 """
@@ -33,10 +33,12 @@ _UNITS = {
 }
 _MORE = {
     "p5": (("turn_around_ms", "turn-around ms"), ("close_ms", "close ms")),
+    "p5s": (("turn_around_ms", "turn-around ms"), ("close_ms", "close ms")),
     "p6": (("resume_ms_100", "behind 100"), ("state_dict_us_3000", "state_dict us"), ("state_bytes_3000", "bytes")),
     "p8": (("first_batch_ratio", "first batch, x load"), ("worst_gap_ratio", "worst gap, x load")),
     "p9": (("pss_growth_mb", "growth MB"), ("descriptor_growth", "descriptors"), ("segment_growth", "segments")),
 }
+_NO_LOADERS = ("in_process", "generator", "builtin_map", "xla_naive")  # for comparison only
 _STREAM = (("cpu_us_per_sample", "CPU us a sample"), ("pss_mb", "PSS MB"))
 
 
@@ -91,6 +93,31 @@ def ahead(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
     busy = [PEERS[e["peer"]].label for e in entries if e.get("all_busy") and e["peer"] in medians]
     doubt = f" (no quiet round: {', '.join(busy)})" if busy else ""
     return f"- P{workload[1:]}: {told or 'none is ahead'}{doubt}"
+
+
+def overview(document: dict[str, Any]) -> str:
+    """The table for the project's README: a line for each workload, torchpipe beside DataLoader and the best other."""
+    lines = ["| workload | torchpipe | torch DataLoader | the best other loader |", "|---|---|---|---|"]
+    for workload, about in document["about"].items():
+        unit = about["UNIT"]
+        shown, divisor, less_is_better = _UNITS[unit]
+        medians = {
+            e["peer"]: e["figures"][unit]["median"] / divisor
+            for e in document["summary"]
+            if e["workload"] == workload and unit in e["figures"] and e["peer"] not in _NO_LOADERS
+        }
+        own = medians.pop("torchpipe", None) or medians.pop("xla_torchpipe", None)
+        torch = medians.pop("torch", None)
+        best = sorted((median, peer) for peer, median in medians.items())
+        median, peer = (best[0] if less_is_better else best[-1]) if best else (None, "")
+        cells = [
+            f"{about['TITLE']} ({shown})",
+            "" if own is None else f"**{own:,.4g}**",
+            "" if torch is None else f"{torch:,.4g}",
+            "" if median is None else f"{median:,.4g} ({PEERS[peer].label})",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _times(ratio: float) -> str:
@@ -194,7 +221,9 @@ def main() -> None:
     _draw(document, HERE / "results.svg")
     readme = HERE / "README.md"
     readme.write_text(readme_with(readme.read_text(), _tables(document)))
-    print("written: benchmarks/results.svg and the tables of benchmarks/README.md")
+    readme = HERE.parent / "README.md"
+    readme.write_text(readme_with(readme.read_text(), overview(document)))
+    print("written: benchmarks/results.svg and the tables of benchmarks/README.md and README.md")
 
 
 if __name__ == "__main__":

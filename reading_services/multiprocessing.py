@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import torchpipe
+from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.starts import DispatchPart
 from reading_services._runtime.supervisor import Supervisor
-from reading_services._runtime.worker import dump_graph
 from torchpipe.context import Context
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.device.options import OnNewShape, Sync
@@ -156,7 +156,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._device = None if device is None else resolve(device, self._device_options)
         self._context = _start_method(multiprocessing_context, on_device=device is not None)
         self._make_policy = policy
-        self._graph: bytes | None = None
+        self._graph: GraphImage | None = None
         self._dispatch: DispatchPart | None = None
         self._supervisor: Supervisor | None = None
         self._earlier_restarts = 0  # of workers that have been shut down since
@@ -192,17 +192,19 @@ class MultiProcessingReadingService(ShardedReadingService):
         datapipe = super().initialize(datapipe)
         if self._num_workers:
             _refuse_daemonic()
-            plan = self.plan
-            self._graph = _dump_graph(
-                plan.shard_nodes, self._shard_graphs, self._init_fn, self._reset_fn, self._make_policy
-            )
-            if plan.dispatch is not None:
-                self._dispatch = DispatchPart(
-                    branch=plan.dispatch_branch,
-                    graph=_dump_graph(plan.dispatch_nodes, plan.dispatch, self._make_policy),
-                    node_names=_numbered_names(plan.dispatch),
-                )
+            self._make_images()
         return datapipe
+
+    def _make_images(self) -> None:
+        """Pickle what the processes run: now, so that all get the same, and an error comes where the loader is made."""
+        plan = self.plan
+        self._graph = _image_of(plan.shard_nodes, self._shard_graphs, self._init_fn, self._reset_fn, self._make_policy)
+        if plan.dispatch is not None:
+            self._dispatch = DispatchPart(
+                branch=plan.dispatch_branch,
+                graph=_image_of(plan.dispatch_nodes, plan.dispatch, self._make_policy),
+                node_names=_numbered_names(plan.dispatch),
+            )
 
     def explain(self) -> str:
         shards, workers = self.default_num_shards, min(self._num_workers, self.default_num_shards)
@@ -227,6 +229,13 @@ class MultiProcessingReadingService(ShardedReadingService):
             self._supervisor.end_epoch()
 
     def finalize(self) -> None:
+        self._end_workers()
+        for image in (self._graph, None if self._dispatch is None else self._dispatch.graph):
+            if image is not None:
+                image.close()
+        self._graph = self._dispatch = None
+
+    def _end_workers(self) -> None:
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             self._earlier_restarts += supervisor.restarts
@@ -256,12 +265,14 @@ class MultiProcessingReadingService(ShardedReadingService):
         """The workers for this epoch; other ones than before only if a loaded state brought another shard count."""
         workers = min(self._num_workers, start.num_shards)
         if self._supervisor is not None and self._supervisor.num_workers != workers:
-            self.finalize()
+            self._end_workers()
         if self._supervisor is None:
             if workers < self._num_workers:
                 _log.warning(
                     "starting %d of %d workers: the loaded state has %d shards", workers, self._num_workers, workers
                 )
+            if self._graph is None:  # it was shut down before
+                self._make_images()
             assert self._graph is not None
             self._supervisor = Supervisor(
                 num_workers=workers,
@@ -336,16 +347,16 @@ def _accelerator_runtime_lives() -> bool:
     return "torch_xla" in sys.modules or (torch is not None and torch.cuda.is_initialized())
 
 
-def _dump_graph(nodes: tuple[DataPipe, ...], graphs: Any, *others: Any) -> bytes:
+def _image_of(nodes: tuple[DataPipe, ...], graphs: Any, *others: Any) -> GraphImage:
     """Pickle the shard section and the functions once. Raises: NotSerializableError, naming the culprit."""
     try:
-        return dump_graph(graphs, *others)
+        return GraphImage.of(graphs, *others)
     except Exception as error:
         for node in nodes:  # inputs first: the first that fails is the culprit
             alone = with_inputs(node, lambda _: cast("DataPipe", _Placeholder()))
             for name, value in vars(alone).items():
                 try:
-                    dump_graph(value)
+                    GraphImage.of(value)
                 except Exception as culprit:
                     raise NotSerializableError(
                         f"{node_name(node)} cannot be sent to a worker process: its {name}, {value!r}, cannot be "

@@ -15,6 +15,7 @@ WORKLOADS = {
     "p3c": "p3c_images_copied",
     "p4": "p4_jpeg",
     "p5": "p5_start_and_close",
+    "p5s": "p5s_start_with_spawn",
     "p6": "p6_resume",
     "p7": "p7_stage_cost",
     "p8": "p8_device",

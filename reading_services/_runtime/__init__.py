@@ -4,6 +4,7 @@
 ``messages``        everything that main and workers say to each other, as frozen dataclasses
 ``channel``         one two-way connection: frames over a socket, and an in-memory one for tests
 ``items``           a chunk's items <-> bytes
+``graph_image``     the graph, pickled once, its large arrays shared by all processes
 ``remote_error``    an exception <-> bytes, keeping its type
 ``board``           a page of shared memory where a worker notes what it is doing, readable after its death
 ``parent``          how a worker notices that the main process is gone, and shows that it is alive

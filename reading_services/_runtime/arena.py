@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Arena", "Reservation", "Slot", "SlotReader", "SlotWriter"]
+__all__ = ["Arena", "Reservation", "Slot", "SlotReader", "SlotWriter", "anonymous_file"]
 
 _PAGE_BYTES = 4096
 _MAX_SLOTS = _PAGE_BYTES
@@ -42,7 +42,7 @@ class Arena:
 
     def __init__(self, fd: int | None = None) -> None:
         if fd is None:
-            fd = _anonymous_file()
+            fd = anonymous_file("torchpipe-arena")
             try:
                 os.ftruncate(fd, _PAGE_BYTES)
             except OSError:
@@ -72,10 +72,11 @@ def _from_duplicate(duplicate: Any) -> Arena:
     return Arena(duplicate.detach())
 
 
-def _anonymous_file() -> int:
+def anonymous_file(name: str) -> int:
+    """The descriptor of a file in memory that nobody else can open. Raises: OSError."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("torchpipe-arena", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile(prefix="torchpipe-arena-") as file:
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile(prefix=f"{name}-") as file:
         return os.dup(file.fileno())
 
 

@@ -7,7 +7,6 @@ What a worker has not asked for stays here, so nobody blocks on a slow one.
 
 from __future__ import annotations
 
-import pickle
 import selectors
 import socket
 import warnings
@@ -41,7 +40,8 @@ def run_dispatcher(
     arena.close()
 
     def run(channel: SocketChannel) -> None:
-        graph, policy = pickle.loads(setup.graph)
+        graph, policy = setup.graph.load()
+        setup.graph.close()
         Dispatcher(channel, board, listener, partial(DispatchSource.open, graph, policy=policy)).run()
 
     serve(setup, sock, board, run)

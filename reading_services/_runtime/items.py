@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-__all__ = ["OUT_OF_BAND_BYTES", "dump_items", "load_items"]
+__all__ = ["OUT_OF_BAND_BYTES", "dump_items", "load_items", "reduce_tensor"]
 
 OUT_OF_BAND_BYTES = 16 << 10  # a smaller buffer is quicker copied along than looked after
 
@@ -41,7 +41,8 @@ def _rebuild(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Ten
     return torch.frombuffer(data, dtype=dtype).view(shape)
 
 
-def _reduce_tensor(tensor: torch.Tensor) -> Any:
+def reduce_tensor(tensor: torch.Tensor) -> Any:
+    """How a tensor is pickled: a plain one as its bytes, which may go out of band."""
     plain = (
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided
@@ -62,7 +63,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    dispatch_table = copyreg.dispatch_table | {torch.Tensor: _reduce_tensor}
+    dispatch_table = copyreg.dispatch_table | {torch.Tensor: reduce_tensor}
 
 
 def dump_items(items: list[Any]) -> tuple[bytes, list[memoryview]]:

@@ -21,6 +21,7 @@ from typing import Any
 from reading_services._runtime.arena import Arena
 from reading_services._runtime.board import Board, Slot
 from reading_services._runtime.channel import ChannelClosed, SocketChannel, socket_pair
+from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.messages import Stop
 from reading_services._runtime.parcels import Receiver
 from reading_services._runtime.worker import WorkerSetup, run_worker
@@ -44,7 +45,7 @@ class WorkerProcess:
         self,
         worker: int,
         context: BaseContext,
-        graph: bytes,
+        graph: GraphImage,
         *,
         name: str,
         target: Callable[..., None] = run_worker,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.ledger import ShardLedger
 from reading_services._runtime.messages import StartDispatch, StartEpoch
 from torchpipe.dispatch import dispatch_start
@@ -18,10 +19,10 @@ __all__ = ["DispatchPart", "start_dispatch", "start_epoch"]
 
 @dataclass(frozen=True, kw_only=True)
 class DispatchPart:
-    """The dispatched part of a graph: its branch, itself pickled for its process, its nodes' names by their numbers."""
+    """The dispatched part of a graph: its branch, its image for its process, its nodes' names by their numbers."""
 
     branch: int
-    graph: bytes
+    graph: GraphImage
     node_names: Mapping[int, str]
 
 

@@ -24,6 +24,7 @@ from reading_services._runtime.channel import Frame
 from reading_services._runtime.crew import Crew
 from reading_services._runtime.dispatch_link import Listener
 from reading_services._runtime.dispatcher import run_dispatcher
+from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.ledger import DeathLedger, ShardLedger, restart_delay_s
 from reading_services._runtime.messages import (
     ChunkMessage,
@@ -61,7 +62,7 @@ class Supervisor:
         *,
         num_workers: int,
         context: BaseContext,
-        graph: bytes,
+        graph: GraphImage,
         node_names: Mapping[int, str],
         dispatch: DispatchPart | None = None,
         window: int,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import signal
 import socket
 import warnings
@@ -16,15 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import cloudpickle
 import torch
 
 from reading_services._runtime.arena import Arena
 from reading_services._runtime.board import Board, BoardTrace, Slot
 from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services._runtime.dispatch_link import RemoteFeed, Superseded, connect
+from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.items import dump_items
 from reading_services._runtime.messages import (
     ChunkMessage,
@@ -47,7 +45,7 @@ from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
 from torchpipe.state import Cursor, SnapshotPolicy
 
-__all__ = ["Worker", "WorkerSetup", "dump_graph", "run_worker", "serve"]
+__all__ = ["Worker", "WorkerSetup", "run_worker", "serve"]
 
 _CHUNK_S = 0.002  # no further item is begun after this: longer chunks would keep a waiting consumer waiting
 _HUNGRY_S = 0.0003  # the same, if the consumer has used up all: long enough to make up for the cost of a chunk
@@ -57,10 +55,10 @@ _CHUNK_ITEMS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSetup:
-    """What a worker process starts with. ``graph`` is cloudpickled: (branches, init_fn, reset_fn, policy)."""
+    """What a worker process starts with. ``graph`` is the image of (branches, init_fn, reset_fn, policy)."""
 
     worker: int
-    graph: bytes
+    graph: GraphImage
     parent_pid: int
     death_signal: bool
     inherited_fds: tuple[int, ...]  # of the main process: a forked child has copies, which would keep them open
@@ -70,7 +68,8 @@ def run_worker(setup: WorkerSetup, sock: socket.socket, board: Board, arena: Are
     """The entry point of the process."""
 
     def run(channel: SocketChannel) -> None:
-        graphs, init_fn, reset_fn, policy = pickle.loads(setup.graph)
+        graphs, init_fn, reset_fn, policy = setup.graph.load()
+        setup.graph.close()
         Worker(setup.worker, channel, board, graphs, init_fn, reset_fn, policy, arena).run()
 
     serve(setup, sock, board, run)
@@ -365,9 +364,3 @@ def _keep_sendable(chunk: Chunk, error: Exception) -> None:
         chunk.error = error
         chunk.items.clear()
     chunk.snapshot, chunk.ended = None, False
-
-
-def dump_graph(*parts: Any) -> bytes:
-    """What :class:`WorkerSetup` carries, pickled once for all workers."""
-    data: bytes = cloudpickle.dumps(parts, protocol=5)
-    return data

@@ -17,7 +17,7 @@ import torch
 from benchmarks.harness import rounds, summary
 from benchmarks.harness.stream import WrongData, check_pass
 from benchmarks.peers._shards import ShardStream, default_collate
-from benchmarks.plot import BEGIN, END, ahead, readme_with
+from benchmarks.plot import BEGIN, END, ahead, overview, readme_with
 from benchmarks.run import constants
 from benchmarks.workloads import (
     WORKLOADS,
@@ -110,6 +110,31 @@ def test_busy_rounds_count_only_if_there_is_no_quiet_one() -> None:
     (entry,) = summary.summarise([result(1.0, 0.5), {"workload": "p1", "peer": "torch", "error": "broke"}])
     assert entry["figures"]["samples_per_s"]["median"] == 1.0
     assert (entry["error"], entry["all_busy"]) == ("broke", True)
+
+
+def test_the_overview_has_the_best_other_loader() -> None:
+    def entry(workload: str, peer: str, unit: str, median: float) -> dict[str, Any]:
+        return {"workload": workload, "peer": peer, "figures": {unit: {"median": median}}}
+
+    document = {
+        "about": {
+            "p1": {"TITLE": "P1 small", "UNIT": "samples_per_s"},
+            "p7": {"TITLE": "P7 stage", "UNIT": "ns_per_stage"},
+            "p8": {"TITLE": "P8 device", "UNIT": "step_ratio"},
+        },
+        "summary": [
+            *(entry("p1", peer, "samples_per_s", n) for peer, n in (("torchpipe", 9e3), ("torch", 4e3), ("spdl", 7e3))),
+            entry("p1", "nodes", "samples_per_s", 5e3),
+            *(entry("p7", peer, "ns_per_stage", n) for peer, n in (("torchpipe", 40.0), ("nodes", 350.0))),
+            *(entry("p7", peer, "ns_per_stage", n) for peer, n in (("grain", 340.0), ("builtin_map", 30.0))),
+            {"workload": "p8", "peer": "xla_mp_device", "figures": {}},
+        ],
+    }
+    assert overview(document).splitlines()[2:] == [
+        "| P1 small (thousand samples/s) | **9** | 4 | 7 (SPDL) |",
+        "| P7 stage (ns a stage and item) | **40** |  | 340 (grain) |",
+        "| P8 device (x the ideal step) |  |  |  |",
+    ]
 
 
 def test_the_tables_replace_only_what_is_between_the_markers() -> None:

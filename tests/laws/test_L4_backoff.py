@@ -12,6 +12,7 @@ import time
 import pytest
 
 from reading_services._runtime.board import Slot
+from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.ledger import restart_delay_s
 from reading_services._runtime.process import WorkerProcess
 from tests.laws.executors import make_loader, make_service
@@ -21,7 +22,7 @@ from torchpipe.iter import IterableWrapper
 
 def test_L4_a_slow_start_is_no_silence() -> None:
     """A process that took longer to start than the timeout was killed as it became ready, again and again."""
-    worker = WorkerProcess(0, multiprocessing.get_context("fork"), b"", name="worker 0")
+    worker = WorkerProcess(0, multiprocessing.get_context("fork"), GraphImage(b""), name="worker 0")
     worker._seen_at = time.monotonic() - 10
     worker._seen_beat = worker.board[Slot.BEAT]
     assert not worker.silent_for_s(1.0)  # it is still starting

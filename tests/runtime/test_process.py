@@ -17,6 +17,7 @@ from reading_services._runtime.arena import Arena
 from reading_services._runtime.board import Board, Slot
 from reading_services._runtime.channel import ChannelClosed
 from reading_services._runtime.crew import Crew
+from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.process import WorkerProcess, _ctrl_c_held, stop_all
 from reading_services._runtime.worker import serve
 from tests.laws.executors import PROCESSES
@@ -33,7 +34,7 @@ def started(target: Callable[..., None], *extra: Any, method: str = "fork", numb
 
 def made(target: Callable[..., None], *extra: Any, method: str = "fork", number: int = 0) -> WorkerProcess:
     context = multiprocessing.get_context(method)
-    return WorkerProcess(number, context, b"", name=f"worker {number}", target=target, extra=extra)
+    return WorkerProcess(number, context, GraphImage(b""), name=f"worker {number}", target=target, extra=extra)
 
 
 def wait_busy(worker: WorkerProcess) -> None:
