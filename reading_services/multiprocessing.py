@@ -55,7 +55,8 @@ class MultiProcessingReadingService(ShardedReadingService):
     """Runs each shard's section in a worker process, and takes from the shards in turn.
 
     A worker that dies, for whatever reason, is replaced, and the stream goes on bit for bit. Put ``sharding_filter()``
-    into the graph where the stream is to be divided. With ``num_workers=0`` everything runs in this process.
+    into the graph where the stream is to be divided. With ``num_workers=0`` everything runs in this process and nothing
+    ahead: batches are moved to ``device`` when they are asked for.
 
     Args:
         num_workers: worker processes.

@@ -17,6 +17,7 @@ import torch
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
 from torchpipe.device import Sharding
+from torchpipe.device.drop_in import MpDeviceLoader
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import FakeBackend
 
@@ -76,6 +77,7 @@ def layouts() -> dict[str, Any]:
         "minibatch": [spec_of(move(image, minibatch)), list(move(image, minibatch).shape)],
         "uneven": [spec_of(uneven), uneven.cpu().flatten().tolist()],
         "scalar": spec_of(move([torch.tensor(1.0)], [Sharding(line, ())])[0]),
+        "drop-in": [[spec_of(item) for item in batch] for batch in drop_in([image, label], [rows, None])],
         "errors": {
             "rank": error_of(lambda: move([image, label], rows)),
             "rank in a tree": error_of(lambda: move({"image": image, "label": label}, both)),
@@ -93,6 +95,13 @@ def layouts() -> dict[str, Any]:
             "labels on two axes": error_of(lambda: send(xs, label, xs.ShardingSpec(square, ("data",)))),
         },
     }
+
+
+def drop_in(batch: Any, tree: Any) -> list[Any]:
+    """Two batches of a drop-in loader, with the device named as in torch_xla's documentation."""
+    import torch_xla
+
+    return list(MpDeviceLoader([batch, batch], torch_xla.device(), input_sharding=tree))
 
 
 def send(xs: Any, tensor: torch.Tensor, spec: Any) -> Any:

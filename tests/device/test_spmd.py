@@ -56,6 +56,10 @@ def test_a_minibatch_is_this_hosts_part(layouts: dict[str, Any]) -> None:
     assert layouts["minibatch"] == ["{devices=[4,1]0,1,2,3}", [8, 4]]  # of one host: the whole
 
 
+def test_the_drop_in_loader_divides_too(layouts: dict[str, Any]) -> None:
+    assert layouts["drop-in"] == [["{devices=[4,1]0,1,2,3}", "{replicated}"]] * 2
+
+
 def test_rows_that_do_not_divide_evenly_keep_their_values(layouts: dict[str, Any]) -> None:
     assert layouts["uneven"] == ["{devices=[4,1]0,1,2,3}", [float(value) for value in range(14)]]
 
