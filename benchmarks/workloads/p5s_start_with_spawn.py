@@ -14,7 +14,7 @@ __all__ = ["PEERS", "TITLE", "UNIT", "run"]
 
 TITLE = "P5s first batch, epoch turn-around, close: workers started with spawn"
 UNIT = p5_start_and_close.UNIT
-PEERS = p5_start_and_close.PEERS
+PEERS = ["torchpipe", "torch", "spdl", "grain", "mprs09"]
 
 
 def run(peer: ModuleType, seconds: float) -> dict[str, Any]:

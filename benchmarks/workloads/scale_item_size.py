@@ -33,7 +33,8 @@ def _arrays(size: int) -> list[Any]:
 
 
 def make(size: int, index: int) -> Any:
-    return _arrays(size)[index % _POOL]
+    # A new object each time: the same array several times in one message would be sent once.
+    return _arrays(size)[index % _POOL].view()
 
 
 def check(size: int, item: Any) -> Iterable[int]:

@@ -90,7 +90,7 @@ def batches_of_samples(draw: st.DrawFn) -> list[Any]:
     dtypes = draw(
         st.sampled_from([[dtype] for dtype in DTYPES] + [[torch.float32, torch.float64], [torch.int8, torch.int64]])
     )
-    shape = draw(st.sampled_from([(), (3,), (2, 3), (0,)]))
+    shape = draw(st.sampled_from([(), (3,), (2, 3), (0,), (300, 250)]))
     samples = []
     for number in range(draw(st.integers(1, 5))):
         value = make(dtypes[number % len(dtypes)], shape, number)
@@ -104,15 +104,15 @@ def test_it_is_what_torch_makes_wherever_it_is_made(samples: list[Any], none: bo
     assert_equal(collated(samples, offer), default_collate(samples))
 
 
-def test_it_is_made_in_the_memory_that_is_offered() -> None:
+def test_what_is_large_is_made_in_the_memory_that_is_offered() -> None:
     offer = Offer()
     samples: list[Any] = [
-        {"x": torch.full((10,), 1.5), "y": np.arange(4), "z": 3},
-        {"x": torch.ones(10), "y": np.ones(4, int), "z": 4},
+        {"x": torch.full((10_000,), 1.5), "y": np.arange(5_000), "z": 3, "small": torch.ones(8_191)},
+        {"x": torch.ones(10_000), "y": np.ones(5_000, int), "z": 4, "small": torch.ones(8_191)},
     ]
     got = collated(samples, offer)
     assert_equal(got, default_collate(samples))
-    assert offer.taken == [2 * 10 * 4, 2 * 4 * 8]
+    assert offer.taken == [2 * 10_000 * 4, 2 * 5_000 * 8]
 
 
 class Special(torch.Tensor):
@@ -121,7 +121,7 @@ class Special(torch.Tensor):
 
 @pytest.mark.parametrize(
     "sample",
-    [torch.ones(3, requires_grad=True), torch.ones(3).as_subclass(Special)],
+    [torch.ones(9_000, requires_grad=True), torch.ones(9_000).as_subclass(Special)],
     ids=["part of a graph", "subclass"],
 )
 def test_what_could_not_be_the_same_there_is_made_as_ever(sample: torch.Tensor) -> None:
@@ -135,6 +135,6 @@ def test_what_could_not_be_the_same_there_is_made_as_ever(sample: torch.Tensor) 
 
 def test_what_torch_refuses_is_refused_as_ever() -> None:
     with pytest.raises(RuntimeError, match="equal size"):
-        collated([torch.ones(3), torch.ones(4)], Offer())
+        collated([torch.ones(9_000), torch.ones(8_000)], Offer())
     with pytest.raises(RuntimeError, match="sparse"):
         collated([torch.ones(3).to_sparse()] * 2, Offer())

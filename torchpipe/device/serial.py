@@ -1,6 +1,7 @@
 """``SerialExecutor``: run a function in one thread or process after another, under any start method and across hosts.
 
-Runs in any process. The lock is a file's (``filelock``). Imports nothing of torchpipe.
+Runs in any process. The lock is a file's (``filelock``, imported when it is needed: every worker would pay for it).
+Imports nothing of torchpipe.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ import logging
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
-
-from filelock import FileLock, Timeout
 
 __all__ = ["SerialExecutor"]
 
@@ -58,6 +57,8 @@ class SerialExecutor:
         self._make_lock()
 
     def _make_lock(self) -> None:
+        from filelock import FileLock
+
         self._pid = os.getpid()
         # One lock a thread, reentrant: threads of one process exclude each other as processes do.
         self._lock = FileLock(self.path, thread_local=True)
@@ -76,6 +77,8 @@ class SerialExecutor:
             lock.release()
 
     def _acquire(self, lock: Any) -> None:
+        from filelock import Timeout
+
         waited_s = 0.0
         while True:
             left_s = None if self._timeout_s is None else self._timeout_s - waited_s

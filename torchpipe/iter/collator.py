@@ -17,6 +17,8 @@ from torchpipe.validate import check_columns, check_input
 
 __all__ = ["Collator"]
 
+_LARGE_BYTES = 64 << 10  # what is smaller is quicker made anywhere and copied
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -79,7 +81,9 @@ class _CollateIterator(NodeIterator[R]):
 def _stack_in(memory: Memory, batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
     """What ``default_collate`` makes of tensors, made in ``memory`` where that is the same."""
     first = batch[0]
-    place = memory(len(batch) * first.nbytes) if all(_stacks_as_it_is(item, first) for item in batch) else None
+    place = None
+    if len(batch) * first.nbytes >= _LARGE_BYTES and all(_stacks_as_it_is(item, first) for item in batch):
+        place = memory(len(batch) * first.nbytes)
     if place is None:
         stacked: torch.Tensor = default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
         return stacked
