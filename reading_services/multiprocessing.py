@@ -63,7 +63,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``. None: forkserver if an accelerator runtime
             will live in this process (``device`` is given) or does already, else the platform's default.
         worker_prefetch_cnt: messages that each shard may run ahead of the consumer (0 counts as 1). A message is one
-            item, or as many small ones as come within 2 ms and 128 KiB.
+            item, or as many small ones as come within 2 ms and 1 MiB.
         main_prefetch_cnt: items that a thread of this process runs ahead through what the main section has to do; 0
             for no thread. Where it has nothing to do, there is none; with ``device``, the device stage has its own.
         worker_init_fn: ``(datapipe, worker_info) -> datapipe``, once for each shard in the process that hosts it.

@@ -49,7 +49,8 @@ __all__ = ["Worker", "WorkerSetup", "run_worker", "serve"]
 
 _CHUNK_S = 0.002  # no further item is begun after this: longer chunks would keep a waiting consumer waiting
 _HUNGRY_S = 0.0003  # the same, if the consumer has used up all: long enough to make up for the cost of a chunk
-_CHUNK_BYTES = 128 << 10
+_CHUNK_BYTES = 1 << 20  # a chunk costs the consumer 50 us or so, whatever is in it
+_PICKLE_BYTES = 256 << 10  # of these: what is read once more, and best out of the cache
 _CHUNK_ITEMS = 4096
 
 
@@ -118,10 +119,12 @@ class _Lane:
     def may_go_on(self, window: int, window_bytes: int) -> bool:
         return len(self.ahead) < window and (len(self.ahead) < 2 or sum(self.ahead) < window_bytes)
 
-    def sent(self, items: int, size_bytes: int) -> None:
-        self.ahead.append(size_bytes)
+    def sent(self, items: int, sizes: tuple[int, ...]) -> None:
+        """``items`` are on their way, whose pickle and buffers have these sizes in bytes."""
+        self.ahead.append(sum(sizes))
         if items:
-            self.limit = max(1, min(_CHUNK_ITEMS, _CHUNK_BYTES * items // max(1, size_bytes)))
+            fitting = items * min(_CHUNK_BYTES / max(1, sum(sizes)), _PICKLE_BYTES / max(1, sizes[0]))
+            self.limit = max(1, min(_CHUNK_ITEMS, round(fitting)))
 
 
 class Worker:
@@ -284,11 +287,11 @@ class Worker:
         self._take_grants()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
-        items, size = self._send(epoch, number, chunk)
+        items, sizes = self._send(epoch, number, chunk)
         if chunk.ended or chunk.error is not None:
             self._retire(number)
         else:
-            lane.sent(items, size)
+            lane.sent(items, sizes)
 
     def _take_grants(self) -> None:
         """Those that came while a dispatched item was awaited."""
@@ -317,8 +320,8 @@ class Worker:
             self._feed.close()
             self._feed = None
 
-    def _send(self, epoch: StartEpoch, lane: int, chunk: Chunk) -> tuple[int, int]:
-        """Send a chunk: its number of items, its size in bytes. It has none any more then.
+    def _send(self, epoch: StartEpoch, lane: int, chunk: Chunk) -> tuple[int, tuple[int, ...]]:
+        """Send a chunk: its number of items, the sizes of pickle and buffers in bytes. It has no items any more then.
 
         One that cannot be pickled is cut before the culprit, which is its error.
         """
@@ -344,7 +347,7 @@ class Worker:
         if self._packer.shortage is not None and not self._told_of_shortage:
             self._told_of_shortage = True
             self._channel.send(Notice(category="UserWarning", text=shortage_text(self._packer.shortage)))
-        return count, sum(parcel.sizes)
+        return count, parcel.sizes
 
 
 def _keep_sendable(chunk: Chunk, error: Exception) -> None:

@@ -232,7 +232,7 @@ def test_a_snapshot_that_cannot_be_taken_is_told_once_and_stops_nothing(rig: Mak
 
 
 def image(number: int) -> Any:
-    return np.full(100_000, number, np.uint8)
+    return np.full(1_000_000, number, np.uint8)
 
 
 def test_large_items_are_sent_in_shared_memory(rig: MakeRig) -> None:
@@ -243,7 +243,7 @@ def test_large_items_are_sent_in_shared_memory(rig: MakeRig) -> None:
 
 
 def tensor(number: int) -> torch.Tensor:
-    return torch.full((50_000,), number, dtype=torch.uint8)
+    return torch.full((500_000,), number, dtype=torch.uint8)
 
 
 def test_batches_are_collated_in_shared_memory(rig: MakeRig) -> None:
