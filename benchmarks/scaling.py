@@ -34,8 +34,8 @@ CURVES: dict[str, dict[str, Any]] = {
     },
     "item_size": {
         "workload": "scale_item_size",
-        "options": [{"size": size} for size in (8, 1 << 10, 1 << 15, 1 << 20, 1 << 23, 1 << 26)],
-        "peers": ["torchpipe", "torch", "spdl", "spdl_arena"],
+        "options": [{"size": size} for size in (8, 1 << 10, 1 << 15, 1 << 18, 1 << 20, 1 << 23, 1 << 26)],
+        "peers": ["torchpipe", "torch", "spdl_arena"],
         "figure": "bytes_per_s",
         "label": "bytes in an item",
     },
@@ -56,7 +56,7 @@ CURVES: dict[str, dict[str, Any]] = {
     "epochs": {
         "workload": "p9",
         "options": [{"epochs": 100}],
-        "peers": ["torchpipe", "torch", "spdl_arena"],
+        "peers": ["torchpipe", "torch"],
         "figure": "pss_mb_of_epoch",
         "label": "epoch",
     },
