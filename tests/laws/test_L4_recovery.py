@@ -70,11 +70,14 @@ def test_L4_kills_at_random_moments(spec: GraphSpec, context: str, wanted: int) 
     with make_loader(spec, service) as loader:
         over, delivered = threading.Event(), threading.Event()
 
+        def restarts() -> int:
+            return loader.reading_service.restarts  # type: ignore[attr-defined, no-any-return]
+
         def kill_now_and_then() -> None:
             """One by one, and never two without an item in between: slow starters must get somewhere."""
             while delivered.wait():
                 delivered.clear()  # before looking whether it is over: what is set then must not be cleared
-                if over.wait(rng.uniform(0, 0.04)):
+                if over.wait(rng.uniform(0, 0.04)) or restarts() >= wanted:
                     return
                 running = pids(loader)
                 if running:
@@ -83,7 +86,7 @@ def test_L4_kills_at_random_moments(spec: GraphSpec, context: str, wanted: int) 
         killer = threading.Thread(target=kill_now_and_then)
         killer.start()
         try:
-            while loader.reading_service.restarts < wanted:  # type: ignore[attr-defined]
+            while restarts() < wanted:
                 loader.set_epoch(0)
                 for epoch in expected:
                     got = []

@@ -130,7 +130,9 @@ def array(size_bytes: int) -> Callable[[int], Any]:
     return lambda number: np.full(size_bytes, number % 256, np.uint8)
 
 
-@pytest.mark.parametrize(("window_bytes", "ahead"), [(1, 2), (1_990_000, 2), (2_500_000, 3), (3_900_000, 4), (10**9, 5)])
+@pytest.mark.parametrize(
+    ("window_bytes", "ahead"), [(1, 2), (1_990_000, 2), (2_500_000, 3), (3_900_000, 4), (10**9, 5)]
+)
 def test_bytes_bound_how_far_it_runs_ahead(rig: MakeRig, window_bytes: int, ahead: int) -> None:
     """Two chunks are always allowed: one in the consumer's hands, one on its way. What passes the limit is sent."""
     worker = rig(IterableWrapper(range(20)).map(array(1_000_000)))
