@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.random import get_bit_generator, set_bit_generator  # type: ignore[attr-defined]
+from numpy.random import get_bit_generator, mtrand, set_bit_generator  # type: ignore[attr-defined]
 
 from torchpipe.errors import StateError
 from torchpipe.seeds import StreamKey, derive_seed
 
 __all__ = ["GlobalRandom"]
 
+_rand: Any = mtrand._rand  # the generator behind np.random's functions
 _PURPOSE = 0x9E3779B9  # keeps these seeds apart from those of nodes
 
 
@@ -38,40 +39,35 @@ class _NumpyState:
     state: Any
 
 
-class _Generator(np.random.MT19937):
-    """numpy's generator, whose 624 words can be left out of what is asked."""
+class MT19937:
+    """Stands for numpy's generator while numpy's global state is read or set but for its 624 words, which take 30 us.
 
-    brief = False
+    numpy takes the class's name for the kind of state.
+    """
 
     @property
     def state(self) -> Any:
-        return {"bit_generator": "MT19937"} if self.brief else super().state
+        return {"bit_generator": "MT19937", "state": None}
 
     @state.setter
     def state(self, value: Any) -> None:
-        if not self.brief:
-            np.random.MT19937.state.__set__(self, value)  # type: ignore[attr-defined]
-
-
-_Generator.__name__ = "MT19937"  # numpy takes the class's name for the kind of state
+        return
 
 
 @contextmanager
-def _brief(generator: Any) -> Iterator[None]:
-    """Meanwhile, numpy's global state consists of the second normal number alone, at a fiftieth of the cost."""
-    if not isinstance(generator, _Generator):
-        yield
-        return
-    generator.brief = True
+def _without_words() -> Iterator[None]:
+    """Meanwhile, numpy's global state consists of the second normal number alone. Draws are not affected."""
+    real = _rand._bit_generator
     try:
+        _rand._bit_generator = MT19937()
         yield
     finally:
-        generator.brief = False
+        _rand._bit_generator = real
 
 
 def _second_normal() -> float | None:
     """The normal number that numpy holds ready, if it does."""
-    with _brief(get_bit_generator()):
+    with _without_words():
         state: Any = np.random.get_state(legacy=False)
     return float(state["gauss"]) if state["has_gauss"] else None
 
@@ -79,9 +75,9 @@ def _second_normal() -> float | None:
 def _put_second_normal(value: float | None) -> None:
     """Let numpy hold ``value`` ready; straight after a change of the generator, when it holds none."""
     if value is not None:
-        with _brief(get_bit_generator()):
+        with _without_words():
             state: Any = np.random.get_state(legacy=False)
-            np.random.set_state({"state": None, **state, "has_gauss": 1, "gauss": value})
+            np.random.set_state({**state, "has_gauss": 1, "gauss": value})
 
 
 class GlobalRandom:
@@ -93,7 +89,7 @@ class GlobalRandom:
 
     def __init__(self, key: StreamKey) -> None:
         seed = derive_seed(*key, _PURPOSE)
-        self._numpy: Any = _Generator(seed)
+        self._numpy: Any = np.random.MT19937(seed)
         self._normal: float | None = None
         self._python = random.Random(seed).getstate()
         self._torch = torch.Generator().manual_seed(seed).get_state()
@@ -142,7 +138,7 @@ class GlobalRandom:
 
     def _install(self) -> None:
         if isinstance(self._numpy, _NumpyState):
-            state, self._numpy = self._numpy.state, _Generator()
+            state, self._numpy = self._numpy.state, np.random.MT19937()
             self._numpy.state = state
         random.setstate(self._python)
         set_bit_generator(self._numpy)
@@ -180,7 +176,7 @@ class GlobalRandom:
         version, words, gauss = state["python"]
         self._python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
         key, pos, self._normal = state["numpy"]
-        self._numpy = _Generator()
+        self._numpy = np.random.MT19937()
         self._numpy.state = {
             "bit_generator": "MT19937",
             "state": {"key": np.frombuffer(key, dtype=np.uint32), "pos": pos},
