@@ -29,14 +29,14 @@ _UNITS = {
     "resume_ms_3000": ("ms to resume", 1.0, True),
     "ns_per_stage": ("ns a stage and item", 1.0, True),
     "step_ratio": ("x the ideal step", 1.0, True),
-    "pss_mb": ("MB", 1.0, True),
+    "memory_mb": ("MB", 1.0, True),
 }
 _MORE = {
     "p5": (("turn_around_ms", "turn-around ms"), ("close_ms", "close ms")),
     "p5s": (("turn_around_ms", "turn-around ms"), ("close_ms", "close ms")),
     "p6": (("resume_ms_100", "behind 100"), ("state_dict_us_3000", "state_dict us"), ("state_bytes_3000", "bytes")),
     "p8": (("first_batch_ratio", "first batch, x load"), ("worst_gap_ratio", "worst gap, x load")),
-    "p9": (("pss_growth_mb", "growth MB"), ("descriptor_growth", "descriptors"), ("segment_growth", "segments")),
+    "p9": (("memory_growth_mb", "growth MB"), ("descriptor_growth", "descriptors"), ("segment_growth", "segments")),
 }
 _NO_LOADERS = ("in_process", "generator", "builtin_map", "xla_naive")  # for comparison only
 _STREAM = (("cpu_us_per_sample", "CPU us a sample"), ("pss_mb", "PSS MB"))
@@ -126,9 +126,10 @@ def _times(ratio: float) -> str:
 
 def _tables(document: dict[str, Any]) -> str:
     machine = document["machine"]
+    minutes = document["took_s"] / 60
     head = (
         f"Measured on {machine['date']}: {machine['cpus']} CPUs, {machine['memory_gb']} GB, {machine['system']} "
-        f"{machine['machine']}; {document['rounds']} rounds of {document['seconds']} s, {document['took_s'] / 60:.0f} "
+        f"{machine['machine']}; at most {document['rounds']} rounds of {document['seconds']} s, {minutes:.0f} "
         "minutes in all."
     )
     parts = [head]
@@ -201,7 +202,7 @@ def _curve(axis: Any, curve: dict[str, Any]) -> None:
             label=PEERS[peer].label,
         )
     places = [x for line in curve["lines"].values() for x, _ in line]
-    if places and max(places) > 50 * min(places) and curve["figure"] != "pss_mb_of_epoch":
+    if places and max(places) > 50 * min(places) and curve["figure"] != "memory_mb_of_epoch":
         axis.set_xscale("log")
     if values and max(values) > 30 * max(min(values), 1e-9):
         axis.set_yscale("log")

@@ -57,7 +57,7 @@ CURVES: dict[str, dict[str, Any]] = {
         "workload": "p9",
         "options": [{"epochs": 100}],
         "peers": ["torchpipe", "torch"],
-        "figure": "pss_mb_of_epoch",
+        "figure": "memory_mb_of_epoch",
         "label": "epoch",
     },
 }
@@ -69,7 +69,7 @@ def points(curve: dict[str, Any], result: dict[str, Any], option: dict[str, Any]
     if "positions" in option:
         return [(k, result[f"resume_ms_{k}"]) for k in option["positions"]]
     if "epochs" in option:
-        return [(number + 1, pss) for number, pss in enumerate(result["pss_mb_of_epoch"])]
+        return [(number + 1, pss) for number, pss in enumerate(result["memory_mb_of_epoch"])]
     return [(next(iter(option.values())), result[curve["figure"]])]
 
 

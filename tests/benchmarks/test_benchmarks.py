@@ -171,9 +171,9 @@ def test_a_loader_that_loses_an_item_gets_no_figure() -> None:
 
 def test_the_readme_says_where_a_peer_is_ahead() -> None:
     def entry(peer: str, figure: float) -> dict[str, Any]:
-        return {"peer": peer, "figures": {"samples_per_s": {"median": figure}, "pss_mb": {"median": figure}}}
+        return {"peer": peer, "figures": {"samples_per_s": {"median": figure}, "memory_mb": {"median": figure}}}
 
     entries = [entry("torchpipe", 10.0), entry("torch", 5.0), entry("nodes", 12.0), entry("spdl", 40.0)]
     assert ahead("p1", {"UNIT": "samples_per_s"}, entries) == "- P1: SPDL 4 x, torchdata.nodes by 20%"
-    assert ahead("p9", {"UNIT": "pss_mb"}, entries) == "- P9: torch DataLoader 2 x"
+    assert ahead("p9", {"UNIT": "memory_mb"}, entries) == "- P9: torch DataLoader 2 x"
     assert ahead("p1", {"UNIT": "samples_per_s"}, entries[:2]) == "- P1: none is ahead"
