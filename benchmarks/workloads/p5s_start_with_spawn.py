@@ -12,7 +12,7 @@ from benchmarks.workloads import p5_start_and_close
 
 __all__ = ["PEERS", "TITLE", "UNIT", "run"]
 
-TITLE = "P5s first batch, epoch turn-around, close: workers started with spawn"
+TITLE = "P5s as P5, workers started with spawn"
 UNIT = p5_start_and_close.UNIT
 PEERS = ["torchpipe", "torch", "spdl", "grain", "mprs09"]
 
