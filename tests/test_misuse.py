@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from reading_services import MultiProcessingReadingService
 from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec
 from torchpipe import DataLoader2, InProcessReadingService
-from torchpipe.errors import GraphError, IteratorInvalidated
+from torchpipe.errors import GraphError, IteratorInvalidated, WorkerDiedError
 from torchpipe.iter import IterableWrapper
 
 RICH: GraphSpec = (37, (("shuffle", 4),), (("global_random", 1), ("filter", 3), ("shuffle", 3), ("batch", 2)), False)
@@ -279,3 +280,27 @@ def test_an_interrupt_in_next_loses_nothing(workers: int | None, tmp_path: Path)
         got += list(loader)
     with make_loader(graph, make_service(None, 2)) as reference:
         assert got == list(reference)
+
+
+def die_at_20(item: int) -> int:
+    if item == 20:
+        os._exit(3)
+    return item
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_two_loaders_of_which_one_keeps_dying(context: str) -> None:
+    (expected,) = oracle(RICH, 2, epochs=1)
+    dying = IterableWrapper(range(60)).sharding_filter().map(die_at_20)
+    with (
+        make_loader(RICH, make_service(2, 2, context=context)) as sound,
+        make_loader(dying, make_service(2, 2, context=context, max_deaths=2)) as other,
+    ):
+        got, stream, broken = [], iter(sound), iter(other)
+        with pytest.raises(WorkerDiedError, match="exited with code 3"):
+            for item in broken:
+                assert item < 20
+                got += [repr(item) for item in islice(stream, 1)]
+        got += [repr(item) for item in stream]
+        assert got == expected
+        assert [sound.reading_service.restarts, other.reading_service.restarts] == [0, 1]  # type: ignore[attr-defined]
