@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -115,10 +116,13 @@ def test_states_from_another_thread_are_consistent(workers: int | None) -> None:
                 time.sleep(0)
 
         saver = threading.Thread(target=save)
+        interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)  # else all may be over before the other thread has its second turn
         saver.start()
         try:
             assert [repr(item) for item in iterator] == expected
         finally:
+            sys.setswitchinterval(interval_s)
             over.set()
             saver.join()
     assert len(states) > 1

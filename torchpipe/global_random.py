@@ -39,11 +39,8 @@ class _NumpyState:
     state: Any
 
 
-class MT19937:
-    """Stands for numpy's generator while numpy's global state is read or set but for its 624 words, which take 30 us.
-
-    numpy takes the class's name for the kind of state.
-    """
+class _WithoutWords:
+    """Stands for numpy's generator while its state is read or set but for the 624 words, which take 30 us."""
 
     @property
     def state(self) -> Any:
@@ -54,12 +51,15 @@ class MT19937:
         return
 
 
+_WithoutWords.__name__ = "MT19937"  # numpy takes the class's name for the kind of state
+
+
 @contextmanager
 def _without_words() -> Iterator[None]:
     """Meanwhile, numpy's global state consists of the second normal number alone. Draws are not affected."""
     real = _rand._bit_generator
     try:
-        _rand._bit_generator = MT19937()
+        _rand._bit_generator = _WithoutWords()
         yield
     finally:
         _rand._bit_generator = real

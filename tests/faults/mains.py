@@ -119,7 +119,9 @@ def die_over_stopped_workers(context: str) -> None:
     """Killed when all of its workers are stopped: they cannot see it themselves."""
     os.setsid()
     loader = make_loader(graph_for(0, ""), service_for(context, timeout=None))
-    next(iter(loader))
+    stream = iter(loader)
+    for _ in range(SHARDS):  # an item from each of them: one that has just begun has not asked for the signal yet
+        next(stream)
     for pid in pids(loader):
         os.kill(pid, signal.SIGSTOP)
         wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)  # noqa: B023
