@@ -39,10 +39,9 @@ class Crew:
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
-        wake = (self._wake_read, self._wake_write)
-        self._finalizer = weakref.finalize(
-            self, _finalize, os.getpid(), self._processes, self._selector, wake, resources
-        )
+        self._wake = [self._wake_read, self._wake_write]
+        self._owned = (os.getpid(), self._processes, self._selector, self._wake, resources)
+        self._finalizer = weakref.finalize(self, _finalize, *self._owned)
         # Before multiprocessing's own hook, which asks daemonic processes to end and waits for ever for one that is
         # stopped or deaf; and at the end of a process that multiprocessing itself has started, which has no other hook.
         util.Finalize(self, self._finalizer, exitpriority=0)
@@ -121,7 +120,7 @@ class Crew:
 
     def wake(self) -> None:
         """Let a wait in another thread end at once. Thread-safe."""
-        if not self._finalizer.alive:
+        if not self._wake:
             return  # closed: the descriptor's number may be another file's by now
         try:
             os.write(self._wake_write, b"x")
@@ -129,8 +128,10 @@ class Crew:
             pass
 
     def close(self) -> None:
-        """End all processes: about 3 s at most. Idempotent."""
-        self._finalizer()
+        """End all processes: about 3 s at most. Idempotent. What an interrupt leaves here ends at exit."""
+        if self._finalizer.alive:
+            _finalize(*self._owned)
+            self._finalizer.detach()
 
     def _drain_wake_up(self) -> None:
         try:
@@ -148,20 +149,20 @@ def _finalize(
     pid: int,
     processes: dict[int, WorkerProcess],
     selector: selectors.BaseSelector,
-    wake: tuple[int, int],
+    wake: list[int],
     resources: tuple[Any, ...],
 ) -> None:
-    """End everything that a crew owns; also when it is collected, or at exit. Never in a forked child."""
+    """End everything that a crew owns; also when it is collected, or at exit. Never in a forked child. Idempotent."""
     if os.getpid() != pid:
         return
     began = time.monotonic()
     try:
         stop_all(list(processes.values()))
-    finally:  # also when it was interrupted: this runs once
+    finally:  # also when it was interrupted
         processes.clear()
         selector.close()
-        for fd in wake:
-            os.close(fd)
+        while wake:
+            os.close(wake.pop())
         for resource in resources:
             resource.close()
     _log.debug("stopped the workers in %.3f s", time.monotonic() - began)
