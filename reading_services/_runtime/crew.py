@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import selectors
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ class Crew:
             os.set_blocking(fd, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._wake = [self._wake_read, self._wake_write]
-        self._owned = (os.getpid(), self._processes, self._selector, self._wake, resources)
+        self._owned = (os.getpid(), threading.RLock(), self._processes, self._selector, self._wake, resources)
         self._finalizer = weakref.finalize(self, _finalize, *self._owned)
         # Before multiprocessing's own hook, which asks daemonic processes to end and waits for ever for one that is
         # stopped or deaf; and at the end of a process that multiprocessing itself has started, which has no other hook.
@@ -147,6 +148,7 @@ class Crew:
 
 def _finalize(
     pid: int,
+    lock: threading.RLock,
     processes: dict[int, WorkerProcess],
     selector: selectors.BaseSelector,
     wake: list[int],
@@ -156,13 +158,14 @@ def _finalize(
     if os.getpid() != pid:
         return
     began = time.monotonic()
-    try:
-        stop_all(list(processes.values()))
-    finally:  # also when it was interrupted
-        processes.clear()
-        selector.close()
-        while wake:
-            os.close(wake.pop())
-        for resource in resources:
-            resource.close()
+    with lock:  # a thread may be at it when the process exits; it takes as long as the stop ladder at most
+        try:
+            stop_all(list(processes.values()))
+        finally:  # also when it was interrupted
+            processes.clear()
+            selector.close()
+            while wake:
+                os.close(wake.pop())
+            for resource in resources:
+                resource.close()
     _log.debug("stopped the workers in %.3f s", time.monotonic() - began)
