@@ -17,13 +17,22 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["IndexStream", "ItemStreams", "SeedGenerator", "StreamKey", "check_seed", "derive_seed", "fresh_seed"]
+__all__ = [
+    "IndexStream",
+    "ItemStreams",
+    "SeedGenerator",
+    "StreamKey",
+    "check_seed",
+    "derive_seed",
+    "fresh_seed",
+    "permutation",
+]
 
 StreamKey = tuple[int, ...]
 """(seed, epoch, ...): plain integers that name one random stream."""
 
 _BLOCK = 256  # draws made at a time; part of the stream's definition, never change it
-_DRAWS, _ITEMS = 0, 1  # which use of a key a Philox counter belongs to
+_DRAWS, _ITEMS, _ORDER = 0, 1, 2  # which use of a key a Philox counter belongs to
 
 
 def check_seed(seed: int) -> int:
@@ -93,6 +102,15 @@ class IndexStream:
         assert isinstance(key, list)
         assert isinstance(draws, int)
         self._reset(tuple(key), draws)
+
+
+def permutation(key: StreamKey, length: int) -> np.ndarray[Any, Any]:
+    """The numbers below ``length`` in the order of as many 64-bit draws from a keyed stream: every order alike likely.
+
+    Two equal draws, which leave their numbers in order, have a chance below length**2 / 2**65.
+    """
+    philox = np.random.Philox(key=_philox_key(key), counter=[0, 0, 0, _ORDER])
+    return np.argsort(philox.random_raw(length), kind="stable")
 
 
 class ItemStreams:
