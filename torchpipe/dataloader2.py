@@ -274,6 +274,11 @@ class DataLoader2(Generic[T_co]):
             self._next_epoch += 1
         return self._begin(seed, epoch, None)
 
+    def _without_iterator(self) -> Self:
+        spare = object.__new__(type(self))
+        vars(spare).update(vars(self), _live=None, _loaded=None, _parked=None)
+        return spare
+
     def __enter__(self) -> Self:
         return self
 
