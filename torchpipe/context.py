@@ -78,7 +78,7 @@ class Context:
 
     @classmethod
     def for_graph(cls, *roots: DataPipe, seed: int | None = None, **options: Any) -> Context:
-        """The context for a pass over the graph that ends in ``roots``. Without a seed, a fresh one is drawn."""
+        """The context for a pass over the graph that ends in ``roots``. Without a seed, torch's generator gives one."""
         nodes = list({id(node): node for root in roots for node in walk(root)}.values())
         numbers: dict[int, int] = {}
         divided: dict[int, Division] = {}

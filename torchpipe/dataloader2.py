@@ -21,7 +21,7 @@ from torchpipe.loader_state import LoaderState
 from torchpipe.nodes import DataPipe, is_node, node_name
 from torchpipe.one_user import check_process, refuse_pickling
 from torchpipe.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
-from torchpipe.seeds import check_seed, fresh_seed
+from torchpipe.seeds import check_seed, fresh_seed, next_fresh_seed
 from torchpipe.validate import check_count
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
@@ -35,7 +35,8 @@ class DataLoader2(Generic[T_co]):
     """Iterates a graph, epoch after epoch, wherever its reading service runs it.
 
     Each ``iter(loader)`` is the next epoch. The stream is fixed by the graph, the seed, the epoch and the number of
-    shards; without :meth:`seed`, a fresh seed is drawn once, and every epoch differs all the same.
+    shards. Without :meth:`seed` or a loaded state, the first ``iter()`` draws a seed from torch's default generator
+    (one draw, so ``torch.manual_seed`` fixes the run), later ones draw nothing; every epoch differs all the same.
     ``datapipe_adapter_fn`` (one function or several) changes the graph before it runs. ``reading_service`` defaults to
     in-process execution.
 
@@ -71,7 +72,8 @@ class DataLoader2(Generic[T_co]):
         self.reading_service = reading_service or InProcessReadingService()
         self.reading_service.initialize(self.datapipe)
         self._graph_text = describe_graph(self.datapipe)
-        self._seed = fresh_seed()
+        self._seed: int | None = None  # none drawn or given yet
+        self._foretold: int | None = None  # what a state has said that it is going to be
         self._next_epoch = 0
         self._adopted_num_shards: int | None = None
         self._loaded: LoaderState | None = None  # where the next iter() is to go on
@@ -125,7 +127,7 @@ class DataLoader2(Generic[T_co]):
         self._pid = os.getpid()
         loaded = self._loaded
         epoch = self._next_epoch if loaded is None else loaded.epoch
-        self._live = DataLoader2Iterator(self, self._seed, epoch, loaded)  # if this raises, nothing is lost
+        self._live = DataLoader2Iterator(self, self._draw_seed(), epoch, loaded)  # if this raises, nothing is lost
         self._next_epoch = epoch + 1
         self._loaded = self._parked = None
         return self._live
@@ -159,7 +161,17 @@ class DataLoader2(Generic[T_co]):
         pending = self._loaded or self._parked
         if pending is not None:
             return pending
-        return self._state_at(self._seed, self._next_epoch, 0, None)
+        seed = self._seed
+        if seed is None:  # a state must not draw, and yet say how the run begins
+            seed = self._foretold = next_fresh_seed() if self._foretold is None else self._foretold
+        return self._state_at(seed, self._next_epoch, 0, None)
+
+    def _draw_seed(self) -> int:
+        """The seed of the run. If there is none, one is drawn, even if a state has said before which one counts."""
+        if self._seed is None:
+            drawn = fresh_seed()
+            self._seed = drawn if self._foretold is None else self._foretold
+        return self._seed
 
     def _state_at(self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None) -> LoaderState:
         return LoaderState(
@@ -261,6 +273,11 @@ class DataLoader2(Generic[T_co]):
         if self._next_epoch == epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
             self._next_epoch += 1
         return self._begin(seed, epoch, None)
+
+    def _without_iterator(self) -> Self:
+        spare = object.__new__(type(self))
+        vars(spare).update(vars(self), _live=None, _loaded=None, _parked=None)
+        return spare
 
     def __enter__(self) -> Self:
         return self

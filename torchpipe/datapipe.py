@@ -111,7 +111,7 @@ def iterate(
 ) -> NodeIterator[T_co]:
     """One pass over ``node`` in this process, with everything that fixes its stream given.
 
-    ``iter(node)`` is the same with a fresh random seed.
+    ``iter(node)`` is the same with a seed drawn from torch's default generator, another one each time.
     """
     context = Context.for_graph(node, seed=seed, epoch=epoch, shard=shard, num_shards=num_shards)
     return cast("NodeIterator[T_co]", context.iterate(node))

@@ -53,6 +53,8 @@ Entry: TypeAlias = "tuple[Any] | Mark"
 class DispatchFeed(ABC):
     """Where a shard's dispatched items come from."""
 
+    at_hand = False  # see Shard.at_hand
+
     @abstractmethod
     def take(self, shard: int) -> Entry | None:
         """The next entry for ``shard``; waits for it. None at the end. Raises: the source's error at its place."""
@@ -62,6 +64,7 @@ class Dispatched(IterDataPipe[Any]):
     """Stands, in the shard section, for the part of the graph that the dispatcher runs."""
 
     divides = True
+    at_hand = True  # as far as this node knows: the feed knows more
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         if any(context.rounds):
@@ -147,6 +150,7 @@ class DispatchSource(DispatchFeed):
     def __init__(self, producer: Shard | None, num_shards: int, start: DispatchStart) -> None:
         self.position = start.mark.position
         self.over = False
+        self.at_hand = producer is not None and producer.at_hand
         self.error: BaseException | None = None
         self.longest = 0
         self.fail_at: tuple[int, BaseException] | None = None  # raise this error in the place of that item
@@ -187,7 +191,7 @@ class DispatchSource(DispatchFeed):
                 raise self.error
             if self.over:
                 return None
-            self.advance(1)
+            self._advance_for_same_thread()
         return ready.popleft()
 
     def waiting(self, shard: int) -> deque[Entry]:
@@ -213,6 +217,16 @@ class DispatchSource(DispatchFeed):
         else:
             assert self.fail_at is not None
             chunk = Chunk(error=self.fail_at[1])
+        self._deal(chunk)
+        return chunk
+
+    def _advance_for_same_thread(self) -> None:
+        assert self._producer is not None
+        with self._producer.installed():
+            chunk = self._producer.produce_for_same_thread()
+        self._deal(chunk)
+
+    def _deal(self, chunk: Chunk) -> None:
         for item in chunk.items:
             shard = self.position % self._num_shards
             if shard in self._ready and self.position >= self._needed[shard]:
@@ -226,7 +240,6 @@ class DispatchSource(DispatchFeed):
                     ready.pop()  # the newer one is as good
                 ready.append(mark)
         self.over, self.error = chunk.ended or chunk.error is not None, chunk.error
-        return chunk
 
     def close(self) -> None:
         if self._producer is not None:

@@ -43,6 +43,9 @@ class _Loader(Protocol):
     def _state_at(self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None) -> LoaderState:
         """The state of the loader at a position."""
 
+    def _without_iterator(self) -> Self:
+        """The same loader for an iterator that outlives it: without a reference to that."""
+
 
 class DataLoader2Iterator(Iterator[T_co]):
     """One epoch of a loader. After an exception or the end it is over; the loader can be iterated again or restored.
@@ -61,12 +64,20 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._limit: int | None = None
         self._left: int | None = None  # items until the next pause
         self._over = self._invalid = False
-        self._loader = loader
+        # The loader has its iterator, and not the other way round: threads and workers end when both are dropped,
+        # without waiting for the collector.
+        self._loader_itself = weakref.ref(loader)
+        self._spare = loader._without_iterator()
         self._loaded_at = self._counted = 0 if loaded is None else loaded.delivered
         self._seed, self._stream = loader._begin(seed, epoch, loaded)
         self._direct = False
         self._choose_pull()
         _alive.add(self)
+
+    @property
+    def _loader(self) -> _Loader:
+        loader = self._loader_itself()
+        return self._spare if loader is None else loader
 
     @property
     def delivered(self) -> int:

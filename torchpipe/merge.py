@@ -238,7 +238,10 @@ class MergeIterator(NodeIterator[Any]):
             if first.rest.items:
                 return self._cut_block()
             if first.rest.error is not None:
-                raise first.rest.error
+                try:
+                    raise first.rest.error
+                finally:
+                    first.rest.error = None  # its traceback leads to this frame, and to items in shared memory
             if first.rest.ended:
                 del self._live[self._turn]
                 self._turn = self._turn % len(self._live) if self._live else 0

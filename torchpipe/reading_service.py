@@ -259,8 +259,13 @@ class InProcessReadingService(ShardedReadingService):
 
     ``num_shards`` gives the stream that this number of shards gives anywhere (default 1). ``init_fn(datapipe,
     worker_info)`` runs once for each shard, ``reset_fn(datapipe, worker_info, seed_generator)`` for each shard and
-    epoch; both return the datapipe, changed or not. Nothing runs ahead, and functions draw from global random states of
-    their shard's own: the user's global states are not touched.
+    epoch; both return the datapipe, changed or not. Functions draw from global random states of their shard's own: the
+    user's are not touched.
+
+    Quick items are made several at a time, since changing these states over takes longer than they do: functions run at
+    most 0.5 ms (and 1,000 items) ahead of the consumer, and never past an item that takes longer. Nothing at all runs
+    ahead of sources that may wait for the consumer: iterables and iterators of the user's, and results of ``flatmap``.
+    A node of the user's that never waits can say so by an attribute ``at_hand = True``.
 
     With ``prefetch_cnt`` > 0 a thread runs that many items ahead. A thread cannot have global random states of its
     own, so functions then draw from the process's: draw from ``random_map``'s generator to stay reproducible.
@@ -308,7 +313,7 @@ class InProcessReadingService(ShardedReadingService):
 
 
 class LocalShards(ShardProvider):
-    """Produces shards in this process, an item at a time, when it is asked for."""
+    """Produces shards in this process, when it is asked for: an item, or as many as come within 0.5 ms."""
 
     def __init__(
         self,
@@ -345,7 +350,7 @@ class LocalShards(ShardProvider):
     def pull(self, lane: int) -> Chunk:
         running = self._shards[lane]
         with running.installed():
-            chunk = running.produce(1)
+            chunk = running.produce_for_same_thread()
         if chunk.notice is not None:
             warnings.warn(chunk.notice, ReplayWarning, stacklevel=2)
         return chunk

@@ -45,6 +45,8 @@ class FlatMapper(IterDataPipe[R]):
     Raises: TypeError if ``fn`` is no function or, while iterating, returns nothing iterable.
     """
 
+    at_hand = False  # an iterator that fn returns may wait, for what the consumer does
+
     @overload
     def __init__(self, datapipe: IterDataPipe[Iterable[R]]) -> None: ...
     @overload
@@ -53,6 +55,7 @@ class FlatMapper(IterDataPipe[R]):
     def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T], Iterable[R]]) -> None: ...
     @overload
     def __init__(self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]], input_col: Any) -> None: ...
+
     def __init__(
         self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]] | None = None, input_col: Any = None
     ) -> None:

@@ -65,6 +65,13 @@ class IterableWrapper(IterDataPipe[T]):
         self.deepcopy = deepcopy
         self._once = _Once() if isinstance(iterable, Iterator) and not is_stateful(iterable) else None
 
+    @property
+    def at_hand(self) -> bool:
+        """Does reading an item wait for nothing? An iterable of the user's may, for what the consumer does."""
+        return isinstance(self.iterable, TorchIterDataPipe) or (
+            _is_indexed(self.iterable) and not is_stateful(self.iterable)
+        )
+
     def __len__(self) -> int:
         return len(self.iterable)  # type: ignore[arg-type]
 
