@@ -5,10 +5,11 @@ Runs in the main process. Imports ``torchpipe`` and the runtime.
 
 from __future__ import annotations
 
+import io
 import logging
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -27,7 +28,7 @@ from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.iterator import NodeIterator
 from torchpipe.merge import ShardPosition, ShardProvider
-from torchpipe.nodes import DataPipe, node_name, walk, with_inputs
+from torchpipe.nodes import DataPipe, node_name, thins, walk, with_inputs
 from torchpipe.reading_service import EpochStart, ShardedReadingService
 from torchpipe.shard import Chunk, InitFn, ResetFn
 from torchpipe.state import SnapshotPolicy
@@ -286,6 +287,7 @@ class MultiProcessingReadingService(ShardedReadingService):
                 timeout_s=self._timeout_s,
                 max_deaths=self._max_deaths,
             )
+            self._supervisor.uneven = any(map(thins, self.plan.shard_nodes))
         return self._supervisor
 
 
@@ -348,6 +350,13 @@ def _accelerator_runtime_lives() -> bool:
     return "torch_xla" in sys.modules or (torch is not None and torch.cuda.is_initialized())
 
 
+_OPEN_IT_THERE = "Open files, locks, connections and the like inside the function that uses them, or in worker_init_fn"
+_START_IT_THERE = (
+    "A generator or other iterator cannot leave its process: give an object whose __iter__ starts it (a class with "
+    "def __iter__(self): yield ...)"
+)
+
+
 def _image_of(nodes: tuple[DataPipe, ...], graphs: Any, *others: Any) -> GraphImage:
     """Pickle the shard section and the functions once. Raises: NotSerializableError, naming the culprit."""
     try:
@@ -359,10 +368,11 @@ def _image_of(nodes: tuple[DataPipe, ...], graphs: Any, *others: Any) -> GraphIm
                 try:
                     GraphImage.of(value)
                 except Exception as culprit:
+                    begun = isinstance(value, Iterator) and not isinstance(value, io.IOBase)
+                    advice = _START_IT_THERE if begun else _OPEN_IT_THERE
                     raise NotSerializableError(
                         f"{node_name(node)} cannot be sent to a worker process: its {name}, {value!r}, cannot be "
-                        f"pickled ({type(culprit).__name__}: {culprit}). Open files, locks, connections and the like "
-                        "inside the function that uses them, or in worker_init_fn"
+                        f"pickled ({type(culprit).__name__}: {culprit}). {advice}"
                     ) from error
         raise NotSerializableError(
             f"worker_init_fn, worker_reset_fn or policy cannot be sent to a worker process ({error}): keep open files, "

@@ -12,6 +12,7 @@ import collections
 import copy
 import enum
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -36,10 +37,13 @@ __all__ = [
     "is_node",
     "node_name",
     "reads_late",
+    "thins",
     "times_read",
     "walk",
     "with_inputs",
 ]
+
+_CALLS_PER_NODE = 7  # 5 to begin a pass over a node, the others for what is around it and within a user's own
 
 DataPipe: TypeAlias = "TorchIterDataPipe[Any] | TorchMapDataPipe[Any]"
 
@@ -69,7 +73,8 @@ def times_read(node: DataPipe, item: DataPipe) -> int:
 def walk(root: DataPipe) -> list[DataPipe]:
     """Every node that ``root`` reaches, each once, inputs before the nodes that read them; ``root`` is last.
 
-    Raises: TypeError if ``root`` is no node; GraphError for a cycle, and for a node of torch's with several outputs.
+    Raises: TypeError if ``root`` is no node; GraphError for a cycle, for too long a chain, and for a node of torch's
+    with several outputs.
     """
     if not is_node(root):
         raise TypeError(f"expected an IterDataPipe or MapDataPipe, got {root!r} of type {type(root).__name__}")
@@ -86,6 +91,7 @@ def walk(root: DataPipe) -> list[DataPipe]:
             if id(child) not in done:
                 stack.append((child, iter(inputs_of(child))))
                 open_nodes.add(id(child))
+                _check_depth(len(stack))
                 break
         else:
             stack.pop()
@@ -94,6 +100,17 @@ def walk(root: DataPipe) -> list[DataPipe]:
             _check_output(node)
             order.append(node)
     return order
+
+
+def _check_depth(depth: int) -> None:
+    """Passes nest in each other, and Python bounds how deep; pickling for workers meets the same bound."""
+    limit = sys.getrecursionlimit()
+    if depth > limit // _CALLS_PER_NODE:
+        raise GraphError(
+            f"more than {limit // _CALLS_PER_NODE} nodes stand one behind the other, too many for Python's recursion "
+            f"limit of {limit}: join functions (one map() that calls them in turn), and concat() or zip() many inputs "
+            "at once"
+        )
 
 
 def _check_output(node: DataPipe) -> None:
@@ -145,6 +162,11 @@ def reads_late(node: DataPipe) -> bool:
     if isinstance(node, TorchMapDataPipe) or getattr(node, "by_index", False) is True:
         return True
     return getattr(type(node), "selects", False) is True and all(map(reads_late, inputs_of(node)))
+
+
+def thins(node: DataPipe) -> bool:
+    """May ``node`` make fewer items of some inputs than of others? Of nodes of other packages it is assumed."""
+    return bool(getattr(type(node), "thins", not type(node).__module__.startswith("torchpipe.")))
 
 
 class Division(enum.Flag):

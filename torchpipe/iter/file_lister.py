@@ -33,6 +33,8 @@ class FileLister(IterDataPipe[str]):
     the folder has changed since a state was saved.
     """
 
+    thins = True
+
     fingerprint_ignores = ("roots",)  # a run may move to where the data lies elsewhere
 
     def __init__(

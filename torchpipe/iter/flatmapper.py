@@ -45,6 +45,8 @@ class FlatMapper(IterDataPipe[R]):
     Raises: TypeError if ``fn`` is no function or, while iterating, returns nothing iterable.
     """
 
+    thins = True
+
     at_hand = False  # an iterator that fn returns may wait, for what the consumer does
 
     @overload

@@ -22,6 +22,8 @@ class UnBatcher(IterDataPipe[Any]):
     Raises: ValueError if ``unbatch_level`` is below -1; IndexError, while iterating, if an item has fewer levels.
     """
 
+    thins = True
+
     def __init__(self, datapipe: IterDataPipe[Any], unbatch_level: int = 1) -> None:
         check_input("unbatch", datapipe)
         self.datapipe = datapipe

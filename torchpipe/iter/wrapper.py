@@ -47,8 +47,8 @@ class IterableWrapper(IterDataPipe[T]):
     for others the position, reached by replay, which a :class:`~torchpipe.ReplayWarning` announces. An iterator or
     generator serves a single pass.
 
-    Raises: TypeError for what is not iterable, and for sets, whose order differs between processes; RuntimeError, while
-    iterating, if an iterator that can be read once is read again.
+    Raises: TypeError for what is not iterable, for sets, whose order differs between processes, and for data frames,
+    which iterate their columns; RuntimeError, while iterating, if an iterator that can be read once is read again.
     """
 
     fingerprint_ignores = ("_once",)
@@ -58,6 +58,11 @@ class IterableWrapper(IterDataPipe[T]):
             raise TypeError(
                 "IterableWrapper cannot wrap a set: its order differs between processes, so shards would overlap and "
                 "no position could be found again. Pass sorted(...) or list(...) instead"
+            )
+        if type(iterable).__name__ == "DataFrame" and hasattr(iterable, "columns"):
+            raise TypeError(
+                "IterableWrapper cannot tell what of a DataFrame to yield: iterating one gives its columns. Give it "
+                'the rows, df.to_dict("records") or list(df.itertuples(index=False)), or list(df.columns)'
             )
         if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
             raise TypeError(f"IterableWrapper needs an iterable, got {iterable!r} of type {type(iterable).__name__}")
