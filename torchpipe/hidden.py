@@ -31,6 +31,8 @@ _OPAQUE = (str, bytes, int, float, complex, type, types.ModuleType, np.ndarray, 
 
 _passes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # those over users' nodes, by id
 
+_held: weakref.WeakKeyDictionary[Any, tuple[DataPipe, ...]] = weakref.WeakKeyDictionary()
+
 
 def note_pass(iterator: Any) -> None:
     """Let :func:`refuse_hidden_input` know a pass over a node of the user's: its ``node`` and ``_stream``."""
@@ -41,28 +43,31 @@ def refuse_hidden_input(nodes: Iterable[DataPipe]) -> None:
     """Raises: GraphError if a pass over ``nodes``, begun without a context, stands for an input of a node at work."""
     if not _passes:
         return
-    at_work = _node_at_work()
+    at_work = _pass_at_work()
     if at_work is None:
         return
+    # Looked for once in a pass: a node may make a small pipeline for every item.
+    if at_work not in _held:
+        _held[at_work] = tuple(_held_by(at_work.node))
     wanted = {id(node) for node in nodes if isinstance(node, TorchIterDataPipe)}  # map-style ones are read by anybody
-    for held in _held_by(at_work):
+    for held in _held[at_work]:
         if id(held) in wanted:
             raise GraphError(
-                f"{node_name(at_work)} iterates {node_name(held)}, which is not bound to its pass: it would have "
+                f"{node_name(at_work.node)} iterates {node_name(held)}, which is not bound to its pass: it would have "
                 "another seed and yield every item in every shard. Inputs are the nodes in a node's attributes, also "
                 "in lists, tuples, dicts and dataclasses: hold it there and iterate that attribute (in a NodeIterator, "
                 "self.inputs[...].items()). For a pass of its own, whole in every shard, use torchpipe.iterate(node)"
             )
 
 
-def _node_at_work() -> DataPipe | None:
-    """The user's node whose pass is the innermost on this thread's stack."""
-    running: dict[types.FrameType, DataPipe] = {}
+def _pass_at_work() -> Any:
+    """The innermost pass on this thread's stack, if it is over a node of the user's; else None."""
+    running: dict[types.FrameType, Any] = {}
     for reference in _passes.valuerefs():
         iterator = reference()
         if iterator is not None:
             frame = getattr(iterator.__dict__.get("_stream"), "gi_frame", None)
-            running |= {} if frame is None else {frame: iterator.node}
+            running |= {} if frame is None else {frame: iterator}
     place: types.FrameType | None = sys._getframe()
     while place is not None and place not in running:
         if str(place.f_globals.get("__name__")).startswith(_LIBRARY):

@@ -316,3 +316,32 @@ def test_torchs_nodes_of_several_outputs_are_refused_by_name(kind: Any, argument
             DataLoader2(graph)
     with pytest.raises(GraphError, match=message):
         iter(source().zip(outputs[0]))
+
+
+class MakesMany(IterDataPipe[Any]):
+    """Makes a small pipeline for every item, and holds much data."""
+
+    def __init__(self, datapipe: Any, data: Any) -> None:
+        self.datapipe = datapipe
+        self.data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.datapipe:
+            yield from IterableWrapper([item]).map(str)
+
+
+def test_what_a_node_holds_is_looked_through_once_in_a_pass() -> None:
+    looked_at = []
+
+    class Row:
+        def __getattribute__(self, name: str) -> Any:
+            looked_at.append(name)
+            return super().__getattribute__(name)
+
+    rows = [Row() for _ in range(50)]
+    counts = []
+    for length in (1, 100):
+        looked_at.clear()
+        assert len(list(MakesMany(source(length), Opaque(rows)))) == length
+        counts.append(len(looked_at))
+    assert counts[0] == counts[1]
