@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -245,3 +247,43 @@ def test_workers_read_late_as_well() -> None:
     with DataLoader2(early, reading_service=MultiProcessingReadingService(2, num_shards=4)) as loader:
         loader.seed(5)
         assert got == [list(loader), list(loader)]
+
+
+ODD: list[Any] = [
+    [],
+    (None,),
+    "abc",
+    bytearray(b"abc"),
+    memoryview(b"abc"),
+    array.array("i", [1, 2, 3]),
+    np.arange(6).reshape(3, 2),
+    np.array(["a", "b"]),
+    np.zeros((2, 0)),
+    np.arange(3).astype(object),
+    np.rec.fromarrays([[1, 2], [3, 4]], names="a,b"),
+    torch.arange(6).reshape(3, 2),
+    collections.deque([[1], [2]]),
+    collections.UserList([[1], [2]]),
+    {"a": [1], "b": 2},
+    {"a": 1}.items(),
+    [True, "x", None, 2.5, [1]],
+    collections.Counter("aab"),
+]
+
+
+@pytest.mark.parametrize("data", ODD, ids=lambda data: type(data).__name__)
+def test_odd_data_in_buffers_resume_everywhere(data: Any) -> None:
+    source = IterableWrapper(data)
+    chains = [
+        source.shuffle(buffer_size=2),
+        source.shuffle().sharding_filter().shuffle(buffer_size=2),
+        source.concat(source).shuffle(buffer_size=3).header(3),
+    ]
+    assert sorted(map(repr, chains[0])) == sorted(map(repr, data))
+    for chain in chains:
+        expected = [repr(item) for item in iterate(chain, seed=2)]
+        for count in range(len(expected) + 1):
+            stream, resumed = iterate(chain, seed=2), iterate(chain, seed=2)
+            stream.drop(count)
+            resumed.load_state_dict(decode(encode(stream.state_dict())))
+            assert [repr(item) for item in resumed] == expected[count:]
