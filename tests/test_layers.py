@@ -19,7 +19,7 @@ LAYERS = (
     ("nodes", "state", "global_random"),
     ("columns",),
     ("iterator", "validate"),
-    ("failure",),
+    ("failure", "holders"),
     ("replay", "feed"),
     ("context", "staged"),
     ("datapipe", "background"),

@@ -15,6 +15,7 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.graph import describe_graph
 from torchpipe.graph.length import total_length
+from torchpipe.holders import OpaqueWarnings
 from torchpipe.iterator import NodeIterator
 from torchpipe.loader_iterator import DataLoader2Iterator
 from torchpipe.loader_state import LoaderState
@@ -79,6 +80,7 @@ class DataLoader2(Generic[T_co]):
         self._loaded: LoaderState | None = None  # where the next iter() is to go on
         self._live: DataLoader2Iterator[T_co] | None = None
         self._parked: LoaderState | None = None  # the position of an iterator that has been closed in mid-epoch
+        self._opaque = OpaqueWarnings()
         self._pid = 0  # of the process that has iterated it, since the last shutdown
 
     @property
@@ -143,16 +145,19 @@ class DataLoader2(Generic[T_co]):
         return self.reading_service.explain()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position behind the last delivered item, in microseconds: nothing is asked or stopped.
+        """The position behind the last delivered item: nothing is asked or stopped. Takes what copying its bytes takes.
 
         Keys: version, fingerprint, seed, epoch, delivered, num_shards, rank, world_size and payload (bytes). Holds no
-        code; ``torchpipe.state.inspect`` shows it. Called from another thread, it waits for a ``next()`` under way, and
+        code; ``torchpipe.state.inspect`` shows it. An :class:`~torchpipe.errors.OpaqueStateWarning` tells of items that
+        will load with ``allow_pickle=True`` alone. Called from another thread, it waits for a ``next()`` under way, and
         counts its item. After an exception in the stream, KeyboardInterrupt included, it describes the items before.
 
         Raises: RuntimeError when called from inside ``next()``, by a signal handler say, or in a forked child.
         """
         self._check_process()
-        return self._state().to_dict(self._graph_text)
+        state = self._state().to_dict(self._graph_text)
+        self._opaque.tell(state["payload"])
+        return state
 
     def _state(self) -> LoaderState:
         live = self._live

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol, Self, TypeVar
 
-from torchpipe.errors import IteratorInvalidated
+from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.iterator import NodeIterator
 from torchpipe.loader_state import LoaderState
 from torchpipe.merge import MergeIterator
@@ -70,6 +70,12 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._spare = loader._without_iterator()
         self._loaded_at = self._counted = 0 if loaded is None else loaded.delivered
         self._seed, self._stream = loader._begin(seed, epoch, loaded)
+        if isinstance(self._stream, MergeIterator) and self._stream.delivered != self._loaded_at:
+            self._stream.close()
+            raise StateError(
+                f"the state is damaged: it says that {self._loaded_at} items were delivered, and its position stands "
+                f"behind {self._stream.delivered}. Use an older checkpoint"
+            )
         self._direct = False
         self._choose_pull()
         _alive.add(self)

@@ -27,7 +27,7 @@ from torchpipe.merge import MergeIterator, Merges, ShardPosition, ShardProvider
 from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
 from torchpipe.state import SnapshotPolicy
-from torchpipe.validate import check_count
+from torchpipe.validate import MAX_SHARDS, check_count
 
 __all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServiceInterface", "ShardedReadingService"]
 
@@ -120,7 +120,7 @@ class ShardedReadingService(ReadingServiceInterface):
 
     def __init__(self, num_shards: int | None, init_fn: InitFn | None, reset_fn: ResetFn | None) -> None:
         if num_shards is not None:
-            check_count("num_shards", num_shards, at_least=1)
+            check_count("num_shards", num_shards, at_least=1, at_most=MAX_SHARDS)
         for name, fn in (("worker_init_fn", init_fn), ("worker_reset_fn", reset_fn)):
             if fn is not None and not callable(fn):
                 raise TypeError(f"{name} must be callable, got {fn!r}")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchpipe.errors import ReplayWarning, StateError
-from torchpipe.iterator import NodeIterator, is_stateful
+from torchpipe.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 
 __all__ = ["LoaderSource", "loader_start", "source_policy"]
@@ -57,12 +57,16 @@ class LoaderSource(NodeIterator[Any]):
         self._iterator: Iterator[Any] | None = iter(loader)
 
     def _restore(self, saved: dict[str, Any]) -> None:
+        with refusing_misfits(type(self._loader).__name__):
+            self._load(saved)
+
+    def _load(self, saved: dict[str, Any]) -> None:
         if self._stateful:
             self._loader.load_state_dict(saved["loader"])
             return
         for generator, state in zip(_generators(self._loader), saved["generators"]):
             generator.set_state(state)
-        self._drop += saved["count"]
+        self._drop += stored_count(saved, "count")
         if self._drop:
             warnings.warn(_replay_text(self._loader, self._drop), ReplayWarning, stacklevel=2)
 
@@ -106,8 +110,7 @@ class LoaderSource(NodeIterator[Any]):
         return held
 
     def _next(self) -> Any:
-        assert self._iterator is not None, "read after close()"
-        item = next(self._iterator)
+        item = next(self._iterator)  # type: ignore[arg-type]  # it is there until close()
         self._count += 1
         return item
 

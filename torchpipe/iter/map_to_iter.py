@@ -10,7 +10,7 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.errors import StateError
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
 
 __all__ = ["MapToIterConverter"]
 
@@ -55,7 +55,7 @@ class _KeysIterator(NodeIterator[T]):
         return {"position": self.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.position = state["position"]
+        self.position = stored_count(state, "position")
         if self.position > len(self.node):
             raise StateError(
                 f"the state stands behind item {self.position}, but to_iter_datapipe() reads only {len(self.node)}: "

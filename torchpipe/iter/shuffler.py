@@ -9,7 +9,7 @@ from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.errors import StateError
 from torchpipe.functional import lookup
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_items
 from torchpipe.seeds import IndexStream, StreamKey, check_seed
 from torchpipe.validate import check_count, check_input
 
@@ -81,7 +81,7 @@ class _ShuffleIterator(NodeIterator[T]):
             )
         if self.node.enabled:
             self.random.load_state_dict(state["random"])
-            self.buffer = list(state["buffer"])
+            self.buffer = stored_items(state, "buffer", at_most=self.node.buffer_size)
 
     def run(self) -> Iterator[T]:
         source = self.source.items()
