@@ -26,6 +26,7 @@ __all__ = [
     "derive_seed",
     "fresh_seed",
     "next_fresh_seed",
+    "permutation",
     "stored_key",
 ]
 
@@ -35,7 +36,7 @@ StreamKey = tuple[int, ...]
 _BLOCK = 256  # draws made at a time; part of the stream's definition, never change it
 _LONGEST_KEY = 64  # (seed, epoch, section, shard, node) and a number for each cycle() around it
 _LARGEST_PART = 1 << 4096  # a seed may be any hash
-_DRAWS, _ITEMS = 0, 1  # which use of a key a Philox counter belongs to
+_DRAWS, _ITEMS, _ORDER = 0, 1, 2  # which use of a key a Philox counter belongs to
 
 
 def check_seed(seed: int) -> int:
@@ -124,6 +125,15 @@ class IndexStream:
         if type(draws) is not int or not 0 <= draws < 1 << 64:
             raise ValueError(f"a stream stands behind a number of draws, the state says {draws!r:.40}")
         self._reset(stored_key(state["key"]), draws)
+
+
+def permutation(key: StreamKey, length: int) -> np.ndarray[Any, Any]:
+    """The numbers below ``length`` in the order of as many 64-bit draws from a keyed stream: every order alike likely.
+
+    Two equal draws, which leave their numbers in order, have a chance below length**2 / 2**65.
+    """
+    philox = np.random.Philox(key=_philox_key(key), counter=[0, 0, 0, _ORDER])
+    return np.argsort(philox.random_raw(length), kind="stable")
 
 
 class ItemStreams:

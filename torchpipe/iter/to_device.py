@@ -13,7 +13,7 @@ from torchpipe.device.options import OnNewShape, Sync
 from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iterator import NodeIterator
 from torchpipe.nodes import node_name
-from torchpipe.validate import check_count
+from torchpipe.validate import check_count, check_input
 
 __all__ = ["ToDevice"]
 
@@ -61,6 +61,7 @@ class ToDevice(IterDataPipe[T_co]):
         on_new_shape: OnNewShape = "allow",
         pad_value: float = 0,
     ) -> None:
+        check_input("to_device", source_datapipe)
         self.source_datapipe = source_datapipe
         self.device = device
         self.prefetch_count = check_count("prefetch", prefetch, at_least=0)
