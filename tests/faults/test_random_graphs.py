@@ -59,7 +59,7 @@ def test_any_graph_survives_any_kill_under_forkserver(
     survive(spec, workers, ahead, 4, "forkserver", data)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @examples(0.04)
 @given(graph_specs(max_length=12), st.integers(1, 2), AHEAD, st.data())
 def test_any_graph_survives_a_kill_under_spawn(

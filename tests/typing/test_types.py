@@ -34,7 +34,6 @@ def _run(*command: str) -> str:
         check=False,
         env={**os.environ, **offline},
         cwd=ROOT,
-        timeout=110,
     )
     assert done.stdout, done.stderr
     return done.stdout
