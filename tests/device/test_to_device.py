@@ -137,7 +137,7 @@ def test_L6_close_waits_for_a_transfer_and_then_closes_the_device() -> None:
     fake = FakeBackend(block_at=1)
     iterator = start(stage(9, 2, fake=fake))
     next(iterator)
-    fake.blocked.wait(20)
+    fake.blocked.wait()
     fake.gate.set()
     iterator.close()
     iterator.close()
