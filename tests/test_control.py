@@ -75,7 +75,7 @@ def test_pause_and_resume_without_a_limit() -> None:
         iterator = iter(loader)
         iterator.resume()  # harmless
         assert next(iterator) == 0
-        iterator._pause()
+        iterator.pause()
         assert list(iterator) == []
         iterator.resume()
         iterator.resume()

@@ -29,6 +29,7 @@ LAYERS = (
     ("dispatch",),
     ("merge",),
     ("reading_service", "adapters", "loader_iterator"),
+    ("preparing",),
     ("dataloader2",),
     ("testing",),
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it

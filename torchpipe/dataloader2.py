@@ -16,11 +16,13 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 from torchpipe.graph import describe_graph
 from torchpipe.graph.length import total_length
 from torchpipe.holders import OpaqueWarnings
+from torchpipe.iter.map_to_iter import MapToIterConverter
 from torchpipe.iterator import NodeIterator
 from torchpipe.loader_iterator import DataLoader2Iterator
 from torchpipe.loader_state import LoaderState
-from torchpipe.nodes import DataPipe, is_node, node_name
+from torchpipe.nodes import DataPipe, is_node
 from torchpipe.one_user import check_process, refuse_pickling
+from torchpipe.preparing import executable
 from torchpipe.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
 from torchpipe.seeds import check_seed, fresh_seed, next_fresh_seed
 from torchpipe.validate import check_count
@@ -38,8 +40,9 @@ class DataLoader2(Generic[T_co]):
     Each ``iter(loader)`` is the next epoch. The stream is fixed by the graph, the seed, the epoch and the number of
     shards. Without :meth:`seed` or a loaded state, the first ``iter()`` draws a seed from torch's default generator
     (one draw, so ``torch.manual_seed`` fixes the run), later ones draw nothing; every epoch differs all the same.
-    ``datapipe_adapter_fn`` (one function or several) changes the graph before it runs. ``reading_service`` defaults to
-    in-process execution.
+    ``datapipe_adapter_fn`` (one function or several) changes the graph before it runs; a map-style node is read in the
+    order of its indices, as by ``.to_iter_datapipe()``. ``reading_service`` defaults to in-process execution; one that
+    another loader has already is made anew with the same arguments, see ``loader.reading_service``.
 
     State: :meth:`state_dict` describes the items that were delivered to the ``for`` loop, no more; it is a flat dict of
     plain values with a fixed set of keys. Use one loader from one thread and one process; :meth:`state_dict` and
@@ -64,13 +67,9 @@ class DataLoader2(Generic[T_co]):
                 f"reading_service must be an object such as MultiProcessingReadingService(num_workers=2), got "
                 f"{reading_service!r}: is it a class, not yet called? Leave it out to run in this process"
             )
-        self.datapipe = _adapt(datapipe, datapipe_adapter_fn)
-        if isinstance(self.datapipe, TorchMapDataPipe) and not hasattr(type(self.datapipe), "__iter__"):
-            raise TypeError(
-                f"DataLoader2 iterates a stream, and {node_name(self.datapipe)} is a map-style node: convert it with "
-                ".to_iter_datapipe()"
-            )
-        self.reading_service = reading_service or InProcessReadingService()
+        self.datapipe = _streamed(_adapt(_streamed(datapipe), datapipe_adapter_fn))
+        service = InProcessReadingService() if reading_service is None else reading_service
+        self.reading_service = executable(service.take())
         self.reading_service.initialize(self.datapipe)
         self._graph_text = describe_graph(self.datapipe)
         self._seed: int | None = None  # none drawn or given yet
@@ -291,6 +290,12 @@ class DataLoader2(Generic[T_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown()
+
+
+def _streamed(datapipe: DataPipe) -> DataPipe:
+    if isinstance(datapipe, TorchMapDataPipe) and not hasattr(type(datapipe), "__iter__"):
+        return MapToIterConverter(datapipe)  # type: ignore[arg-type]  # torch's own will do as well
+    return datapipe
 
 
 def _adapt(datapipe: DataPipe, adapters: Adapter | Iterable[Adapter] | None) -> DataPipe:

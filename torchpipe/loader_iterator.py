@@ -121,7 +121,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._paused = False
         self._choose_pull()
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
         """Let ``next`` raise StopIteration until :meth:`resume`.
 
         Processes and threads stay, and fill what they may run ahead (``worker_prefetch_cnt`` and so on) but no more:
@@ -161,7 +161,8 @@ class DataLoader2Iterator(Iterator[T_co]):
     def _advance(self) -> T_co:
         if self._invalid:
             raise IteratorInvalidated(
-                "this iterator was replaced by a newer iter(), load_state_dict() or shutdown(): call iter(loader) again"
+                "this iterator has been invalidated by a newer iter(), load_state_dict() or shutdown(): "
+                "call iter(loader) again"
             )
         if self._over or self._paused:
             raise StopIteration
@@ -178,7 +179,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         if self._left is not None:
             self._left -= 1
             if not self._left:
-                self._pause()
+                self.pause()
         return item  # type: ignore[no-any-return]
 
     def _end(self) -> bool:

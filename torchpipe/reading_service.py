@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from torchpipe.context import Context
 from torchpipe.delivered import exact_after_error
@@ -64,21 +64,38 @@ class ReadingServiceInterface(ABC):
 
     ``initialize`` once; for every epoch ``prepare_iteration``, ``initialize_iteration``, pulls from the iterator,
     ``finalize_iteration``; ``finalize`` at the end, after which a new epoch may still begin.
+
+    A service may define ``initialize`` alone: what it returns runs in process. It may then also have torchdata's
+    ``initialize_iteration(seed_generator)``, ``finalize_iteration()`` and ``finalize()``.
     """
+
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    _taken = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        service = super().__new__(cls)
+        service._arguments = args, kwargs
+        return service
+
+    def take(self) -> Self:
+        """This service, for one loader; another one, made with the same arguments, if a loader has it already."""
+        service = _made_anew(self) if self._taken else self
+        service._taken = True
+        return service
 
     @abstractmethod
     def initialize(self, datapipe: DataPipe) -> DataPipe:
         """Check that ``datapipe`` can run here and take it; starts nothing. Raises: GraphError and the like."""
 
     @property
-    @abstractmethod
     def default_num_shards(self) -> int:
         """The number of shards if no state says otherwise."""
+        return 1
 
     @property
-    @abstractmethod
     def fixed_num_shards(self) -> int | None:
         """The number of shards that the user asked for, or None if a state's number may be adopted."""
+        return None
 
     @property
     def rank(self) -> int:
@@ -98,21 +115,29 @@ class ReadingServiceInterface(ABC):
         """The epoch as it is to begin: the seed may be another, and is then the loader's from here on."""
         return start
 
-    @abstractmethod
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         """The stream of an epoch, from ``start.state`` on."""
+        raise NotImplementedError(f"{type(self).__name__} executes no graph itself: give it to DataLoader2")
 
-    @abstractmethod
     def finalize_iteration(self) -> None:
         """The epoch is over or abandoned; its iterator has been closed. Idempotent."""
+        return
 
-    @abstractmethod
     def finalize(self) -> None:
         """End every process and thread of this service. Idempotent."""
+        return
 
-    @abstractmethod
     def explain(self) -> str:
         """Which node runs where, as text."""
+        return type(self).__name__
+
+
+def _made_anew(value: Any) -> Any:
+    """A service, and those among its arguments, made once more; any other value itself."""
+    if not isinstance(value, ReadingServiceInterface):
+        return value
+    args, kwargs = value._arguments
+    return type(value)(*map(_made_anew, args), **{name: _made_anew(item) for name, item in kwargs.items()})
 
 
 class ShardedReadingService(ReadingServiceInterface):
@@ -195,12 +220,6 @@ class ShardedReadingService(ReadingServiceInterface):
         if start.state is not None:
             iterator.load_state_dict(start.state)
         return iterator
-
-    def finalize_iteration(self) -> None:
-        return
-
-    def finalize(self) -> None:
-        return
 
     def _main_root(self, root: DataPipe) -> DataPipe:
         """The graph with the stages that this service appends to the main section."""
@@ -286,6 +305,10 @@ class InProcessReadingService(ShardedReadingService):
         check_count("prefetch_cnt", prefetch_cnt, at_least=0)
         self._prefetch_cnt = prefetch_cnt
         self._make_policy = policy
+
+    @property
+    def prefetch_cnt(self) -> int:
+        return self._prefetch_cnt
 
     @property
     def default_num_shards(self) -> int:
