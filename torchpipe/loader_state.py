@@ -21,7 +21,10 @@ STATE_KEYS = ("version", "fingerprint", "seed", "epoch", "delivered", "num_shard
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderState:
-    """A position in a run: ``delivered`` items into ``epoch`` of ``seed``; ``position`` is the stream's own state."""
+    """A position in a run: ``delivered`` items into ``epoch`` of ``seed``; ``position`` is the stream's own state.
+
+    ``finished`` says for certain that the epoch has no more items; without it, it may have none all the same.
+    """
 
     seed: int
     epoch: int
@@ -30,6 +33,7 @@ class LoaderState:
     rank: int = 0
     world_size: int = 1
     position: dict[str, Any] | None
+    finished: bool = False
 
     def to_dict(self, graph_text: str) -> dict[str, Any]:
         """The flat dict that users keep; its keys never depend on the position."""
@@ -42,7 +46,7 @@ class LoaderState:
             "num_shards": self.num_shards,
             "rank": self.rank,
             "world_size": self.world_size,
-            "payload": encode({"graph": graph_text, "position": self.position}),
+            "payload": encode({"graph": graph_text, "position": self.position, "finished": self.finished}),
         }
 
     @classmethod
@@ -112,6 +116,7 @@ class LoaderState:
             rank=state["rank"],
             world_size=state["world_size"],
             position=payload["position"],
+            finished=payload.get("finished") is True,
         )
 
 
