@@ -91,10 +91,15 @@ class DataLoader2(Generic[T_co]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the live iterator, or, if there is none, the one that the next ``iter()`` gives."""
+        """The epoch of the live iterator, or, if there is none, the one that the next ``iter()`` gives.
+
+        Behind the state of an epoch's last item, that is the next epoch. The length of the graph tells, or the state:
+        one taken behind the end of the ``for`` loop always does, one taken before may where the length is not known.
+        """
         if self._live is not None and not self._live.finished:
             return self._live.epoch
-        return self._loaded.epoch if self._loaded is not None else self._next_epoch
+        loaded = self._loaded
+        return self._next_epoch if loaded is None else loaded.epoch + self._at_end(loaded)
 
     def seed(self, seed: int) -> None:
         """Fix the whole run: the next ``iter()`` is epoch 0 of ``seed``. Epochs differ, and repeat for the same seed.
@@ -128,6 +133,8 @@ class DataLoader2(Generic[T_co]):
         self._pid = os.getpid()
         loaded = self._loaded
         epoch = self._next_epoch if loaded is None else loaded.epoch
+        if loaded is not None and loaded.finished:
+            epoch, loaded = epoch + 1, None
         self._live = DataLoader2Iterator(self, self._draw_seed(), epoch, loaded)  # if this raises, nothing is lost
         self._next_epoch = epoch + 1
         self._loaded = self._parked = None
@@ -177,7 +184,18 @@ class DataLoader2(Generic[T_co]):
             self._seed = drawn if self._foretold is None else self._foretold
         return self._seed
 
-    def _state_at(self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None) -> LoaderState:
+    def _at_end(self, state: LoaderState) -> bool:
+        """Has the state's epoch no more items, as far as is known?"""
+        if state.finished or not state.delivered:
+            return state.finished
+        try:
+            return state.delivered >= len(self)
+        except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
+            return False
+
+    def _state_at(
+        self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False
+    ) -> LoaderState:
         return LoaderState(
             seed=seed,
             epoch=epoch,
@@ -186,6 +204,7 @@ class DataLoader2(Generic[T_co]):
             rank=self.reading_service.rank,
             world_size=self.reading_service.world_size,
             position=position,
+            finished=finished,
         )
 
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
