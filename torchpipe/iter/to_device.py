@@ -12,7 +12,7 @@ from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.device import Backend, BatchGate, DeviceOptions, pace_for, resolve
 from torchpipe.device.cpu import CpuBackend
-from torchpipe.device.options import OnNewShape, Sync
+from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iterator import NodeIterator
 from torchpipe.nodes import node_name
@@ -65,6 +65,7 @@ class ToDevice(IterDataPipe[T_co]):
         wait_every: int | None = None,
         on_new_shape: OnNewShape = "allow",
         pad_value: float = 0,
+        pad_to: PadTo | None = None,
     ) -> None:
         self.source_datapipe = source_datapipe
         self.device = device
@@ -83,6 +84,7 @@ class ToDevice(IterDataPipe[T_co]):
             wait_every=wait_every,
             on_new_shape=on_new_shape,
             pad_value=pad_value,
+            pad_to=pad_to,
         )
         resolve(device, self.options)  # complain now, where the mistake is
 
