@@ -20,7 +20,7 @@ from reading_services._runtime.starts import DispatchPart
 from reading_services._runtime.supervisor import Supervisor
 from torchpipe.context import Context
 from torchpipe.device import DeviceOptions, resolve
-from torchpipe.device.options import OnNewShape, Sync
+from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.errors import NotSerializableError
 from torchpipe.graph import draw
 from torchpipe.iter.prefetch import Prefetcher
@@ -75,8 +75,8 @@ class MultiProcessingReadingService(ShardedReadingService):
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
         device_prefetch: how many batches it keeps ahead on the device.
         host_prefetch, device_prefetch_bytes, host_prefetch_bytes, transfer_threads, dtype, convert_numpy,
-            input_sharding, sync, batches_per_execution, wait_every, on_new_shape, pad_value: the other options of that
-            stage, as :class:`~torchpipe.device.DeviceOptions` has them.
+            input_sharding, sync, batches_per_execution, wait_every, on_new_shape, pad_value, pad_to: the other options
+            of that stage, as :class:`~torchpipe.device.DeviceOptions` has them.
         timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose
             it longer than any native call of yours that keeps the interpreter lock. None: never.
         max_deaths: deaths at one and the same item that are no accident any more but an error.
@@ -111,6 +111,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         wait_every: int | None = None,
         on_new_shape: OnNewShape = "allow",
         pad_value: float = 0,
+        pad_to: PadTo | None = None,
         timeout: float | None = None,
         max_deaths: int = 3,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
@@ -135,6 +136,7 @@ class MultiProcessingReadingService(ShardedReadingService):
             wait_every=wait_every,
             on_new_shape=on_new_shape,
             pad_value=pad_value,
+            pad_to=pad_to,
         )
         if device is None and self._device_options != DeviceOptions(device_prefetch=device_prefetch):
             raise ValueError(

@@ -1,6 +1,7 @@
 """What ``iter(loader)`` returns: one epoch, item by item, and its position.
 
-Runs in the user's process. Imports ``iterator``, ``loader_state``, ``merge`` and ``one_user``.
+Runs in the user's process. Imports ``background``, ``iter``, ``iterator``, ``loader_state``, ``merge`` and
+``one_user``.
 
 Where the stream is that of a merge, as it is without nodes in the main section, ``next`` pulls from it directly: the
 merge keeps the position and its own lock, so that nothing has to be done for each item. Otherwise, and with a limit,
@@ -15,7 +16,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol, Self, TypeVar
 
+from torchpipe.background import FeedStats
 from torchpipe.errors import IteratorInvalidated, StateError
+from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iterator import NodeIterator
 from torchpipe.loader_state import LoaderState
 from torchpipe.merge import MergeIterator
@@ -212,6 +215,21 @@ class DataLoader2Iterator(Iterator[T_co]):
             self._over = self.finished = True
         self._choose_pull()
         return follows
+
+    def stats(self) -> FeedStats:
+        """How the stage nearest to the loop that runs ahead in this process (``to_device``, ``prefetch``) keeps pace.
+
+        Raises: RuntimeError if there is none. May be called at any time, from any thread.
+        """
+        parts: list[NodeIterator[Any]] = [self._stream]
+        for part in parts:
+            if isinstance(part, RunAheadIterator) and part.runs_ahead:
+                return part.stats()
+            parts += part.inputs
+        raise RuntimeError(
+            "nothing runs ahead or moves batches in this process, so there are no stats: they are of to_device(), of "
+            "device= of a reading service, and of prefetch()"
+        )
 
     def state(self) -> LoaderState:
         """The position behind the last item delivered."""

@@ -22,6 +22,7 @@ from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.iter.prefetch import Prefetcher
+from torchpipe.iter.to_device import ToDevice
 from torchpipe.iterator import NodeIterator
 from torchpipe.merge import MergeIterator, Merges, ShardPosition, ShardProvider
 from torchpipe.nodes import DataPipe
@@ -286,7 +287,8 @@ class InProcessReadingService(ShardedReadingService):
     ahead of sources that may wait for the consumer: iterables and iterators of the user's, and results of ``flatmap``.
     A node of the user's that never waits can say so by an attribute ``at_hand = True``.
 
-    With ``prefetch_cnt`` > 0 a thread runs that many items ahead. A thread cannot have global random states of its
+    With ``prefetch_cnt`` > 0 a thread runs that many items ahead; if there is a ``to_device``, that runs ahead in its
+    stead, as far as its own options say. A thread cannot have global random states of its
     own, so functions then draw from the process's: draw from ``random_map``'s generator to stay reproducible.
 
     Raises: ValueError or TypeError for arguments out of range.
@@ -317,12 +319,15 @@ class InProcessReadingService(ShardedReadingService):
     def explain(self) -> str:
         count = self.default_num_shards
         where = f"in this process, {count} shard{'s' if count > 1 else ''} one after the other"
-        appended = (f"Prefetcher({self._prefetch_cnt})",) if self._prefetch_cnt else ()
+        appended = (
+            (f"Prefetcher({self._prefetch_cnt})",) if self._main_root(self.plan.root) is not self.plan.root else ()
+        )
         return draw(self.plan, where, "in this process", appended)
 
     def _main_root(self, root: DataPipe) -> DataPipe:
-        if not self._prefetch_cnt:
-            return root
+        staged = any(isinstance(node, ToDevice) and node.prefetch_count for node in self.plan.main_nodes)
+        if staged or not self._prefetch_cnt:
+            return root  # a device stage runs ahead in threads of its own
         return Prefetcher(root, self._prefetch_cnt)  # type: ignore[arg-type]
 
     def _threads_in_main(self) -> bool:

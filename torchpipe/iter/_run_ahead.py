@@ -78,6 +78,11 @@ class RunAheadIterator(NodeIterator[T_co]):
     def by_position(self) -> Positions:
         return self.source.by_position()
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Is there anything to count: a thread, or a device to move to?"""
+        return not self._transparent
+
     def run(self) -> Iterator[T_co]:
         # Not a generator of this object's own: it would keep an abandoned pass alive until the collector runs.
         return self.source.items() if self._transparent else self._ahead.items()
