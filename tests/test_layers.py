@@ -20,7 +20,7 @@ LAYERS = (
     ("nodes", "state", "global_random"),
     ("columns", "hidden"),
     ("iterator", "validate"),
-    ("failure", "positions"),
+    ("failure", "holders", "positions"),
     ("replay", "feed", "keys"),
     ("context", "staged"),
     ("datapipe", "background"),
@@ -30,6 +30,7 @@ LAYERS = (
     ("dispatch",),
     ("merge",),
     ("reading_service", "adapters", "loader_iterator"),
+    ("preparing",),
     ("dataloader2",),
     ("testing",),
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it

@@ -9,7 +9,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.datapipe import IterDataPipe, MapDataPipe
 from torchpipe.device import Backend
-from torchpipe.device.options import OnNewShape, Sync
+from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._streams import StreamWrapper
 
 __all__ = ["IterMethods", "MapMethods"]
@@ -143,6 +143,7 @@ class IterMethods(Generic[T_co]):
         wait_every: int | None = None,
         on_new_shape: OnNewShape = "allow",
         pad_value: float = 0,
+        pad_to: PadTo | None = None,
     ) -> IterDataPipe[T_co]:
         """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in threads and in order."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
 from torchpipe.positions import Positions
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class KeysIterator(NodeIterator[T]):
         return {"position": self.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.position = state["position"]
+        self.position = stored_count(state, "position")
         if self.position > self._length:
             raise StateError(
                 f"the state stands behind item {self.position}, but there are only {self._length} keys to read: "

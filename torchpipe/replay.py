@@ -19,7 +19,7 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.functional import lookup
 from torchpipe.hidden import note_pass
-from torchpipe.iterator import NodeIterator, is_stateful
+from torchpipe.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.nodes import DataPipe, Division, division, node_name, with_inputs
 from torchpipe.seeds import derive_seed
 
@@ -173,9 +173,9 @@ class ReplayIterator(NodeIterator[Any]):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
+        self.count = stored_count(state, "count")
         self._loaded = copy.deepcopy(state)
-        self._ended = state.get("ended", False)
+        self._ended = bool(state.get("ended", False))
         if "user" in state:
             for bound, value in zip(self._bound, state["handed"], strict=True):
                 bound.pending = value

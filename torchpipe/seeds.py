@@ -27,12 +27,15 @@ __all__ = [
     "fresh_seed",
     "next_fresh_seed",
     "permutation",
+    "stored_key",
 ]
 
 StreamKey = tuple[int, ...]
 """(seed, epoch, ...): plain integers that name one random stream."""
 
 _BLOCK = 256  # draws made at a time; part of the stream's definition, never change it
+_LONGEST_KEY = 64  # (seed, epoch, section, shard, node) and a number for each cycle() around it
+_LARGEST_PART = 1 << 4096  # a seed may be any hash
 _DRAWS, _ITEMS, _ORDER = 0, 1, 2  # which use of a key a Philox counter belongs to
 
 
@@ -66,6 +69,15 @@ def derive_seed(*key: int) -> int:
     """A 64-bit seed for ``key``: the same key gives the same seed for ever, different keys unrelated ones."""
     sequence = np.random.SeedSequence(entropy=key[0], spawn_key=key[1:])
     return int(sequence.generate_state(1, np.uint64)[0])
+
+
+def stored_key(value: object) -> StreamKey:
+    """The key of a stream as a state has it. Raises: ValueError if it is none."""
+    if not isinstance(value, list) or not 0 < len(value) <= _LONGEST_KEY:
+        raise ValueError(f"a stream's key is a list of integers, the state says {value!r:.40}")
+    if not all(type(part) is int and 0 <= part < _LARGEST_PART for part in value):
+        raise ValueError("a stream's key is a list of integers, and has one that is none")
+    return tuple(value)
 
 
 def _philox_key(key: Sequence[int]) -> np.ndarray[Any, Any]:
@@ -109,10 +121,10 @@ class IndexStream:
         return {"key": list(self.key), "draws": self.draws}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        key, draws = state["key"], state["draws"]
-        assert isinstance(key, list)
-        assert isinstance(draws, int)
-        self._reset(tuple(key), draws)
+        draws = state["draws"]
+        if type(draws) is not int or not 0 <= draws < 1 << 64:
+            raise ValueError(f"a stream stands behind a number of draws, the state says {draws!r:.40}")
+        self._reset(stored_key(state["key"]), draws)
 
 
 def permutation(key: StreamKey, length: int) -> np.ndarray[Any, Any]:

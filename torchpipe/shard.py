@@ -20,6 +20,8 @@ from torchpipe.context import Context, Memory, Trace
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.failure import add_position
 from torchpipe.global_random import GlobalRandom
+from torchpipe.holders import Holders
+from torchpipe.iterator import refusing_misfits
 from torchpipe.nodes import DataPipe, inputs_of, is_node, node_name, walk
 from torchpipe.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
@@ -166,11 +168,13 @@ class Shard:
         )
         self._iterator = context.iterate(graph)
         self._context = context
+        self._holders = Holders(self._iterator)
         if cursor.snapshot is not None:
-            state = decode(cursor.snapshot, allow_pickle=True)
-            self._iterator.load_state_dict(state["iterator"])
-            if self._random is not None:
-                self._random.load_state_dict(state["random"])
+            state = decode(cursor.snapshot, allow_pickle=True)  # checked or allowed, see above
+            with refusing_misfits(f"shard {spec.shard}"):
+                self._iterator.load_state_dict(state["iterator"])
+                if self._random is not None:
+                    self._random.load_state_dict(state["random"])
         self._announce_replay(cursor)
         self._iterator.drop(cursor.skip)
         self._stream = self._iterator.items()
@@ -178,9 +182,9 @@ class Shard:
         self._may_run_ahead = _at_hand(graph, context) and (self._feed is None or self._feed.at_hand)
 
     def _announce_replay(self, cursor: Cursor) -> None:
-        assert self._context is not None
-        if cursor.snapshot is None and cursor.skip and self._context.replays:
-            names = ", ".join(node_name(item.node) for item in self._context.replays)
+        replays = [] if self._context is None else self._context.replays
+        if cursor.snapshot is None and cursor.skip and replays:
+            names = ", ".join(node_name(item.node) for item in replays)
             warnings.warn(
                 f"replaying {cursor.skip} items of shard {self.spec.shard} to resume, because {names} keeps no state",
                 ReplayWarning,
@@ -262,14 +266,15 @@ class Shard:
 
     def _take_snapshot(self, chunk: Chunk) -> None:
         """Let ``chunk`` carry a snapshot, if one can be taken here; an older one and more items to drop do as well."""
-        assert self._context is not None
+        replays = [] if self._context is None else self._context.replays
         self._policy.begin()
         try:
             random_state = None if self._random is None else self._random.state_dict()
-            if random_state is not None and any(item.replayed for item in self._context.replays):
+            if random_state is not None and any(item.replayed for item in replays):
                 # A replayed node may have drawn from the global states: only a replay of the whole shard is exact.
                 return
-            chunk.snapshot = encode({"iterator": self._iterator.state_dict(), "random": random_state})
+            state = {"iterator": self._iterator.state_dict(), "random": random_state}
+            chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
             if not self._refused:
                 self._refused = True

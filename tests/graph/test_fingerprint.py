@@ -71,7 +71,6 @@ def test_it_is_the_same_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=100,
             cwd=Path(__file__).parents[2],
             env=os.environ | {"PYTHONHASHSEED": seed},
         )

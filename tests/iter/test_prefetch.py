@@ -17,7 +17,7 @@ from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.shuffler import Shuffler
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.iter.wrapper import IterableWrapper
-from torchpipe.state import decode, encode
+from torchpipe.state import Cursor, decode, encode
 
 EVERY = st.sampled_from([1, 3, None])
 
@@ -158,7 +158,7 @@ def test_a_state_is_refused_after_the_start() -> None:
 
 def test_a_state_beyond_the_end_is_refused() -> None:
     with pytest.raises(StateError, match="has the data become shorter"):
-        start(Prefetcher(Script(range(3)), 2), state={"__cursor__": [None, 5]})
+        start(Prefetcher(Script(range(3)), 2), state=Cursor(None, 5).to_state())
 
 
 def test_it_is_a_description() -> None:

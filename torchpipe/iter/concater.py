@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
 from torchpipe.positions import Positions
 from torchpipe.validate import check_input
 
@@ -49,7 +49,7 @@ class _ConcatIterator(NodeIterator[T]):
         return {"reading": self.reading}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.reading = state["reading"]
+        self.reading = stored_count(state, "reading", at_most=len(self.inputs) - 1)
 
     @property
     def positional(self) -> bool:

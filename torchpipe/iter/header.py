@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
 from torchpipe.positions import Positions
 from torchpipe.validate import check_count, check_input
 
@@ -58,7 +58,7 @@ class _HeadIterator(NodeIterator[T]):
         return {"count": self.count}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
+        self.count = stored_count(state, "count", at_most=self.node.limit)
 
     def run(self) -> Iterator[T]:
         limit = self.node.limit

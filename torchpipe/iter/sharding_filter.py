@@ -9,7 +9,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
 from torchpipe.nodes import division
 from torchpipe.positions import SelectingIterator
 from torchpipe.validate import check_count, check_input
@@ -129,7 +129,7 @@ class _ShardIterator(SelectingIterator[T]):
         return {"seen": self.source.position if self.strides else self.seen}  # type: ignore[attr-defined]
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.seen = state["seen"]
+        self.seen = stored_count(state, "seen")
 
     def choose(self) -> Iterator[Any]:
         return self.source.items() if self.strides else self._filtered()

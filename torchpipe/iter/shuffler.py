@@ -9,7 +9,7 @@ from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.errors import StateError
 from torchpipe.functional import lookup
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_items
 from torchpipe.positions import SelectingIterator
 from torchpipe.seeds import IndexStream, StreamKey, check_seed
 from torchpipe.validate import check_count, check_input
@@ -89,7 +89,7 @@ class _ShuffleIterator(SelectingIterator[T]):
             )
         if self.node.enabled:
             self.random.load_state_dict(state["random"])
-            self.buffer = list(self._checked(state))
+            self.buffer = self._checked(state)
 
     def _checked(self, state: dict[str, Any]) -> list[Any]:
         if self._kept not in state:
@@ -97,7 +97,7 @@ class _ShuffleIterator(SelectingIterator[T]):
             raise StateError(
                 f"the shuffle buffer in the state holds no {forms}, as it does here: is it another source?"
             )
-        kept: list[Any] = state[self._kept]
+        kept = stored_items(state, self._kept, at_most=self.node.buffer_size)
         if self.positions is not None and not all(map(self.positions.holds, kept)):
             raise StateError(
                 "the shuffle buffer in the state holds positions that are not in the data: is it the same?"

@@ -21,7 +21,7 @@ from torchpipe.context import Context
 from torchpipe.copying import copy_item, holds_mutable
 from torchpipe.datapipe import IterDataPipe
 from torchpipe.errors import ReplayWarning, StateError
-from torchpipe.iterator import NodeIterator, is_stateful
+from torchpipe.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.positions import Positions
 
 __all__ = ["IterableWrapper"]
@@ -177,7 +177,7 @@ class _SequenceIterator(NodeIterator[T]):
         return {"position": self.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._passed = state["position"]
+        self._passed = stored_count(state, "position")
         if self._passed > len(self.node):
             raise StateError(
                 f"the state stands behind item {self._passed}, but the sequence given to IterableWrapper has only "
@@ -250,7 +250,7 @@ class _IterableIterator(NodeIterator[T]):
         return {"position": self.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.position = state["position"]
+        self.position = stored_count(state, "position")
         self._loaded = copy.deepcopy(state)
         if "iterator" in state:
             self._iterator = self._open()
