@@ -402,7 +402,7 @@ def test_what_is_no_state(state: Any, message: str) -> None:
 
 def test_a_state_from_elsewhere() -> None:
     state = DataLoader2(numbers(), reading_service=InProcessReadingService(num_shards=3)).state_dict()
-    with pytest.raises(StateMismatchError, match="version 9, this torchpipe reads version 1: load it with the version"):
+    with pytest.raises(StateMismatchError, match="version 9, this torchpipe reads version 2: load it with the version"):
         DataLoader2(numbers()).load_state_dict(state | {"version": 9})
     with pytest.raises(StateMismatchError, match=r"num_shards=3, this .*num_shards=2: .* Leave num_shards unset"):
         DataLoader2(numbers(), reading_service=workers(num_shards=2)).load_state_dict(state)
