@@ -118,7 +118,7 @@ class MultiProcessingReadingService(ShardedReadingService):
     ) -> None:
         super().__init__(num_shards, worker_init_fn, worker_reset_fn)
         self._num_workers = check_count("num_workers", num_workers, at_least=0)
-        self._window = max(1, check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0))
+        self._worker_prefetch_cnt = check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)
         self._window_bytes = check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
         self._main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt, at_least=0)
         check_count("device_prefetch", device_prefetch, at_least=1)
@@ -164,6 +164,18 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._supervisor: Supervisor | None = None
         self._earlier_restarts = 0  # of workers that have been shut down since
         self._earlier_longest = 0
+
+    @property
+    def num_workers(self) -> int:
+        return self._num_workers
+
+    @property
+    def worker_prefetch_cnt(self) -> int:
+        return self._worker_prefetch_cnt
+
+    @property
+    def main_prefetch_cnt(self) -> int:
+        return self._main_prefetch_cnt
 
     @property
     def default_num_shards(self) -> int:
@@ -283,7 +295,7 @@ class MultiProcessingReadingService(ShardedReadingService):
                 graph=self._graph,
                 node_names=_numbered_names(*self._shard_graphs),
                 dispatch=self._dispatch,
-                window=self._window,
+                window=max(1, self._worker_prefetch_cnt),
                 window_bytes=self._window_bytes,
                 timeout_s=self._timeout_s,
                 max_deaths=self._max_deaths,

@@ -125,6 +125,7 @@ class RunAhead:
     ) -> None:
         self._snapshot: bytes | None = None
         self._skip = 0
+        self._before = 0  # items before ``_snapshot``
         self._source = source
         self._mover = mover
         self._gate = gate
@@ -169,11 +170,11 @@ class RunAhead:
     @property
     def cursor(self) -> Cursor:
         """The position after the items handed out."""
-        return Cursor(self._snapshot, self._skip)
+        return Cursor(self._snapshot, self._skip, self._before + self._skip)
 
     @cursor.setter
     def cursor(self, value: Cursor) -> None:
-        self._snapshot, self._skip = value.snapshot, value.skip
+        self._snapshot, self._skip, self._before = value.snapshot, value.skip, value.count - value.skip
 
     def stats(self) -> FeedStats:
         feed, pacer = self._feed, self._pacer
@@ -238,9 +239,11 @@ class RunAhead:
             self._feed.changed.notify_all()
 
     def _count(self, snapshot: bytes | None, admitted: Admitted | None) -> None:
+        items = 1 if admitted is None else 1 + admitted.dropped
         if snapshot is None:
-            self._skip += 1 if admitted is None else 1 + admitted.dropped
+            self._skip += items
         else:
+            self._before += self._skip + items
             self._snapshot, self._skip = snapshot, 0
         if admitted is not None and admitted.mark is not None:
             self.mark = admitted.mark

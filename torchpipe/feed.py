@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import StateError
 from torchpipe.failure import add_note
+from torchpipe.holders import Holders
 from torchpipe.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy, encode
 
@@ -78,6 +79,7 @@ class Snapshots:
 
     def __init__(self, source: NodeIterator[Any], policy: SnapshotPolicy, name: str) -> None:
         self._source = source
+        self._holders = Holders(source)
         self._policy = policy
         self._name = name
         self._told = False
@@ -87,7 +89,7 @@ class Snapshots:
             return None
         self._policy.begin()
         try:
-            return encode(self._source.state_dict())
+            return encode(self._source.state_dict(), locate=self._holders)
         except StateError as error:
             # The older cursor stays true: a restore from it drops more items.
             _log.log(

@@ -59,6 +59,10 @@ class IterMethods(Generic[T_co]):
         """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
 
     @overload
+    def flatmap(self, *, input_col: Any) -> IterDataPipe[Any]:
+        """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
+
+    @overload
     def flatmap(self, fn: Callable[[T_co], Iterable[R]]) -> IterDataPipe[R]:
         """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
 
@@ -159,6 +163,11 @@ class MapMethods(Generic[T_co]):
     @overload
     def map(self) -> MapDataPipe[T_co]:
         """Applies ``fn`` to every item that is read."""
+
+    def shuffle(self, *, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
+        """Reads a map-style node once through in random order, every order having the same chance: an *iterable*
+        node.
+        """
 
     def to_iter_datapipe(self, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
         """Reads the keys ``indices`` of a map-style node in order, by default ``range(len(datapipe))``."""

@@ -23,7 +23,7 @@ from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.to_device import ToDevice
-from torchpipe.state import decode, encode
+from torchpipe.state import Cursor, decode, encode
 from torchpipe.testing import FakeBackend
 
 REFUSED = [
@@ -343,7 +343,7 @@ def test_L3_a_state_with_shapes_loads_without_the_stage_and_the_other_way_round(
 
 def test_L8_damaged_shapes_are_refused() -> None:
     with pytest.raises(StateError, match="shapes are damaged"):
-        start(staged(rows(1), "drop"), state={"__cursor__": [None, 0], "shapes": [["float32"]]})
+        start(staged(rows(1), "drop"), state=Cursor().to_state() | {"shapes": [["float32"]]})
 
 
 # --- the pace

@@ -288,7 +288,7 @@ def test_L7_a_state_that_does_not_fit_is_refused() -> None:
 
 
 def test_L7_a_shorter_loader_is_noticed() -> None:
-    group = several(Saved(9), 1, every=None)
+    group = several(Saved(9), 1, every=9)  # the one snapshot stands behind the first batch
     drain(group.epoch(), [0] * 7)
     state = group.state_dict()
     group.close()
@@ -300,6 +300,6 @@ def test_L7_a_shorter_loader_is_noticed() -> None:
     again = several(Rewound(3), 1)
     again.load_state_dict(state)
     (stream,) = again.epoch()
-    with pytest.raises(StateError, match=r"Rewound ended after 3 of \d batches to be read again"):
+    with pytest.raises(StateError, match="Rewound ended after 3 of 6 batches to be read again"):
         next(stream)
     again.close()

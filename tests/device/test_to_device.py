@@ -20,7 +20,7 @@ from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.iter.wrapper import IterableWrapper
 from torchpipe.reading_service import InProcessReadingService
-from torchpipe.state import decode, encode
+from torchpipe.state import Cursor, decode, encode
 from torchpipe.testing.devices import FakeBackend
 
 EVERY = st.sampled_from([1, 3, None])
@@ -107,7 +107,7 @@ def test_L7_a_failed_transfer_is_raised_at_its_place_and_taken_again(
 
 def test_dropped_batches_of_a_restore_are_not_transferred() -> None:
     fake = FakeBackend()
-    with start(stage(9, 2, fake=fake), state={"__cursor__": [None, 6]}) as iterator:
+    with start(stage(9, 2, fake=fake), state=Cursor(None, 6).to_state()) as iterator:
         assert indices(iterator) == [6, 7, 8]
     assert indices(fake.transferred) == [6, 7, 8]
 
@@ -139,7 +139,7 @@ def test_L6_close_waits_for_a_transfer_and_then_closes_the_device() -> None:
     fake = FakeBackend(block_at=1)
     iterator = start(stage(9, 2, fake=fake))
     next(iterator)
-    fake.blocked.wait(20)
+    fake.blocked.wait()
     fake.gate.set()
     iterator.close()
     iterator.close()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchpipe.errors import ReplayWarning, StateError
-from torchpipe.iterator import NodeIterator, is_stateful
+from torchpipe.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 
 __all__ = ["LoaderSource", "loader_start", "source_policy"]
@@ -60,16 +60,21 @@ class LoaderSource(NodeIterator[Any]):
         # With workers it does, and the generator may have drawn further than the batches that were received.
         states = saved.get("generators", []) if saved is not None and self._stateful else []
         if states and not getattr(loader, "num_workers", 0):
-            _put_back(loader, states)
+            with refusing_misfits(type(loader).__name__):
+                _put_back(loader, states)
             if saved is not None and saved.get("over"):
                 self._iterator = iter(loader)  # the first one has drawn the order of the next epoch already
 
     def _restore(self, saved: dict[str, Any]) -> None:
+        with refusing_misfits(type(self._loader).__name__):
+            self._load(saved)
+
+    def _load(self, saved: dict[str, Any]) -> None:
         if self._stateful:
             self._loader.load_state_dict(saved["loader"])
             return
         _put_back(self._loader, saved["generators"])
-        self._drop += saved["count"]
+        self._drop += stored_count(saved, "count")
         if self._drop:
             warnings.warn(_replay_text(self._loader, self._drop), ReplayWarning, stacklevel=2)
 
@@ -113,8 +118,7 @@ class LoaderSource(NodeIterator[Any]):
         return held
 
     def _next(self) -> Any:
-        assert self._iterator is not None, "read after close()"
-        item = next(self._iterator)
+        item = next(self._iterator)  # type: ignore[arg-type]  # it is there until close()
         self._count += 1
         return item
 

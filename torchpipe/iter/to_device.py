@@ -16,7 +16,7 @@ from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iterator import NodeIterator
 from torchpipe.nodes import node_name
-from torchpipe.validate import check_count
+from torchpipe.validate import check_count, check_input
 
 __all__ = ["ToDevice"]
 
@@ -67,6 +67,7 @@ class ToDevice(IterDataPipe[T_co]):
         pad_value: float = 0,
         pad_to: PadTo | None = None,
     ) -> None:
+        check_input("to_device", source_datapipe)
         self.source_datapipe = source_datapipe
         self.device = device
         self.prefetch_count = check_count("prefetch", prefetch, at_least=0)
