@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("errors", "functional", "functional_methods", "seeds", "worker_info", "copying", "one_user"),
     ("nodes", "state", "global_random"),
-    ("columns",),
+    ("columns", "announce"),
     ("iterator", "validate"),
     ("failure",),
     ("replay", "feed"),

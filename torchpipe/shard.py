@@ -1,13 +1,12 @@
 """One shard of the stream being produced: its pass over the graph, its random states, its snapshots.
 
 Runs in the user's process (in-process execution) or in a worker; the same code in both, so that the streams are equal.
-Imports ``context``, ``failure``, ``global_random``, ``seeds``, ``state`` and ``worker_info``.
+Imports ``announce``, ``context``, ``failure``, ``global_random``, ``seeds``, ``state`` and ``worker_info``.
 """
 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -16,11 +15,12 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
+from torchpipe.announce import REPLAYS
 from torchpipe.context import Context, Memory, Trace
-from torchpipe.errors import ReplayWarning, StateError
+from torchpipe.errors import StateError
 from torchpipe.failure import add_position
 from torchpipe.global_random import GlobalRandom
-from torchpipe.nodes import DataPipe, inputs_of, is_node, node_name, walk
+from torchpipe.nodes import DataPipe, inputs_of, is_node, walk
 from torchpipe.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 from torchpipe.worker_info import WorkerInfo
@@ -103,8 +103,10 @@ class Shard:
         feed: Any = None,
         trace: Trace | None = None,
         memory: Memory | None = None,
+        announces: bool = False,
     ) -> None:
         self.spec = spec
+        self._announces = announces
         self.produced = 0
         self._refused = False
         self._at_once = 1
@@ -163,29 +165,19 @@ class Shard:
             trace=self._trace,
             memory=self._memory,
             policy=self._make_policy,
+            announces=self._announces,
         )
         self._iterator = context.iterate(graph)
         self._context = context
         if cursor.snapshot is not None:
             state = decode(cursor.snapshot, allow_pickle=True)
             self._iterator.load_state_dict(state["iterator"])
-            if self._random is not None:
+            if self._random is not None and "random" in state:
                 self._random.load_state_dict(state["random"])
-        self._announce_replay(cursor)
         self._iterator.drop(cursor.skip)
         self._stream = self._iterator.items()
         self.produced = position
         self._may_run_ahead = _at_hand(graph, context) and (self._feed is None or self._feed.at_hand)
-
-    def _announce_replay(self, cursor: Cursor) -> None:
-        assert self._context is not None
-        if cursor.snapshot is None and cursor.skip and self._context.replays:
-            names = ", ".join(node_name(item.node) for item in self._context.replays)
-            warnings.warn(
-                f"replaying {cursor.skip} items of shard {self.spec.shard} to resume, because {names} keeps no state",
-                ReplayWarning,
-                stacklevel=3,
-            )
 
     @property
     def at_hand(self) -> bool:
@@ -266,10 +258,14 @@ class Shard:
         self._policy.begin()
         try:
             random_state = None if self._random is None else self._random.state_dict()
+            replays = [item.to_replay() for item in self._context.replays]
+            state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in replays if length]}
             if random_state is not None and any(item.replayed for item in self._context.replays):
                 # A replayed node may have drawn from the global states: only a replay of the whole shard is exact.
-                return
-            chunk.snapshot = encode({"iterator": self._iterator.state_dict(), "random": random_state})
+                state["iterator"] = Cursor(None, self.produced).to_state()
+            else:
+                state |= {"iterator": self._iterator.state_dict(), "random": random_state}
+            chunk.snapshot = encode(state)
         except StateError as error:
             if not self._refused:
                 self._refused = True

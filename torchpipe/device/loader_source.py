@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import copy
 import sys
-import warnings
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from torchpipe.announce import warn_user
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.iterator import NodeIterator, is_stateful
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
@@ -64,7 +64,7 @@ class LoaderSource(NodeIterator[Any]):
             generator.set_state(state)
         self._drop += saved["count"]
         if self._drop:
-            warnings.warn(_replay_text(self._loader, self._drop), ReplayWarning, stacklevel=2)
+            warn_user(_replay_text(self._loader, self._drop), ReplayWarning)
 
     def items(self) -> Iterator[Any]:
         if self._stream is None:
