@@ -18,7 +18,7 @@ LAYERS = (
     ("errors", "functional", "functional_methods", "seeds", "worker_info", "copying", "one_user"),
     ("containers", "not_ported"),
     ("nodes", "state", "global_random"),
-    ("columns", "hidden"),
+    ("columns", "hidden", "announce"),
     ("iterator", "validate"),
     ("failure", "holders", "positions"),
     ("replay", "feed", "keys"),

@@ -42,7 +42,10 @@ class Replayed(Protocol):
 
     @property
     def replayed(self) -> bool:
-        """True if it has no state."""
+        """True if it has no state: what it drew from global random states is known by a replay alone."""
+
+    def to_replay(self) -> tuple[str, int]:
+        """What it is called, and how many items would be made again to resume here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,7 @@ class Context:
     section: int = 0  # 0: inside a shard, 1: after the merge of shards, 2: before they are dealt their items
     threads: bool = True
     allow_pickle: bool = False
+    announces: bool = True  # do iterators say what they replay? A shard's do not: the merge does
     rounds: tuple[int, ...] = ()
     trace: Trace | None = None
     memory: Memory | None = None

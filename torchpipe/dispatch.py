@@ -197,7 +197,9 @@ class DispatchSource(DispatchFeed):
     ) -> DispatchSource:
         """The source over ``graph`` from ``start`` on; ``spec`` is that of any of its shards."""
         alone = replace(spec, shard=0, num_shards=1)
-        producer = Shard((graph,), alone, policy=policy, manage_random=manage_random, section=2, trace=trace)
+        producer = Shard(
+            (graph,), alone, policy=policy, manage_random=manage_random, section=2, trace=trace, announces=True
+        )
         with producer.installed():
             producer.start(Cursor(start.mark.snapshot), start.mark.position)
         return cls(producer, spec.num_shards, start)

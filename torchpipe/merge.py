@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from torchpipe.announce import announce_replays
 from torchpipe.context import Context
 from torchpipe.errors import StateError
 from torchpipe.iterator import NodeIterator
@@ -192,6 +193,7 @@ class MergeIterator(NodeIterator[Any]):
                 f"the state is damaged: of {len(cursors)} shards {live!r} go on, beginning with place {turn!r}, behind "
                 f"{counts!r} items. Use an older checkpoint"
             )
+        announce_replays(zip(known, counts))
         self._turn = turn
         self._lanes = [
             _Lane(shard, cursor.snapshot, cursor.skip, count)

@@ -8,13 +8,13 @@ supplies the :class:`~torchpipe.merge.ShardProvider`; the stream and its state a
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
+from torchpipe.announce import warn_user
 from torchpipe.context import Context
 from torchpipe.delivered import exact_after_error
 from torchpipe.dispatch import Dispatched, DispatchSource, dispatch_start
@@ -174,12 +174,11 @@ class ShardedReadingService(ReadingServiceInterface):
         checked.check_num_shards(self.default_num_shards)
         replicated = checked.replicated_sources(self.default_num_shards)
         if replicated:
-            warnings.warn(
+            warn_user(
                 f"each of {self.default_num_shards} shards reads all items of {', '.join(replicated)}: no sharding "
                 "point stands behind that source, while others are divided. If every shard is meant to have it whole, "
                 "ignore ReplicatedSourceWarning; else put .sharding_filter() behind it",
                 ReplicatedSourceWarning,
-                stacklevel=4,
             )
         self._plan = checked
         # What is dispatched is replaced in its own branch alone: another one may read from there as well
@@ -380,7 +379,7 @@ class LocalShards(ShardProvider):
         with running.installed():
             chunk = running.produce_for_same_thread()
         if chunk.notice is not None:
-            warnings.warn(chunk.notice, ReplayWarning, stacklevel=2)
+            warn_user(chunk.notice, ReplayWarning)
         return chunk
 
     def close(self) -> None:

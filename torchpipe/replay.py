@@ -1,14 +1,13 @@
 """Nodes that define ``__iter__`` as torch's do: run on a private copy, resumed by state of their own or by replay.
 
-Runs in every process that executes a part of a graph. Imports ``errors``, ``functional``, ``hidden``, ``iterator`` and
-``nodes``.
+Runs in every process that executes a part of a graph. Imports ``announce``, ``errors``, ``functional``, ``hidden``,
+``iterator`` and ``nodes``.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
-from torchpipe.errors import ReplayWarning, StateError
+from torchpipe.announce import announce_replay
+from torchpipe.errors import StateError
 from torchpipe.functional import lookup
 from torchpipe.hidden import note_pass
 from torchpipe.iterator import NodeIterator, is_stateful, stored_count
@@ -26,7 +26,7 @@ from torchpipe.seeds import derive_seed
 if TYPE_CHECKING:
     from torchpipe.context import Context
 
-__all__ = ["BOUND", "BoundInput", "ReplayIterator", "announce_replay"]
+__all__ = ["BOUND", "BoundInput", "ReplayIterator"]
 
 BOUND = "_torchpipe_context"  # in the __dict__ of private copies: their __iter__ is the user's own
 
@@ -78,7 +78,7 @@ class ReplayIterator(NodeIterator[Any]):
 
     If the user's iterator, or the node itself, has ``state_dict``/``load_state_dict``, that state is used. Otherwise
     the pass is resumed by running it again from its start and dropping what was handed out, which a
-    :class:`ReplayWarning` announces once, with the number of items.
+    :class:`~torchpipe.ReplayWarning` announces once, with the number of items.
     """
 
     def __init__(self, node: DataPipe, context: Context) -> None:
@@ -140,6 +140,11 @@ class ReplayIterator(NodeIterator[Any]):
         """True if this node has no state and is resumed by replay."""
         return self._stateful() is None
 
+    def to_replay(self) -> tuple[str, int]:
+        # Not opened for this: that runs code of the user's, which is not to depend on when a snapshot is taken
+        stands = "user" in self._loaded if self._iterator is None else not self.replayed
+        return node_name(self.node), 0 if self._ended or stands else self.count
+
     def run(self) -> Iterator[Any]:
         if self._ended:
             return
@@ -181,8 +186,8 @@ class ReplayIterator(NodeIterator[Any]):
                 bound.pending = value
             target: Any = self._copy if state["of"] == "node" else self._open()
             target.load_state_dict(copy.deepcopy(state["user"]))
-        elif self.count and not self._ended:
-            announce_replay(self.node, self.count)
+        elif self.count and not self._ended and self.context.announces:
+            announce_replay(node_name(self.node), self.count)
 
     def close(self) -> None:
         if self._closed:
@@ -196,16 +201,6 @@ class ReplayIterator(NodeIterator[Any]):
         for bound in self._bound:
             for iterator in bound.opened:
                 iterator.close()
-
-
-def announce_replay(node: DataPipe, length: int) -> None:
-    """Say, before it starts, that ``length`` items of ``node`` are going to be run again."""
-    warnings.warn(
-        f"{node_name(node)} keeps no state: replaying its first {length} items to resume. Give it state_dict() and "
-        "load_state_dict(), or write it as a NodeIterator, to resume at once",
-        ReplayWarning,
-        stacklevel=2,
-    )
 
 
 def _own_method(node: Any, name: str) -> Callable[..., Any] | None:

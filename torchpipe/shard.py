@@ -1,13 +1,12 @@
 """One shard of the stream being produced: its pass over the graph, its random states, its snapshots.
 
 Runs in the user's process (in-process execution) or in a worker; the same code in both, so that the streams are equal.
-Imports ``context``, ``failure``, ``global_random``, ``seeds``, ``state`` and ``worker_info``.
+Imports ``announce``, ``context``, ``failure``, ``global_random``, ``seeds``, ``state`` and ``worker_info``.
 """
 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -16,13 +15,14 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
+from torchpipe.announce import REPLAYS
 from torchpipe.context import Context, Memory, Trace
-from torchpipe.errors import ReplayWarning, StateError
+from torchpipe.errors import StateError
 from torchpipe.failure import add_position
 from torchpipe.global_random import GlobalRandom
 from torchpipe.holders import Holders
 from torchpipe.iterator import refusing_misfits
-from torchpipe.nodes import DataPipe, inputs_of, is_node, node_name, walk
+from torchpipe.nodes import DataPipe, inputs_of, is_node, walk
 from torchpipe.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 from torchpipe.worker_info import WorkerInfo
@@ -105,8 +105,10 @@ class Shard:
         feed: Any = None,
         trace: Trace | None = None,
         memory: Memory | None = None,
+        announces: bool = False,
     ) -> None:
         self.spec = spec
+        self._announces = announces
         self.produced = 0
         self._refused = False
         self._at_once = 1
@@ -165,6 +167,7 @@ class Shard:
             trace=self._trace,
             memory=self._memory,
             policy=self._make_policy,
+            announces=self._announces,
         )
         self._iterator = context.iterate(graph)
         self._context = context
@@ -172,24 +175,15 @@ class Shard:
         if cursor.snapshot is not None:
             state = decode(cursor.snapshot, allow_pickle=True)  # checked or allowed, see above
             with refusing_misfits(f"shard {spec.shard}"):
-                self._iterator.load_state_dict(state["iterator"])
-                if self._random is not None:
-                    self._random.load_state_dict(state["random"])
-        self._announce_replay(cursor)
+                saved, random = state["iterator"], state.get("random")
+            self._iterator.load_state_dict(saved)  # outside: it may replay, and functions of the user's may fail
+            if self._random is not None and "random" in state:
+                with refusing_misfits(f"shard {spec.shard}"):
+                    self._random.load_state_dict(random)
         self._iterator.drop(cursor.skip)
         self._stream = self._iterator.items()
         self.produced = position
         self._may_run_ahead = _at_hand(graph, context) and (self._feed is None or self._feed.at_hand)
-
-    def _announce_replay(self, cursor: Cursor) -> None:
-        replays = [] if self._context is None else self._context.replays
-        if cursor.snapshot is None and cursor.skip and replays:
-            names = ", ".join(node_name(item.node) for item in replays)
-            warnings.warn(
-                f"replaying {cursor.skip} items of shard {self.spec.shard} to resume, because {names} keeps no state",
-                ReplayWarning,
-                stacklevel=3,
-            )
 
     @property
     def at_hand(self) -> bool:
@@ -270,10 +264,13 @@ class Shard:
         self._policy.begin()
         try:
             random_state = None if self._random is None else self._random.state_dict()
+            lengths = [item.to_replay() for item in replays]
+            state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]}
             if random_state is not None and any(item.replayed for item in replays):
                 # A replayed node may have drawn from the global states: only a replay of the whole shard is exact.
-                return
-            state = {"iterator": self._iterator.state_dict(), "random": random_state}
+                state["iterator"] = Cursor(None, self.produced).to_state()
+            else:
+                state |= {"iterator": self._iterator.state_dict(), "random": random_state}
             chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
             if not self._refused:

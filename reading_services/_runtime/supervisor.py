@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Mapping
 from multiprocessing.context import BaseContext
 
@@ -39,6 +38,7 @@ from reading_services._runtime.post_mortem import PostMortem
 from reading_services._runtime.process import WorkerProcess, check_room_for_files
 from reading_services._runtime.remote_error import dump_error, load_error
 from reading_services._runtime.starts import DispatchPart, start_dispatch, start_epoch
+from torchpipe.announce import warn_user
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.merge import ShardPosition
 from torchpipe.reading_service import EpochStart
@@ -239,7 +239,7 @@ class Supervisor:
             case Ready():
                 worker.say_ready()
             case Notice(category=category, text=text):
-                warnings.warn(text, warning_category(category), stacklevel=2)
+                warn_user(text, warning_category(category))
             case Grown(items=items):
                 self.longest_buffer = max(self.longest_buffer, items)
                 level = logging.WARNING if items >= _LONG_BUFFER and self.uneven else logging.DEBUG

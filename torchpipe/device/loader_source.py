@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import copy
 import sys
-import warnings
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from torchpipe.announce import warn_user
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
@@ -76,7 +76,7 @@ class LoaderSource(NodeIterator[Any]):
         _put_back(self._loader, saved["generators"])
         self._drop += stored_count(saved, "count")
         if self._drop:
-            warnings.warn(_replay_text(self._loader, self._drop), ReplayWarning, stacklevel=2)
+            warn_user(_replay_text(self._loader, self._drop), ReplayWarning)
 
     def items(self) -> Iterator[Any]:
         if self._stream is None:

@@ -1,21 +1,24 @@
 """The iterator of nodes that make many items of one: ``flatmap``, archives. Runs wherever its shard runs.
 
-If the parts of an item are a list, what is left of it is the state. If they come one by one from an iterator, nothing
-can be kept of that: the state is then the position *before* the item was pulled and the number of parts handed out, and
-resuming pulls the item again and drops these. So an open file as an item does not matter, and no part is stored.
+If the parts of an item are a list, what is left of it is the state. If they come one by one from an iterator, the
+state is the position *before* the item was pulled and where the iterator stands: its own state, if it has one, else the
+number of parts handed out. Resuming pulls the item again and goes there; parts that have to be made again for that and
+dropped are announced. So an open file as an item does not matter, and no part is stored.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from torchpipe.announce import announce_replay
 from torchpipe.context import Context
 from torchpipe.errors import StateError
 from torchpipe.global_random import GlobalRandom
-from torchpipe.iterator import NodeIterator, stored_count, stored_items
+from torchpipe.iterator import NodeIterator, is_stateful, stored_count, stored_items
 from torchpipe.nodes import DataPipe, node_name
 
 __all__ = ["ExpandingIterator"]
@@ -47,6 +50,9 @@ class ExpandingIterator(NodeIterator[T]):
         self._lazy = True  # may the next item's parts come from an iterator? Judged by the last item
         self._within = False  # the current item's parts come from an iterator
         self._start: _Start | None = None  # of the current item, if it was noted
+        self._current: Any = None  # the iterator of its parts
+        self._loaded: Any = None  # that iterator's state, before there is one
+        context.replays.append(self)
 
     @abstractmethod
     def expand(self, item: Any) -> Iterable[T]:
@@ -60,7 +66,18 @@ class ExpandingIterator(NodeIterator[T]):
                 f"{node_name(self.node)} made a list of the item before and an iterator of this one, within which no "
                 "state can be taken: make the same of all items, or take the state later"
             )
-        return {"handed_out": self._handed_out, "random": self._start.random.state_dict()}
+        state = {"handed_out": self._handed_out, "random": self._start.random.state_dict()}
+        reached = copy.deepcopy(self._current.state_dict()) if is_stateful(self._current) else self._loaded
+        return state if reached is None else {**state, "iterator": reached}
+
+    @property
+    def replayed(self) -> bool:
+        """Parts that are made again see the random states that they saw before: what is replayed is complete."""
+        return False
+
+    def to_replay(self) -> tuple[str, int]:
+        stands = self._loaded is not None or is_stateful(self._current)
+        return f"the iterator in {node_name(self.node)}", self._handed_out if self._within and not stands else 0
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
@@ -71,6 +88,9 @@ class ExpandingIterator(NodeIterator[T]):
         if self._within:
             self._handed_out = stored_count(state, "handed_out")
             self._start = _Start({}, _loaded(state["random"]))
+            self._loaded = copy.deepcopy(state.get("iterator"))
+            if self.context.announces and self.to_replay()[1]:
+                announce_replay(*self.to_replay())
         else:
             self._parts = stored_items(state, "left")
 
@@ -90,6 +110,7 @@ class ExpandingIterator(NodeIterator[T]):
                 self._lazy = False
             else:
                 self._lazy = self._within = True
+                self._current = parts
             yield from self._hand_out(parts)
 
     def _hand_out(self, parts: Iterable[T]) -> Iterator[T]:
@@ -99,6 +120,12 @@ class ExpandingIterator(NodeIterator[T]):
         self._parts = []
         self._handed_out = 0
         self._within = False
+        self._current = None
+
+    def close(self) -> None:
+        super().close()
+        if self in self.context.replays:
+            self.context.replays.remove(self)
 
     def _outer_state(self) -> dict[str, Any]:
         state = super().state_dict()
@@ -115,12 +142,20 @@ class ExpandingIterator(NodeIterator[T]):
         with _loaded(start.random.state_dict()).installed():
             item = next(source, _END)
             parts = iter(() if item is _END else self.expand(item))
-            for done in range(self._handed_out):
+            if self._loaded is not None:
+                if not is_stateful(parts):
+                    raise StateError(
+                        f"{node_name(self.node)} saved the state of an iterator, and now made a {type(parts).__name__} "
+                        "without load_state_dict() of the same item: is it the same function?"
+                    )
+                parts.load_state_dict(self._loaded)  # type: ignore[attr-defined]
+            for done in range(0 if self._loaded is not None else self._handed_out):
                 if next(parts, _END) is _END:
                     raise StateError(
                         f"{node_name(self.node)} made only {done} parts of an item that had given {self._handed_out} "
                         "when the state was saved: is the data the same, does the function depend on its input alone?"
                     )
+        self._current, self._loaded = parts, None
         return parts
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import array
 import collections
 import copy
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence
 from typing import Any, TypeVar
 
@@ -17,10 +16,11 @@ import numpy as np
 import torch
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
+from torchpipe.announce import announce_replay, warn_user
 from torchpipe.context import Context
 from torchpipe.copying import copy_item, holds_mutable
 from torchpipe.datapipe import IterDataPipe
-from torchpipe.errors import ReplayWarning, StateError
+from torchpipe.errors import StateError
 from torchpipe.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.positions import Positions
 
@@ -111,10 +111,10 @@ def _private(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception as error:  # objects refuse in many ways
-        warnings.warn(
+        warn_user(
             f"IterableWrapper cannot copy its {type(value).__name__} ({type(error).__name__}: {error}): all passes "
             "share it, and two at a time disturb each other",
-            stacklevel=2,
+            UserWarning,
         )
         return value
 
@@ -262,13 +262,12 @@ class _IterableIterator(NodeIterator[T]):
         elif self.position:
             if self.node._once is not None and self.node._once.taken:
                 raise StateError(f"{self._read_once()}, and was read already: item {self.position} cannot be reached")
-            warnings.warn(
-                f"IterableWrapper holds a {type(self._iterable).__name__} without state: replaying its first "
-                f"{self.position} items to resume. Wrap a sequence, or give the iterable state_dict() and "
-                "load_state_dict(), to resume at once",
-                ReplayWarning,
-                stacklevel=2,
-            )
+            if self.context.announces:
+                announce_replay(*self.to_replay())
+
+    def to_replay(self) -> tuple[str, int]:
+        name = f"the {type(self._iterable).__name__} in IterableWrapper"
+        return name, 0 if self._ended or not self.replayed else self.position
 
     def run(self) -> Iterator[T]:
         if self._ended:
