@@ -246,7 +246,7 @@ def _hostile(random: random.Random, fuse: pathlib.Path) -> Any:
     match random.randrange(8):
         case 0:
             deep: Any = []
-            for _ in range(random.choice([3, 100, 450])):
+            for _ in range(random.choice([3, 60, 200])):
                 deep = [deep] if random.randrange(2) else {"inputs": [deep]}
             return deep
         case 1:

@@ -80,16 +80,19 @@ class _Encoder:
         self.notes: dict[Note, None] = {}
         self._locate = locate
 
-    def pack(self, value: Any) -> bytes:
+    def pack(self, value: Any) -> memoryview:
         if _holds_marked(value):
             value = self._mark(value)
+        # Large states are copied as rarely as can be: autoreset=False leaves the bytes in the packer's own memory
+        packer = msgpack.Packer(default=self.extend, strict_types=True, autoreset=False)
         try:
-            packed = msgpack.packb(value, default=self.extend, strict_types=True, use_bin_type=True)
+            packer.pack(value)
         except UnicodeEncodeError:  # names of files that are not UTF-8; not always, because it takes a slower path
-            packed = msgpack.packb(
-                value, default=self.extend, strict_types=True, use_bin_type=True, unicode_errors="surrogatepass"
+            packer = msgpack.Packer(
+                default=self.extend, strict_types=True, autoreset=False, unicode_errors="surrogatepass"
             )
-        return bytes(packed)
+            packer.pack(value)
+        return memoryview(packer.getbuffer())
 
     def _mark(self, value: Any) -> Any:
         kind = type(value)
