@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from reading_services._agreement import AgreementIterator, Exchange, Report, Source, Uneven, inner_state
-from reading_services.preparing import Begin, PreparingReadingService
 from torchpipe.errors import RankError
 from torchpipe.graph import describe_graph, plan
 from torchpipe.iterator import NodeIterator
 from torchpipe.nodes import DataPipe
+from torchpipe.preparing import Begin, PreparingReadingService
 from torchpipe.reading_service import EpochStart
 from torchpipe.validate import check_count
 

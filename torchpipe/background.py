@@ -149,10 +149,18 @@ class RunAhead:
         return stream if self._pacer is None else _paced(stream, self._pacer)
 
     def _items_here(self) -> Iterator[Any]:
-        for item in self._source.items():
+        stream = self._source.items()
+        while True:
+            began = time.perf_counter()
+            try:
+                item = next(stream)
+            except StopIteration:
+                return
+            self._feed.pull_s += time.perf_counter() - began
             admitted = self._feed.admit(item)
+            del item
             if admitted is not None:
-                yield self._move_here(admitted)
+                yield self._move_here(admitted, began)
 
     def _items_ahead(self) -> Iterator[Any]:
         self._start()
@@ -197,7 +205,7 @@ class RunAhead:
         atexit.register(_stop_all)
         feed.start()
 
-    def _move_here(self, admitted: Admitted) -> Any:
+    def _move_here(self, admitted: Admitted, asked_at: float) -> Any:
         item, admitted.item = admitted.item, None
         if self._mover is not None:
             began = time.perf_counter()
@@ -206,6 +214,7 @@ class RunAhead:
             self._feed.moved_bytes += admitted.nbytes
             item = move(self._mover.receive, item, admitted.number, self._feed.name)
         self._count(self._snapshots.after_item(), admitted)
+        self._wait_s += time.perf_counter() - asked_at
         return item
 
     def _take(self) -> Any:

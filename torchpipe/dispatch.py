@@ -53,6 +53,8 @@ Entry: TypeAlias = "tuple[Any] | Mark"
 class DispatchFeed(ABC):
     """Where a shard's dispatched items come from."""
 
+    at_hand = False  # see Shard.at_hand
+
     @abstractmethod
     def take(self, shard: int) -> Entry | None:
         """The next entry for ``shard``; waits for it. None at the end. Raises: the source's error at its place."""
@@ -62,6 +64,7 @@ class Dispatched(IterDataPipe[Any]):
     """Stands, in the shard section, for the part of the graph that the dispatcher runs."""
 
     divides = True
+    at_hand = True  # as far as this node knows: the feed knows more
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         if any(context.rounds):
@@ -173,6 +176,7 @@ class DispatchSource(DispatchFeed):
     def __init__(self, producer: Shard | None, num_shards: int, start: DispatchStart) -> None:
         self.position = start.mark.position
         self.over = False
+        self.at_hand = producer is not None and producer.at_hand
         self.error: BaseException | None = None
         self.longest = 0
         self.fail_at: tuple[int, BaseException] | None = None  # raise this error in the place of that item
@@ -213,7 +217,7 @@ class DispatchSource(DispatchFeed):
                 raise self.error
             if self.over:
                 return None
-            self.advance(1)
+            self._advance_for_same_thread()
         return ready.popleft()
 
     def waiting(self, shard: int) -> deque[Entry]:
@@ -231,6 +235,18 @@ class DispatchSource(DispatchFeed):
     def advance(self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None) -> Chunk:
         """Run the source for at most ``limit`` items and deal them."""
         chunk = self._next_chunk(limit, seconds, note)
+        self._deal(chunk)
+        return chunk
+
+    def _advance_for_same_thread(self) -> None:
+        if self._producer is None:
+            self.over = True
+            return
+        with self._producer.installed():
+            chunk = self._producer.produce_for_same_thread()
+        self._deal(chunk)
+
+    def _deal(self, chunk: Chunk) -> None:
         for item in chunk.items:
             shard = self.position % self._num_shards
             if shard in self._ready and self.position >= self._needed[shard]:
@@ -246,7 +262,6 @@ class DispatchSource(DispatchFeed):
         if chunk.ended:
             chunk.error = self._too_short()
         self.over, self.error = chunk.ended or chunk.error is not None, chunk.error
-        return chunk
 
     def _next_chunk(self, limit: int, seconds: float, note: Callable[[int, int], None] | None) -> Chunk:
         if self.fail_at is not None:

@@ -185,6 +185,8 @@ class Feed:
             with self.changed:
                 self.ended = True
                 stopping = self.stopping
+                if stopping:
+                    self.error = None
                 self.changed.notify_all()
             if stopping:
                 self._close_in_thread()
@@ -293,6 +295,7 @@ class Feed:
 
     def _forget(self) -> None:
         self.ready.clear()
+        self.error = None  # nobody wants it; its traceback leads to this object and to items, in a cycle
 
     def interrupt(self) -> None:
         """:meth:`stop`, and wake the thread if it waits for what the source waits for. Any thread."""

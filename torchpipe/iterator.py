@@ -1,6 +1,6 @@
 """The iterator contract: what ``iter(node)`` returns and what a node's author writes.
 
-Runs in every process that executes a part of a graph. Imports ``errors``, ``nodes`` and ``state``.
+Runs in every process that executes a part of a graph. Imports ``errors``, ``hidden``, ``nodes`` and ``state``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from torchpipe.errors import StateError, TorchpipeError
+from torchpipe.hidden import note_pass
 from torchpipe.nodes import node_name
 from torchpipe.state import Cursor, decode
 
 if TYPE_CHECKING:
     from torchpipe.context import Context
     from torchpipe.nodes import DataPipe
+    from torchpipe.positions import Positions
 
 _MOST = 1 << 62
 _MISFIT = (
@@ -89,6 +91,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     """
 
     exact_after_error = False  # may be a property
+    _of_user = False  # is the node's iteration written outside of this package?
 
     def __init__(self, node: DataPipe, context: Context, *inputs: DataPipe) -> None:
         self.node = node
@@ -97,6 +100,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self._functions: list[Any] = []
         self._stream: Iterator[T_co] | None = None
         self._closed = False
+        if self._of_user:
+            note_pass(self)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._of_user = not cls.__module__.startswith("torchpipe.")
 
     @abstractmethod
     def run(self) -> Iterator[T_co]:
@@ -124,6 +133,17 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         out included.
         """
         return False
+
+    @property
+    def positional(self) -> bool:
+        """Can this iterator yield positions instead of items, from which its items can be made later?"""
+        return False
+
+    def by_position(self) -> Positions:
+        """Yield positions from now on; returns how to make items of them. Called before anything is loaded or yielded,
+        and only if :attr:`positional`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not yield positions")
 
     @property
     def source(self) -> NodeIterator[Any]:

@@ -25,7 +25,10 @@ _LARGEST = {"seed": 1 << 4096, "num_shards": MAX_SHARDS}  # of others: 2**62
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderState:
-    """A position in a run: ``delivered`` items into ``epoch`` of ``seed``; ``position`` is the stream's own state."""
+    """A position in a run: ``delivered`` items into ``epoch`` of ``seed``; ``position`` is the stream's own state.
+
+    ``finished`` says for certain that the epoch has no more items; without it, it may have none all the same.
+    """
 
     seed: int
     epoch: int
@@ -34,6 +37,7 @@ class LoaderState:
     rank: int = 0
     world_size: int = 1
     position: dict[str, Any] | None
+    finished: bool = False
 
     def to_dict(self, graph_text: str, locate: Callable[[str], str] | None = None) -> dict[str, Any]:
         """The flat dict that users keep; its keys never depend on the position. ``locate`` is that of ``encode``.
@@ -48,7 +52,10 @@ class LoaderState:
             "rank": self.rank,
             "world_size": self.world_size,
         }
-        payload = encode({"graph": graph_text, "numbers": numbers, "position": self.position}, locate=locate)
+        payload = encode(
+            {"graph": graph_text, "numbers": numbers, "position": self.position, "finished": self.finished},
+            locate=locate,
+        )
         return {"version": STATE_VERSION, "fingerprint": digest(graph_text), **numbers, "payload": payload}
 
     @classmethod
@@ -101,6 +108,7 @@ class LoaderState:
         return cls(
             **{name: state[name] for name in _NUMBERS},
             position=payload["position"],
+            finished=payload.get("finished") is True,
         )
 
 

@@ -138,6 +138,13 @@ class MergeIterator(NodeIterator[Any]):
         """The number of items handed out in this epoch, those before a restore included."""
         return sum(lane.count for lane in self._lanes) + self._size - len(self._block)
 
+    @property
+    def exhausted(self) -> bool:
+        """Is it known already that no item follows? False says nothing: shards may not have told yet."""
+        return not self._block and all(
+            lane.rest.ended and lane.rest.error is None and not lane.rest.items for lane in self._live
+        )
+
     def state_dict(self) -> dict[str, Any]:
         with self._lock:
             return super().state_dict()
@@ -239,7 +246,10 @@ class MergeIterator(NodeIterator[Any]):
             if first.rest.items:
                 return self._cut_block()
             if first.rest.error is not None:
-                raise first.rest.error
+                try:
+                    raise first.rest.error
+                finally:
+                    first.rest.error = None  # its traceback leads to this frame, and to items in shared memory
             if first.rest.ended:
                 del self._live[self._turn]
                 self._turn = self._turn % len(self._live) if self._live else 0

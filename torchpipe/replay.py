@@ -1,6 +1,7 @@
 """Nodes that define ``__iter__`` as torch's do: run on a private copy, resumed by state of their own or by replay.
 
-Runs in every process that executes a part of a graph. Imports ``errors``, ``functional``, ``iterator``, ``nodes``.
+Runs in every process that executes a part of a graph. Imports ``errors``, ``functional``, ``hidden``, ``iterator`` and
+``nodes``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.functional import lookup
+from torchpipe.hidden import note_pass
 from torchpipe.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.nodes import DataPipe, Division, division, node_name, with_inputs
 from torchpipe.seeds import derive_seed
@@ -81,6 +83,7 @@ class ReplayIterator(NodeIterator[Any]):
 
     def __init__(self, node: DataPipe, context: Context) -> None:
         super().__init__(node, context)
+        note_pass(self)
         self.count = 0
         self._ended = False
         self._loaded: dict[str, Any] = {"count": 0}

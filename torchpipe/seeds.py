@@ -11,11 +11,11 @@ numpy promises both streams to be stable between versions.
 from __future__ import annotations
 
 import operator
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 __all__ = [
     "IndexStream",
@@ -25,6 +25,8 @@ __all__ = [
     "check_seed",
     "derive_seed",
     "fresh_seed",
+    "next_fresh_seed",
+    "permutation",
     "stored_key",
 ]
 
@@ -34,7 +36,7 @@ StreamKey = tuple[int, ...]
 _BLOCK = 256  # draws made at a time; part of the stream's definition, never change it
 _LONGEST_KEY = 64  # (seed, epoch, section, shard, node) and a number for each cycle() around it
 _LARGEST_PART = 1 << 4096  # a seed may be any hash
-_DRAWS, _ITEMS = 0, 1  # which use of a key a Philox counter belongs to
+_DRAWS, _ITEMS, _ORDER = 0, 1, 2  # which use of a key a Philox counter belongs to
 
 
 def check_seed(seed: int) -> int:
@@ -48,9 +50,19 @@ def check_seed(seed: int) -> int:
     return value
 
 
-def fresh_seed() -> int:
-    """A 63-bit seed from the operating system. No global random state is read or changed."""
-    return secrets.randbits(63)
+def fresh_seed(generator: torch.Generator | None = None) -> int:
+    """A 63-bit seed: one draw from torch's default generator, the same draw as torch's own ``DataLoader`` makes.
+
+    So ``torch.manual_seed`` fixes it. Inside a shard that generator is the shard's own.
+    """
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator))
+
+
+def next_fresh_seed() -> int:
+    """What :func:`fresh_seed` would give now; nothing is drawn."""
+    generator = torch.Generator()
+    generator.set_state(torch.get_rng_state())
+    return fresh_seed(generator)
 
 
 def derive_seed(*key: int) -> int:
@@ -115,6 +127,15 @@ class IndexStream:
         self._reset(stored_key(state["key"]), draws)
 
 
+def permutation(key: StreamKey, length: int) -> np.ndarray[Any, Any]:
+    """The numbers below ``length`` in the order of as many 64-bit draws from a keyed stream: every order alike likely.
+
+    Two equal draws, which leave their numbers in order, have a chance below length**2 / 2**65.
+    """
+    philox = np.random.Philox(key=_philox_key(key), counter=[0, 0, 0, _ORDER])
+    return np.argsort(philox.random_raw(length), kind="stable")
+
+
 class ItemStreams:
     """One independent generator per item index, for functions that draw random numbers for an item."""
 
@@ -133,8 +154,8 @@ class SeedGenerator:
     """Hands out seeds: *shared* ones, equal in every worker, and own ones, different in each.
 
     The interface of torchdata's class of this name, which ``worker_reset_fn`` receives. Deterministic: the k-th call
-    after :meth:`seed` gives the same value in every run. ``SeedGenerator()`` without a seed starts from the operating
-    system's entropy. Not thread-safe.
+    after :meth:`seed` gives the same value in every run. Without a seed, one is drawn from
+    torch's default generator, as torchdata does. Not thread-safe.
     """
 
     def __init__(self, seed: int | None = None, *, _path: tuple[int, ...] = ()) -> None:
@@ -142,7 +163,7 @@ class SeedGenerator:
         self.seed(seed)
 
     def seed(self, seed: int | None = None) -> None:
-        """Start anew from ``seed`` (or from fresh entropy)."""
+        """Start anew from ``seed``, or from one drawn from torch's default generator."""
         self._seed = fresh_seed() if seed is None else check_seed(seed)
         self._shared_count = 0
         self._own_count = 0

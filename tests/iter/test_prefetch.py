@@ -15,6 +15,7 @@ from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
 from torchpipe.iter.mapper import Mapper
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.shuffler import Shuffler
+from torchpipe.iter.to_device import ToDevice
 from torchpipe.iter.wrapper import IterableWrapper
 from torchpipe.state import Cursor, decode, encode
 
@@ -173,3 +174,9 @@ def test_it_is_a_description() -> None:
 def test_the_buffer_size_is_checked(value: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="buffer_size"):
         Prefetcher(IterableWrapper(range(5)), value)
+
+
+@pytest.mark.parametrize("make", [Prefetcher, lambda given: ToDevice(given, "cpu")])
+def test_an_input_that_is_no_node_is_refused_at_once(make: Any) -> None:
+    with pytest.raises(TypeError, match=r"needs an IterDataPipe as its input, got \[1, 2, 3\] .* IterableWrapper"):
+        make([1, 2, 3])

@@ -9,9 +9,9 @@ from typing import Any
 
 from reading_services import PreparingReadingService
 from reading_services._agreement import AgreementIterator, Exchange, Report, Uneven, inner_state
-from reading_services.preparing import Begin
 from torchpipe.errors import RankError
 from torchpipe.iterator import NodeIterator
+from torchpipe.preparing import Begin
 from torchpipe.reading_service import EpochStart
 
 __all__ = ["FixedRank", "Table", "TogetherRank", "on_all_ranks"]

@@ -11,6 +11,7 @@ from torchpipe.errors import StateError
 from torchpipe.feed import Gate, Mover
 from torchpipe.iterator import NodeIterator, refusing_misfits
 from torchpipe.nodes import DataPipe, node_name
+from torchpipe.positions import Positions
 from torchpipe.staged import Limits
 from torchpipe.state import Cursor, encode
 
@@ -62,11 +63,25 @@ class RunAheadIterator(NodeIterator[T_co]):
             limits=limits,
         )
         self._gate = gate
+        self._hands_on = mover is None
         self._transparent = mover is None and (depth == 0 or not context.threads)
 
     @property
     def exact_after_error(self) -> bool:  # type: ignore[override]
         return self.source.exact_after_error if self._transparent else True
+
+    @property
+    def positional(self) -> bool:
+        # Also where a thread then runs ahead over positions alone: the state is the same with this stage and without.
+        return self._hands_on and self.source.positional
+
+    def by_position(self) -> Positions:
+        return self.source.by_position()
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Is there anything to count: a thread, or a device to move to?"""
+        return not self._transparent
 
     def run(self) -> Iterator[T_co]:
         # Not a generator of this object's own: it would keep an abandoned pass alive until the collector runs.
