@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from torchpipe.context import Context, Trace
 from torchpipe.datapipe import IterDataPipe
 from torchpipe.errors import GraphError, StateError
-from torchpipe.iterator import NodeIterator, stored_count
+from torchpipe.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk, Shard, ShardSpec
 from torchpipe.state import Cursor, SnapshotPolicy, decode
@@ -121,11 +121,12 @@ def dispatch_start(snapshots: Mapping[int, bytes | None], num_shards: int) -> Di
     needed: dict[int, int] = {}
     marks = [Mark(0, None)]
     for shard, snapshot in snapshots.items():
-        state = None if snapshot is None else _find(decode(snapshot, keep_opaque=True))
+        state, taken = None if snapshot is None else _find(decode(snapshot, keep_opaque=True)), 0
         if state is not None:
-            taken, mark = _read(state, num_shards, shard)
+            with refusing_misfits("the dispatched part"):
+                taken, mark = _read(state, num_shards, shard)
             marks.append(mark)
-        needed[shard] = (0 if state is None else taken) * num_shards + shard
+        needed[shard] = taken * num_shards + shard
     first = min(needed.values(), default=0)
     # The shard that has had least has passed only marks before its next item, and one of these is the newest allowed.
     return DispatchStart(

@@ -44,7 +44,14 @@ class LoaderState:
 
         The payload has a checksum and repeats the numbers beside it, so that a change of either is found.
         """
-        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        numbers = {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "delivered": self.delivered,
+            "num_shards": self.num_shards,
+            "rank": self.rank,
+            "world_size": self.world_size,
+        }
         payload = encode(
             {"graph": graph_text, "numbers": numbers, "position": self.position, "finished": self.finished},
             locate=locate,

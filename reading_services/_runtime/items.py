@@ -43,8 +43,17 @@ def _rebuild(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Ten
     return torch.frombuffer(data, dtype=dtype).view(shape)
 
 
+class _OfGraph(TypeError):
+    """A tensor belongs to an autograd graph, of which only its values would arrive."""
+
+
 def reduce_tensor(tensor: torch.Tensor) -> Any:
-    """How a tensor is pickled: a plain one as its bytes, which may go out of band."""
+    """How a tensor is pickled: a plain one as its bytes, which may go out of band. Raises: TypeError, see above."""
+    if tensor.grad_fn is not None:
+        raise _OfGraph(
+            f"a tensor of shape {tuple(tensor.shape)} belongs to an autograd graph ({type(tensor.grad_fn).__name__}), "
+            "which cannot leave its process: detach() it where it is made, or work under torch.no_grad()"
+        )
     plain = (
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided
@@ -102,6 +111,8 @@ def dump_items(items: list[Any]) -> tuple[bytes, list[memoryview]]:
     file = io.BytesIO()
     try:
         _Pickler(file, protocol=5, buffer_callback=keep_in_band).dump(items)
+    except _OfGraph:  # cloudpickle would drop the graph
+        raise
     except Exception:  # classes and functions made inside a function
         file, buffers = io.BytesIO(), []
         _CloudPickler(file, protocol=5).dump(items)

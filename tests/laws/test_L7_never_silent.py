@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -180,3 +181,19 @@ def test_L7_an_empty_shard_and_an_empty_epoch() -> None:
         assert oracle(graph, 3, 2) == [[repr(item) for item in range(length)]] * 2
         with make_loader(graph, make_service(3, 3)) as loader:
             assert [list(loader) for _ in range(2)] == [list(range(length))] * 2
+
+
+def _of_a_graph(number: int) -> torch.Tensor:
+    weight = torch.ones(3, requires_grad=True)
+    return weight * number if number == 4 else weight
+
+
+def test_L7_an_autograd_graph_is_not_dropped_in_silence() -> None:
+    """A leaf that requires a gradient arrives as one; what was computed from it cannot, and says so at its place."""
+    graph = IterableWrapper(range(8)).sharding_filter().map(_of_a_graph)
+    with make_loader(graph, make_service(1, 1)) as loader:
+        iterator = iter(loader)
+        for _ in range(4):
+            assert next(iterator).requires_grad
+        with pytest.raises(NotSerializableError, match=r"shape \(3,\) belongs to an autograd graph .* detach\(\)"):
+            next(iterator)

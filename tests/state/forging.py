@@ -10,7 +10,18 @@ import msgpack
 
 from torchpipe.state import FORMAT_VERSION
 
-__all__ = ["TAG_CURSOR", "opened", "opened_deep", "places", "replaced", "sealed", "sealed_deep", "tagged"]
+__all__ = [
+    "TAG_CURSOR",
+    "Nested",
+    "opened",
+    "opened_deep",
+    "part",
+    "places",
+    "replaced",
+    "sealed",
+    "sealed_deep",
+    "tagged",
+]
 
 TAG_CURSOR = 12
 
@@ -52,8 +63,11 @@ def opened_deep(state: bytes) -> Any:
 
 def sealed_deep(value: Any) -> bytes:
     """The encoded state of a structure from :func:`opened_deep`, every checksum made right."""
-    packed = msgpack.packb(_close(value), unicode_errors="surrogatepass")
-    return sealed(bytes(packed))
+    return sealed(bytes(msgpack.packb(value, default=_seal, unicode_errors="surrogatepass")))
+
+
+def _seal(nested: Nested) -> bytes:
+    return sealed_deep(nested.value)
 
 
 def _is_cursor(value: Any) -> bool:
@@ -75,16 +89,6 @@ def _walk(value: Any, open_snapshot: Callable[[bytes], Any]) -> Any:
         return [_walk(item, open_snapshot) for item in value]
     if isinstance(value, dict):
         return {key: _walk(item, open_snapshot) for key, item in value.items()}
-    return value
-
-
-def _close(value: Any) -> Any:
-    if isinstance(value, Nested):
-        return sealed_deep(value.value)
-    if isinstance(value, list):
-        return [_close(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _close(item) for key, item in value.items()}
     return value
 
 

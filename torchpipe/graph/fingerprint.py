@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Sized
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ def fingerprint(root: DataPipe) -> str:
     return digest(describe_graph(root))
 
 
+@lru_cache(maxsize=64)
 def digest(graph_text: str) -> str:
     """The fingerprint that belongs to a text from :func:`describe_graph`."""
     return hashlib.sha256(graph_text.encode()).hexdigest()[:16]

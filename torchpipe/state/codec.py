@@ -80,16 +80,19 @@ class _Encoder:
         self.notes: dict[Note, None] = {}
         self._locate = locate
 
-    def pack(self, value: Any) -> bytes:
+    def pack(self, value: Any) -> memoryview:
         if _holds_marked(value):
             value = self._mark(value)
+        # Large states are copied as rarely as can be: autoreset=False leaves the bytes in the packer's own memory
+        packer = msgpack.Packer(default=self.extend, strict_types=True, autoreset=False)
         try:
-            packed = msgpack.packb(value, default=self.extend, strict_types=True, use_bin_type=True)
+            packer.pack(value)
         except UnicodeEncodeError:  # names of files that are not UTF-8; not always, because it takes a slower path
-            packed = msgpack.packb(
-                value, default=self.extend, strict_types=True, use_bin_type=True, unicode_errors="surrogatepass"
+            packer = msgpack.Packer(
+                default=self.extend, strict_types=True, autoreset=False, unicode_errors="surrogatepass"
             )
-        return bytes(packed)
+            packer.pack(value)
+        return memoryview(packer.getbuffer())
 
     def _mark(self, value: Any) -> Any:
         kind = type(value)
@@ -112,6 +115,8 @@ class _Encoder:
 
     def extend(self, value: Any) -> list[Any]:
         """What stands for a value that msgpack cannot pack."""
+        if type(value) is Cursor:
+            return self._cursor(value)
         kind = kind_of(type(value))
         try:
             if kind is not None:
@@ -119,8 +124,6 @@ class _Encoder:
                 if kind.code not in (5, 6, 33):  # whose parts are their memory
                     parts = self._mark(parts) if _holds_marked(parts) else parts
                 return [_TAGS[kind.code], *parts]
-            if type(value) is Cursor:
-                return self._cursor(value)
             for code, take in ((NAMED, take_named), (IMAGE, take_image)):
                 taken = take(value)
                 if taken is not None:
@@ -130,8 +133,8 @@ class _Encoder:
         return self._opaque(value)
 
     def _cursor(self, cursor: Cursor) -> list[Any]:
-        if cursor.snapshot is not None:
-            self.notes.update(dict.fromkeys(opaque_notes(cursor.snapshot)))
+        if cursor.snapshot is not None and (notes := opaque_notes(cursor.snapshot)):
+            self.notes.update(dict.fromkeys(notes))
         return [_TAGS[_CURSOR], cursor.snapshot, cursor.skip, cursor.count]
 
     def _opaque(self, value: Any) -> list[Any]:

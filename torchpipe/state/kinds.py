@@ -189,10 +189,21 @@ def _describe(dtype: np.dtype[Any]) -> Any:
 def _numpy_dtype(described: Any) -> np.dtype[Any]:
     if type(described) is str:
         return _simple_dtype(described)
-    _need(type(described) is list, "an array's dtype is neither text nor a list")
+    _check_fields(described)
     dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(described)
     _need(not dtype.hasobject, "an array's dtype would hold objects")
     return dtype
+
+
+def _check_fields(described: Any, depth: int = 0) -> None:
+    """A structured dtype: a list of (name, dtype) or (name, dtype, shape), the dtype again text or such a list."""
+    _need(type(described) is list and depth < 32, "an array's dtype is neither text nor a list of fields")
+    for name, kind, *shape in described:
+        _need(isinstance(name, str | tuple) and len(shape) < 2, "a field of an array's dtype has no name")
+        if type(kind) is str:
+            _need(_DTYPE_TEXT.fullmatch(kind) is not None, f"a field's dtype {kind!r:.60}")
+        else:
+            _check_fields(kind, depth + 1)
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,269 @@
+"""Harmless types are data: they come back exactly, without pickle, and without a call of any class of the user's."""
+
+from __future__ import annotations
+
+import array
+import datetime
+import enum
+import io
+import pathlib
+import subprocess
+import sys
+import uuid
+import zoneinfo
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import msgpack
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+
+from tests.state.forging import sealed, tagged
+from torchpipe.errors import StateError, UnsafeStateError
+from torchpipe.state import OpaqueItem, decode, encode, opaque_notes
+
+Pair = namedtuple("Pair", "left right")
+
+
+class Typed(NamedTuple):
+    number: int
+    text: str = ""
+
+
+class Color(enum.Enum):
+    RED = 1
+    GREEN = "g"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@dataclass
+class Record:
+    number: int
+    content: Any = None
+    hidden: list[int] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.number == 666:
+            raise AssertionError("__post_init__ was called")
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    number: int
+
+
+def _png() -> Any:
+    file = io.BytesIO()
+    PIL.Image.new("RGB", (4, 3), (1, 2, 3)).save(file, "PNG")
+    file.seek(0)
+    return PIL.Image.open(file)
+
+
+PLAIN: list[Any] = [
+    pathlib.Path("a/b"),
+    pathlib.PureWindowsPath("c:\\x"),
+    datetime.datetime(2026, 1, 2, 3, 4, 5, 6),
+    datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC, fold=1),
+    datetime.datetime(2026, 1, 2, tzinfo=zoneinfo.ZoneInfo("UTC")),
+    datetime.date(2026, 1, 2),
+    datetime.time(3, 4, tzinfo=datetime.timezone(datetime.timedelta(hours=1), "X")),
+    datetime.timedelta(-1, 2, 3),
+    OrderedDict(b=1, a=(2,)),
+    defaultdict(list, {1: [2]}),
+    Counter("abca"),
+    deque([1, (2,)], 5),
+    Decimal("1.50"),
+    Decimal("NaN"),
+    Fraction(1, 3),
+    uuid.UUID(int=2**100),
+    range(1, 10, 2),
+    slice(1, None, 2),
+    ...,
+    SimpleNamespace(a=(1,)),
+    torch.Size([1, 2]),
+    torch.bfloat16,
+    torch.device("cpu"),
+    torch.zeros(2, requires_grad=True),
+    torch.nn.Parameter(torch.ones(2)),
+    torch.nn.Parameter(torch.ones(2), requires_grad=False),
+    np.array([(1, (2.0, 3.0))], dtype=[("a", "i4"), ("b", "f8", (2,))]),
+    np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")])[0],
+    np.array([None, "a", (1, {"b": 2})], dtype=object).reshape(3, 1),
+    PIL.Image.new("L", (3, 2), 7),
+    PIL.Image.new("1", (9, 2), 1),
+    PIL.Image.new("P", (3, 2), 7),
+    _png(),
+    Pair(1, (2,)),
+    Typed(1, "x"),
+    Record(1, (2, {"a": torch.ones(1)})),
+    Slotted(3),
+    Color.GREEN,
+    Level.LOW,
+    msgpack.ExtType(8, b"abc"),
+    msgpack.Timestamp(1, 2),
+]
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=lambda value: type(value).__name__)
+def test_it_comes_back_as_it_was(value: Any) -> None:
+    for held in (value, [value], (value, 1), {"key": value}, [[{"a": (value,)}]]):
+        data = encode(held)
+        assert opaque_notes(data) == []
+        restored = decode(data)
+        assert type(restored) is type(held)
+        assert repr(restored).partition(" at 0x")[0] == repr(held).partition(" at 0x")[0]
+        assert encode(restored) == data
+
+
+def test_pixels_come_back() -> None:
+    for image in (value for value in PLAIN if isinstance(value, PIL.Image.Image)):
+        restored = decode(encode(image))
+        assert (restored.mode, restored.size, restored.info) == (image.mode, image.size, image.info)
+        assert restored.tobytes() == image.tobytes()
+        assert restored.getpalette() == image.getpalette()
+
+
+@pytest.mark.parametrize(
+    "value", [{"__cursor__": 1}, {"__dispatched__": [1]}, {"cursor": 1}, {"dealt": [0], "position": 1}], ids=repr
+)
+def test_no_key_of_the_users_means_anything(value: Any) -> None:
+    assert decode(encode({"buffer": [value]})) == {"buffer": [value]}
+
+
+def test_nothing_of_the_class_is_called() -> None:
+    record = Record(1)
+    record.number = 666
+    assert decode(encode(record)) == record
+
+
+def test_deep_structures_come_back() -> None:
+    value: Any = ()
+    for _ in range(400):
+        value = (value,)
+    data = encode({"buffer": [value]})
+    assert encode(decode(data)) == data
+
+
+def test_what_would_lose_something_is_left_to_pickle() -> None:
+    tensor = torch.zeros(2)
+    tensor.tag = "attached"  # type: ignore[attr-defined]
+
+    @dataclass
+    class Local:
+        number: int
+
+    class Deleted(NamedTuple):
+        number: int
+
+    for value in (
+        tensor,
+        Local(1),
+        Deleted(1),
+        defaultdict(lambda: 3),
+        array.array("i", [1]),
+        np.ma.array([1]),
+        datetime.datetime(2026, 1, 2, tzinfo=_OwnZone()),
+    ):
+        data = encode([value])
+        assert len(opaque_notes(data)) == 1
+        with pytest.raises(UnsafeStateError, match="allow_pickle=True"):
+            decode(data)
+
+
+class _OwnZone(datetime.tzinfo):
+    """A time zone of the user's."""
+
+
+def test_an_autograd_graph_is_refused_by_name() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    with pytest.raises(StateError, match=r"tensor of shape \(2,\) belongs to an autograd graph.* detach\(\)"):
+        encode([leaf * 2])
+    leaf.sum().backward()
+    with pytest.raises(StateError, match="autograd"):  # its gradient would be lost
+        encode(leaf)
+
+
+def test_a_missing_class_is_named_and_not_imported() -> None:
+    data = encode(Record(1)).replace(b"Record", b"Retord")
+    with pytest.raises(StateError, match="checksum"):
+        decode(data)
+    for parts, said in (
+        ((40, "tests.gone", "Record", "dataclass", {}), "class tests.gone.Record, which is not there: import"),
+        ((40, __name__, "Gone", "tuple", [], 1), rf"class {__name__}.Gone, which is not there"),
+        ((40, __name__, "Record", "tuple", [], 1), "as a tuple, which that class is not"),
+        ((40, __name__, "Record", "dataclass", {"number": 1}), "with the fields"),
+        ((40, __name__, "Pair", "tuple", ["a", "b"], 1, 2), "with the fields"),
+        ((40, __name__, "Color", "enum", "BLUE"), "the member 'BLUE' of the enum"),
+        ((40, "os", "system", "dataclass", {}), "os.system, which is not there"),
+        ((40, "subprocess", "Popen", "dataclass", {"args": ["true"]}), "which that class is not"),
+        ((41, "PIL.NoneSuchImagePlugin", "X", {}, "L", [0, 0], None, b""), "cannot be imported"),
+    ):
+        with pytest.raises(StateError, match=said):
+            decode(sealed(tagged(*parts)))
+    assert "tests.gone" not in sys.modules
+
+
+def test_naming_a_module_does_not_import_it() -> None:
+    script = (
+        "import sys; from torchpipe.state import decode; from torchpipe.errors import StateError\n"
+        "data = bytes.fromhex(sys.argv[1])\n"
+        "try: decode(data)\nexcept StateError as error: print(error)\n"
+        "print('antigravity' in sys.modules)"
+    )
+    data = sealed(tagged(40, "antigravity", "fly", "dataclass", {})).hex()
+    done = subprocess.run([sys.executable, "-c", script, data], capture_output=True, text=True, check=True, timeout=100)
+    assert "which is not there" in done.stdout
+    assert done.stdout.endswith("False\n")
+
+
+def test_a_class_with_a_finalizer_is_left_to_pickle() -> None:
+    """A forger could have it run with attributes of his choice."""
+    assert [name for name, _ in opaque_notes(encode(Finalized("x")))] == [f"{__name__}.Finalized"]
+    with pytest.raises(StateError, match="which that class is not"):
+        decode(sealed(tagged(40, __name__, "Finalized", "dataclass", {"path": "y"})))
+
+
+@dataclass
+class Finalized:
+    path: str
+
+    def __del__(self) -> None:
+        if self.path != "x":
+            raise AssertionError("a finalizer ran with what a state says")
+
+
+def test_images_take_no_more_memory_than_their_bytes() -> None:
+    for mode, size, pixels in (
+        ("RGB", [1 << 15, 1 << 15], b"x"),
+        ("L", [-1, 5], b""),
+        ("?", [1, 1], b"x"),
+        ("L", 3, b""),
+    ):
+        with pytest.raises(StateError, match="damaged"):
+            decode(sealed(tagged(41, "PIL.Image", "Image", {}, mode, size, None, pixels)))
+
+
+def test_inspect_makes_nothing_of_a_users_class() -> None:
+    shown = decode(encode([Record(1)]), keep_opaque=True)
+    assert isinstance(shown[0], OpaqueItem)
+    assert "Record" in repr(shown[0])
+
+
+class Ordinary:
+    """Only pickle can rebuild it."""
+
+
+def test_a_missing_class_of_a_pickle_is_not_called_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode(Ordinary())
+    monkeypatch.delattr(sys.modules[__name__], "Ordinary")
+    with pytest.raises(StateError, match=r"of type .*Ordinary, whose class is not there"):
+        decode(data, allow_pickle=True)
