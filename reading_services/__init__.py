@@ -5,8 +5,8 @@ from __future__ import annotations
 from reading_services.distributed import DistributedReadingService
 from reading_services.multiprocessing import MultiProcessingReadingService, ServiceStats
 from reading_services.ordinal import OrdinalReadingService
-from reading_services.preparing import PreparingReadingService
 from reading_services.sequential import SequentialReadingService
+from torchpipe.preparing import PreparingReadingService
 from torchpipe.reading_service import InProcessReadingService, ReadingServiceInterface
 
 __all__ = [

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from reading_services._agreement import AgreementIterator, Exchange, Report, Source, Uneven, inner_state
-from reading_services.preparing import Begin, PreparingReadingService
 from torchpipe.errors import RankError
 from torchpipe.graph import describe_graph, plan
 from torchpipe.iterator import NodeIterator
 from torchpipe.nodes import DataPipe
+from torchpipe.preparing import Begin, PreparingReadingService
 from torchpipe.reading_service import EpochStart
 from torchpipe.validate import check_count
 
@@ -124,7 +124,7 @@ class DistributedReadingService(PreparingReadingService):
         ranks = self._connect()
         if ranks is None:
             return begin(start)
-        inner = begin(replace(start, state=inner_state(start.state)))
+        inner = begin(replace(start, state=inner_state(start.state, start.delivered)))
         return AgreementIterator(inner, ranks, uneven=self._uneven, every=self._every, state=start.state)
 
     def release(self) -> None:

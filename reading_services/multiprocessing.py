@@ -20,7 +20,7 @@ from reading_services._runtime.starts import DispatchPart
 from reading_services._runtime.supervisor import Supervisor
 from torchpipe.context import Context
 from torchpipe.device import DeviceOptions, resolve
-from torchpipe.device.options import OnNewShape, Sync
+from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.errors import NotSerializableError
 from torchpipe.graph import draw
 from torchpipe.iter.prefetch import Prefetcher
@@ -75,8 +75,8 @@ class MultiProcessingReadingService(ShardedReadingService):
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
         device_prefetch: how many batches it keeps ahead on the device.
         host_prefetch, device_prefetch_bytes, host_prefetch_bytes, transfer_threads, dtype, convert_numpy,
-            input_sharding, sync, batches_per_execution, wait_every, on_new_shape, pad_value: the other options of that
-            stage, as :class:`~torchpipe.device.DeviceOptions` has them.
+            input_sharding, sync, batches_per_execution, wait_every, on_new_shape, pad_value, pad_to: the other options
+            of that stage, as :class:`~torchpipe.device.DeviceOptions` has them.
         timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose
             it longer than any native call of yours that keeps the interpreter lock. None: never.
         max_deaths: deaths at one and the same item that are no accident any more but an error.
@@ -111,13 +111,14 @@ class MultiProcessingReadingService(ShardedReadingService):
         wait_every: int | None = None,
         on_new_shape: OnNewShape = "allow",
         pad_value: float = 0,
+        pad_to: PadTo | None = None,
         timeout: float | None = None,
         max_deaths: int = 3,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
     ) -> None:
         super().__init__(num_shards, worker_init_fn, worker_reset_fn)
         self._num_workers = check_count("num_workers", num_workers, at_least=0)
-        self._window = max(1, check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0))
+        self._worker_prefetch_cnt = check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)
         self._window_bytes = check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
         self._main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt, at_least=0)
         check_count("device_prefetch", device_prefetch, at_least=1)
@@ -135,6 +136,7 @@ class MultiProcessingReadingService(ShardedReadingService):
             wait_every=wait_every,
             on_new_shape=on_new_shape,
             pad_value=pad_value,
+            pad_to=pad_to,
         )
         if device is None and self._device_options != DeviceOptions(device_prefetch=device_prefetch):
             raise ValueError(
@@ -162,6 +164,18 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._supervisor: Supervisor | None = None
         self._earlier_restarts = 0  # of workers that have been shut down since
         self._earlier_longest = 0
+
+    @property
+    def num_workers(self) -> int:
+        return self._num_workers
+
+    @property
+    def worker_prefetch_cnt(self) -> int:
+        return self._worker_prefetch_cnt
+
+    @property
+    def main_prefetch_cnt(self) -> int:
+        return self._main_prefetch_cnt
 
     @property
     def default_num_shards(self) -> int:
@@ -281,7 +295,7 @@ class MultiProcessingReadingService(ShardedReadingService):
                 graph=self._graph,
                 node_names=_numbered_names(*self._shard_graphs),
                 dispatch=self._dispatch,
-                window=self._window,
+                window=max(1, self._worker_prefetch_cnt),
                 window_bytes=self._window_bytes,
                 timeout_s=self._timeout_s,
                 max_deaths=self._max_deaths,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reading_services.preparing import PreparingReadingService
 from torchpipe.device.spawn import ordinal
 from torchpipe.errors import StateMismatchError
 from torchpipe.graph import plan
 from torchpipe.nodes import DataPipe
+from torchpipe.preparing import PreparingReadingService
 from torchpipe.reading_service import EpochStart, InProcessReadingService
 from torchpipe.seeds import check_seed
 

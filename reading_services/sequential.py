@@ -1,4 +1,4 @@
-"""``SequentialReadingService``: several services for one graph. Runs in the main process. Imports ``preparing``."""
+"""``SequentialReadingService``: several services for one graph. Runs in the main process. Imports ``torchpipe``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from reading_services.preparing import Begin, PreparingReadingService
 from torchpipe.iterator import NodeIterator
 from torchpipe.nodes import DataPipe
+from torchpipe.preparing import Begin, PreparingReadingService, executable
 from torchpipe.reading_service import EpochStart, ReadingServiceInterface
 
 __all__ = ["SequentialReadingService"]
@@ -34,8 +34,9 @@ class SequentialReadingService(ReadingServiceInterface):
             raise ValueError(
                 "SequentialReadingService was given the same reading service twice: make one for each place"
             )
+        *preparing, self._executing = [executable(service.take()) for service in reading_services]
         self._preparing: list[PreparingReadingService] = []
-        for service in reading_services[:-1]:
+        for service in preparing:
             if not isinstance(service, PreparingReadingService):
                 raise TypeError(
                     f"{type(service).__name__} executes the graph itself, so it must be the last and the only such "
@@ -43,7 +44,6 @@ class SequentialReadingService(ReadingServiceInterface):
                     "those that prepare (DistributedReadingService)"
                 )
             self._preparing.append(service)
-        self._executing = reading_services[-1]
         self._ranked: ReadingServiceInterface = self._executing
 
     def initialize(self, datapipe: DataPipe) -> DataPipe:

@@ -88,7 +88,6 @@ def test_an_argument_of_a_service_is_refused_when_it_is_made(
     [
         (([1, 2],), r"DataLoader2 needs a datapipe, got \[1, 2\] of type list: wrap .* in torchpipe.iter.Iterable"),
         ((None,), "DataLoader2 needs a datapipe, got None"),
-        ((SequenceWrapper([1]),), r"SequenceWrapper is a map-style node: convert it with .to_iter_datapipe\(\)"),
         ((numbers(), 3), "datapipe_adapter_fn must be a function .* or a list of such, got 3"),
         ((numbers(), [identity, 3]), "datapipe_adapter_fn must be a function .* got 3"),
         (
@@ -104,8 +103,11 @@ def test_an_argument_of_a_loader_is_refused_when_it_is_made(arguments: tuple[Any
         DataLoader2(*arguments)
 
 
-def test_a_map_style_node_may_be_converted_by_an_adapter() -> None:
-    assert list(DataLoader2(SequenceWrapper([1, 2]), lambda datapipe: datapipe.to_iter_datapipe())) == [1, 2]
+def test_a_map_style_node_is_converted() -> None:
+    loader: DataLoader2[Any] = DataLoader2(SequenceWrapper([1, 2]), lambda datapipe: datapipe.batch(2))
+    assert list(loader) == [[1, 2]]
+    loader = DataLoader2(IterableWrapper([1]), lambda datapipe: SequenceWrapper([3, 4]))
+    assert list(loader) == [3, 4]
 
 
 @pytest.mark.parametrize(
@@ -153,11 +155,11 @@ def test_two_sharding_points_on_one_path(service: Callable[[], ReadingServiceInt
         DataLoader2(numbers().sharding_round_robin_dispatch(), reading_service=service())
 
 
-def test_a_service_serves_one_loader() -> None:
+def test_a_service_serves_one_graph() -> None:
     service = workers()
-    DataLoader2(numbers(), reading_service=service)
+    service.initialize(numbers())
     with pytest.raises(GraphError, match="this reading service belongs to another loader: make one for each loader"):
-        DataLoader2(numbers(), reading_service=service)
+        service.initialize(numbers())
 
 
 def test_a_service_without_a_loader() -> None:

@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe.
 LAYERS = (
-    ("errors", "functional", "functional_methods", "seeds", "worker_info", "copying", "one_user"),
+    ("errors", "functional", "functional_methods", "seeds", "worker_info", "copying", "one_user", "containers"),
     ("nodes", "state", "global_random"),
-    ("columns",),
+    ("columns", "hidden"),
     ("iterator", "validate"),
-    ("failure",),
-    ("replay", "feed"),
+    ("failure", "holders", "positions"),
+    ("replay", "feed", "keys"),
     ("context", "staged"),
     ("datapipe", "background"),
     ("device",),
@@ -29,6 +29,7 @@ LAYERS = (
     ("dispatch",),
     ("merge",),
     ("reading_service", "adapters", "loader_iterator"),
+    ("preparing",),
     ("dataloader2",),
     ("testing",),
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it

@@ -62,7 +62,9 @@ class IterDataPipe(IterMethods[T_co], TorchIterDataPipe[T_co], metaclass=_NodeMe
     :class:`~torchpipe.NodeIterator`. As a plain generator: define ``__iter__`` as for torch; it works everywhere and is
     resumed by replay, unless the iterator it returns (or the node) has ``state_dict`` and ``load_state_dict``.
 
-    The inputs of a node are the nodes among its attributes. ``iter(node)`` starts a pass that disturbs no other.
+    The inputs of a node are the nodes among its attributes, in lists, tuples, dicts and dataclasses too; iterating
+    another one that it holds raises :class:`~torchpipe.errors.GraphError`. ``iter(node)`` starts a pass that disturbs
+    no other.
     """
 
     _is_base = True
@@ -109,7 +111,7 @@ def iterate(
 ) -> NodeIterator[T_co]:
     """One pass over ``node`` in this process, with everything that fixes its stream given.
 
-    ``iter(node)`` is the same with a fresh random seed.
+    ``iter(node)`` is the same with a seed drawn from torch's default generator, another one each time.
     """
     context = Context.for_graph(node, seed=seed, epoch=epoch, shard=shard, num_shards=num_shards)
     return cast("NodeIterator[T_co]", context.iterate(node))

@@ -9,9 +9,9 @@ from typing import Any
 
 from reading_services import PreparingReadingService
 from reading_services._agreement import AgreementIterator, Exchange, Report, Uneven, inner_state
-from reading_services.preparing import Begin
 from torchpipe.errors import RankError
 from torchpipe.iterator import NodeIterator
+from torchpipe.preparing import Begin
 from torchpipe.reading_service import EpochStart
 
 __all__ = ["FixedRank", "Table", "TogetherRank", "on_all_ranks"]
@@ -73,7 +73,7 @@ class TogetherRank(FixedRank):
         self._every = every
 
     def run_iteration(self, start: EpochStart, begin: Begin) -> NodeIterator[Any]:
-        inner = begin(replace(start, state=inner_state(start.state)))
+        inner = begin(replace(start, state=inner_state(start.state, start.delivered)))
         return AgreementIterator(inner, self._exchange, uneven=self._uneven, every=self._every, state=start.state)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_items
 from torchpipe.validate import check_count, check_input
 
 __all__ = ["UnBatcher"]
@@ -43,7 +43,7 @@ class _UnBatchIterator(NodeIterator[Any]):
         return {"left": self.parts[self.handed_out :]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.parts = list(state["left"])
+        self.parts = stored_items(state, "left")
 
     def run(self) -> Iterator[Any]:
         yield from self._hand_out()

@@ -1,0 +1,200 @@
+"""Services that define torchdata's methods, services that several loaders are given, and what a service tells."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from reading_services import (
+    InProcessReadingService,
+    MultiProcessingReadingService,
+    ReadingServiceInterface,
+    SequentialReadingService,
+)
+from torchpipe import DataLoader2, IterDataPipe, SeedGenerator
+from torchpipe.iter import IterableWrapper
+
+
+def numbers(count: int = 12) -> IterDataPipe[int]:
+    return IterableWrapper(range(count)).shuffle(buffer_size=5).sharding_filter()
+
+
+def negative(item: int) -> int:
+    return -item
+
+
+class Negating(ReadingServiceInterface):
+    """Defines ``initialize`` alone."""
+
+    def initialize(self, datapipe: Any) -> Any:
+        return datapipe.map(negative)
+
+
+class Recording(ReadingServiceInterface):
+    """Has torchdata's methods, and notes which were called."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    def initialize(self, datapipe: Any) -> Any:
+        self.calls.append("initialize")
+        return datapipe
+
+    def initialize_iteration(self, seed_generator: SeedGenerator, iter_reset_fn: Any = None) -> Any:  # type: ignore[override]
+        self.calls.append(f"initialize_iteration {seed_generator.generate_shared_seed()}")
+
+    def finalize_iteration(self) -> None:
+        self.calls.append("finalize_iteration")
+
+    def finalize(self) -> None:
+        self.calls.append("finalize")
+
+
+class Stream:
+    """No node, but it can be iterated, and holds one."""
+
+    def __init__(self, datapipe: Any) -> None:
+        self.datapipe = datapipe
+
+    def __iter__(self) -> Iterator[Any]:
+        return (item + random.random() for item in self.datapipe)
+
+
+class Streaming(ReadingServiceInterface):
+    def initialize(self, datapipe: Any) -> Any:
+        return Stream(datapipe)
+
+
+def test_initialize_alone_is_enough() -> None:
+    service = Negating()
+    with DataLoader2(numbers(), reading_service=service) as loader, DataLoader2(numbers()) as plain:
+        loader.seed(3)
+        plain.seed(3)
+        expected = [[-item for item in plain] for _ in range(2)]
+        assert [list(loader), list(loader)] == expected
+        assert len(loader) == 12
+        assert "prepared by Negating" in loader.explain()
+
+
+def test_its_state_goes_on_exactly() -> None:
+    loader = DataLoader2(numbers(), reading_service=Negating())
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+    state = loader.state_dict()
+    assert list(DataLoader2.from_state(state, numbers(), Negating())) == list(iterator)
+
+
+def test_an_iterable_that_is_no_node_has_its_nodes_as_inputs() -> None:
+    loader = DataLoader2(numbers(), reading_service=Streaming())
+    loader.seed(1)
+    first = list(loader)
+    assert sorted(map(int, first)) == list(range(12))
+    loader.seed(1)
+    assert list(loader) == first
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_it_may_stand_before_the_last_service(workers: int) -> None:
+    service = SequentialReadingService(Negating(), MultiProcessingReadingService(workers))
+    with DataLoader2(IterableWrapper(range(6)).sharding_filter(), reading_service=service) as loader:
+        assert list(loader) == [0, -1, -2, -3, -4, -5]
+
+
+def test_torchdatas_methods_are_called_in_its_order() -> None:
+    calls: list[str] = []
+    loader = DataLoader2(numbers(), reading_service=Recording(calls))
+    loader.seed(3)
+    epochs = [list(loader), list(loader)]
+    assert epochs[0] != epochs[1]
+    loader.shutdown()
+    seeds = [call.split()[1] for call in calls if " " in call]
+    assert len(set(seeds)) == 2
+    names = [call.split()[0] for call in calls]
+    assert names == ["initialize", *["initialize_iteration", "finalize_iteration"] * 2, "finalize"]
+    again: list[str] = []
+    loader = DataLoader2(numbers(), reading_service=Recording(again))
+    loader.seed(3)
+    assert [list(loader), list(loader)] == epochs
+    assert [call.split()[1] for call in again if " " in call] == seeds
+    assert loader.reading_service.calls is again  # type: ignore[attr-defined]
+
+
+def test_what_initialize_must_return() -> None:
+    class Forgetful(ReadingServiceInterface):
+        def initialize(self, datapipe: Any) -> Any:
+            datapipe.map(negative)
+
+    with pytest.raises(TypeError, match=r"Forgetful.initialize must return the datapipe.* got None: is a return"):
+        DataLoader2(numbers(), reading_service=Forgetful())
+
+
+def test_a_function_for_each_epoch_is_refused() -> None:
+    class Resetting(Recording):
+        def initialize_iteration(self, seed_generator: SeedGenerator, iter_reset_fn: Any = None) -> Any:  # type: ignore[override]
+            return lambda datapipe: datapipe
+
+    loader = DataLoader2(numbers(), reading_service=Resetting([]))
+    with pytest.raises(TypeError, match="must be given as worker_reset_fn"):
+        iter(loader)
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        MultiProcessingReadingService(2, worker_prefetch_cnt=3, num_shards=4),
+        InProcessReadingService(num_shards=4),
+        SequentialReadingService(Negating(), MultiProcessingReadingService(2, num_shards=4)),
+    ],
+    ids=lambda service: type(service).__name__,
+)
+def test_a_service_given_to_two_loaders_is_made_anew(service: ReadingServiceInterface) -> None:
+    with DataLoader2(numbers(), reading_service=service) as first:
+        first.seed(5)
+        expected = list(first)
+        first.seed(5)
+        running = iter(first)
+        begun = [next(running), next(running)]
+        with DataLoader2(numbers(), reading_service=service) as second:
+            assert first.reading_service is service
+            assert second.reading_service is not service
+            assert second.num_shards == 4
+            second.seed(5)
+            assert list(second) == expected
+        assert begun + list(running) == expected  # the other loader's end was not this one's
+
+
+def test_a_service_within_another_is_made_anew_as_well() -> None:
+    executing = MultiProcessingReadingService(0)
+    with (
+        DataLoader2(numbers(), reading_service=executing) as first,
+        DataLoader2(numbers(), reading_service=SequentialReadingService(executing)) as second,
+    ):
+        first.seed(1)
+        second.seed(1)
+        assert list(zip(first, second, strict=True)) == [(item, item) for item in order_of(1)]
+
+
+def order_of(seed: int) -> list[int]:
+    loader = DataLoader2(numbers())
+    loader.seed(seed)
+    return list(loader)
+
+
+def test_a_loader_that_failed_does_not_keep_its_service() -> None:
+    service = MultiProcessingReadingService(2)
+    with pytest.raises(ValueError, match="no sharding point"):
+        DataLoader2(IterableWrapper(range(4)), reading_service=service)
+    with DataLoader2(IterableWrapper(range(4)).sharding_filter(), reading_service=service) as loader:
+        assert list(loader) == [0, 1, 2, 3]
+
+
+def test_a_service_tells_how_it_was_made() -> None:
+    service = MultiProcessingReadingService(3, worker_prefetch_cnt=0, main_prefetch_cnt=4)
+    assert (service.num_workers, service.worker_prefetch_cnt, service.main_prefetch_cnt) == (3, 0, 4)
+    assert InProcessReadingService(5).prefetch_cnt == 5
+    with pytest.raises(AttributeError):
+        service.num_workers = 2  # type: ignore[misc]
