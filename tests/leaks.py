@@ -22,8 +22,8 @@ __all__ = ["Footprint", "kill_left", "left_since", "wait_nothing_left"]
 
 SHARED_MEMORY = Path("/dev/shm")
 GRACE_S = 5.0
-# Threads that libraries start once and keep: fsspec's event loop, pytest-timeout's own, tqdm's monitor.
-LIBRARY_THREADS = ("fsspecIO", "pytest_timeout", "tqdm", "execnet", "pymp-")
+# Threads that libraries start once and keep: fsspec's event loop, tqdm's monitor.
+LIBRARY_THREADS = ("fsspecIO", "tqdm", "execnet", "pymp-")
 # Opened once by libraries, or belonging to no one: devices, kernel tables, interpreter and package files.
 LIBRARY_FILES = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/nvidia", "/dev/tty", "/dev/pts", "/proc/", "/sys/")
 

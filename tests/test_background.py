@@ -422,7 +422,9 @@ atexit.register(lambda: print("last"))
 
 
 def run_script(rest: str, root: str) -> list[str]:
-    command = [sys.executable, "-X", "faulthandler", "-c", SCRIPT.format(root=root) + rest]
+    # What newer Pythons say of a fork in a process with threads, which is what is tested here
+    forks = ["-W", "ignore:This process:DeprecationWarning"]
+    command = [sys.executable, *forks, "-X", "faulthandler", "-c", SCRIPT.format(root=root) + rest]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -95,8 +95,13 @@ def graph_of(who: str, fault: Fault) -> Any:
 
 
 def service_for(context: str, **options: Any) -> Any:
-    settings = {"every": 2, "main_prefetch_cnt": 2, "worker_prefetch_cnt": 4, "timeout": TIMEOUT_S}
+    # Without a timeout, but for those that are stopped: beside a load, any process may be silent for that long
+    settings = {"every": 2, "main_prefetch_cnt": 2, "worker_prefetch_cnt": 4, "timeout": None}
     return make_service(WORKERS, SHARDS, context=context, **{**settings, **options})
+
+
+def timeout_for(fault: str) -> float | None:
+    return TIMEOUT_S if fault == "SIGSTOP" else None
 
 
 def run_exact(cell: Cell, folder: Path, context: str = "fork") -> tuple[Run, list[list[str]]]:
@@ -104,7 +109,10 @@ def run_exact(cell: Cell, folder: Path, context: str = "fork") -> tuple[Run, lis
     fault, detections = fault_of(cell, folder), Detections()
     expected = oracle(graph_of(cell.who, fault), SHARDS, epochs=2)
     run = Run()
-    with detections.listening(), make_loader(graph_of(cell.who, fault), service_for(context)) as loader:
+    with (
+        detections.listening(),
+        make_loader(graph_of(cell.who, fault), service_for(context, timeout=timeout_for(cell.fault))) as loader,
+    ):
         try:
             if cell.moment == "while stopping":
                 run.text, expected = _stop(loader, fault, expected)
@@ -184,7 +192,8 @@ def run_to_error(
     expected = [text for epoch in oracle(graph_of(cell.who, fault), SHARDS, epochs=2) for text in epoch]
     got: list[str] = []
     error: BaseException | None = None
-    with make_loader(graph_of(cell.who, fault), service_for(context, **options)) as loader:
+    service = service_for(context, **{"timeout": timeout_for(cell.fault), **options})
+    with make_loader(graph_of(cell.who, fault), service) as loader:
         try:
             for number in range(2):
                 _prepare(loader, cell, fault, number)

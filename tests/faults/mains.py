@@ -28,6 +28,7 @@ from torchpipe.iterator import NodeIterator
 
 __all__ = [
     "EPOCHS",
+    "STOPPED_S",
     "die_over_stopped_workers",
     "expected_items",
     "graph_for",
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 EPOCHS = 2
+STOPPED_S = 4.5  # how long a main process is stopped: longer than its workers are given to show that they live
 _NUMBER = 9
 
 
@@ -92,7 +94,7 @@ def train(fault: Fault, context: str) -> None:
     """Two epochs; what is delivered is noted in ``items``, the position in ``state``."""
     os.setsid()
     folder = Path(fault.folder)
-    service = service_for(context)
+    service = service_for(context, timeout=STOPPED_S / 1.5 if fault.what == "SIGSTOP" else None)
     loader = make_loader(graph_for(os.getpid(), fault.moment), service)
     signal.signal(signal.SIGUSR1, lambda *_: fault.strike())
     fault.arm()
@@ -118,7 +120,7 @@ def train(fault: Fault, context: str) -> None:
 def die_over_stopped_workers(context: str) -> None:
     """Killed when all of its workers are stopped: they cannot see it themselves."""
     os.setsid()
-    loader = make_loader(graph_for(0, ""), service_for(context, timeout=None))
+    loader = make_loader(graph_for(0, ""), service_for(context))
     stream = iter(loader)
     for _ in range(SHARDS):  # an item from each of them: one that has just begun has not asked for the signal yet
         next(stream)

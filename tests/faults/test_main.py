@@ -13,9 +13,16 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.faults.drive import TIMEOUT_S
 from tests.faults.inflict import Fault
-from tests.faults.mains import die_over_stopped_workers, expected_items, resumed_items, saved_position, survivors, train
+from tests.faults.mains import (
+    STOPPED_S,
+    die_over_stopped_workers,
+    expected_items,
+    resumed_items,
+    saved_position,
+    survivors,
+    train,
+)
 from tests.faults.table import EXACT, Cell, cells
 from tests.sources import wait_until
 
@@ -37,7 +44,7 @@ def check(cell: Cell, folder: Path, context: str, method: str = "fork") -> float
         if cell.fault == "SIGSTOP":
             wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
             # What is tested is that time passes: more of it than the workers are given to show that they live
-            threading.Event().wait(1.5 * TIMEOUT_S)
+            threading.Event().wait(STOPPED_S)
             os.kill(process.pid, signal.SIGCONT)
         process.join()
         code = process.exitcode
