@@ -109,8 +109,8 @@ class _Prepared(PreparingReadingService):
             return ready
         if not hasattr(type(ready), "__iter__"):
             raise TypeError(
-                f"{type(self._service).__name__}.initialize must return the datapipe, changed or not, got {ready!r}: is "
-                "a return missing?"
+                f"{type(self._service).__name__}.initialize must return the datapipe, changed or not, got {ready!r}: "
+                "is a return missing?"
             )
         return _as_node(ready)
 
