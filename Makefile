@@ -8,16 +8,15 @@ VENV := .venv
 NEWEST := .venv-newest
 BENCH := .venv-bench
 BENCH09 := .venv-bench09
+PYTHONS ?= 3.12 3.13
 EXTRAS := xla,demo,test,check
 EXTRAS_NEWEST := demo,test,check
+EXTRAS_PYTHONS := xla,demo,test
 # XLA's CPU device, the same on every machine; tests that need several devices set it up in processes of their own.
 export PJRT_DEVICE ?= CPU
-# XLA tests run by themselves, in one process: importing torch_xla takes seconds, and once its runtime lives in a process,
-# forking that one is unsafe.
-PYTEST := -m pytest -n 2 --dist loadgroup -m "not xla"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-newest soak bench bench-plot check format stubs constraints clean
+.PHONY: help demo test test-newest test-pythons soak bench bench-plot check format stubs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -28,11 +27,17 @@ demo: $(VENV)/.stamp ## train on real digits with a crash and a resume (examples
 	$(VENV)/bin/python examples/train_digits.py $(ARGS)
 
 test: $(VENV)/.stamp ## all tests, on torch 2.9 + torch_xla 2.9
-	$(VENV)/bin/python $(PYTEST) $(ARGS)
-	$(VENV)/bin/python -m pytest -m xla $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS chose no XLA test
+	tools/run_tests.sh $(VENV) $(ARGS)
 
 test-newest: $(NEWEST)/.stamp ## all tests but XLA's, on the newest torch
-	$(NEWEST)/bin/python $(PYTEST) $(ARGS)
+	tools/run_tests.sh $(NEWEST) $(ARGS)
+
+test-pythons: $(PYTHONS:%=.venv-py%/.stamp) ## all tests, on each newer Python (they must be on the PATH)
+	@failed=; for python in $(PYTHONS); do \
+		echo "===== Python $$python ====="; \
+		tools/run_tests.sh .venv-py$$python $(ARGS) || failed="$$failed $$python"; \
+	done; \
+	[ -z "$$failed" ] || { echo "failed on Python$$failed"; exit 1; }
 
 soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matrix, compare every item (minutes; JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)
@@ -61,7 +66,7 @@ constraints: $(VENV)/.stamp ## pin the newest versions that fit, for both enviro
 	tools/pin.sh $(VENV)/bin/uv "$(EXTRAS)" "$(EXTRAS_NEWEST)"
 
 clean: ## remove the environments and everything generated
-	rm -rf $(VENV) $(NEWEST) $(BENCH) $(BENCH09) build dist .bench .demo
+	rm -rf $(VENV) $(NEWEST) .venv-py* $(BENCH) $(BENCH09) build dist .bench .demo
 	rm -rf *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -71,6 +76,10 @@ $(VENV)/.stamp: constraints.txt pyproject.toml tools/install.sh
 
 $(NEWEST)/.stamp: constraints-newest.txt pyproject.toml tools/install.sh
 	PYTHON=$(PYTHON) tools/install.sh $(NEWEST) constraints-newest.txt "$(EXTRAS_NEWEST)" $(UV_VERSION)
+	@touch $@
+
+.venv-py%/.stamp: constraints.txt pyproject.toml tools/install.sh
+	PYTHON=python$* tools/install.sh .venv-py$* constraints.txt "$(EXTRAS_PYTHONS)" $(UV_VERSION)
 	@touch $@
 
 $(BENCH)/.stamp: benchmarks/requirements-peers.txt benchmarks/constraints-peers.txt tools/install_bench.sh

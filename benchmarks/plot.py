@@ -28,6 +28,7 @@ _UNITS = {
     "first_batch_ms": ("ms to the first batch", 1.0, True),
     "resume_ms_3000": ("ms to resume", 1.0, True),
     "ns_per_stage": ("ns a stage and item", 1.0, True),
+    "us_per_item": ("us an item", 1.0, True),
     "step_ratio": ("x the ideal step", 1.0, True),
     "memory_mb": ("MB", 1.0, True),
 }
@@ -35,6 +36,7 @@ _MORE = {
     "p5": (("turn_around_ms", "turn-around ms"), ("close_ms", "close ms")),
     "p5s": (("turn_around_ms", "turn-around ms"), ("close_ms", "close ms")),
     "p6": (("resume_ms_100", "behind 100"), ("state_dict_us_3000", "state_dict us"), ("state_bytes_3000", "bytes")),
+    "p13": (("us_per_batch", "us a batch of 32"),),
     "p8": (("first_batch_ratio", "first batch, x load"), ("worst_gap_ratio", "worst gap, x load")),
     "p9": (("memory_growth_mb", "growth MB"), ("descriptor_growth", "descriptors"), ("segment_growth", "segments")),
 }

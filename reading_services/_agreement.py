@@ -17,7 +17,7 @@ from typing import Any
 
 from torchpipe.copying import copy_item
 from torchpipe.errors import RankError, StateError
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, refusing_misfits, stored_count
 
 __all__ = ["AgreementIterator", "Exchange", "Report", "Source", "Then", "Uneven", "Verdict", "decide", "inner_state"]
 
@@ -107,9 +107,19 @@ class Exchange(ABC):
         """Those of all ranks. Raises: RankError if one does not answer in time."""
 
 
-def inner_state(state: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The state of the stream below, within one of :class:`AgreementIterator`."""
-    return state["inputs"][0] if state is not None and _KEY in state else state
+def inner_state(state: dict[str, Any] | None, delivered: int) -> dict[str, Any] | None:
+    """The state of the stream below, within one of :class:`AgreementIterator`, which stands behind ``delivered`` items.
+
+    Raises: StateError if it is none.
+    """
+    if state is None or _KEY not in state:
+        return state
+    with refusing_misfits("the ranks' agreement"):
+        stored_count(state[_KEY], "offset", at_most=delivered)
+        (inner,) = state["inputs"]
+        if not isinstance(inner, dict):
+            raise TypeError(f"the state below is a {type(inner).__name__}")
+        return inner
 
 
 class AgreementIterator(NodeIterator[Any]):
@@ -136,10 +146,10 @@ class AgreementIterator(NodeIterator[Any]):
         self._error: Exception | None = None
         self._pulled = 0
         self._bases: deque[dict[str, Any]] = deque()  # of blocks that are being read and not handed out yet
-        loaded = (state or {}).get(_KEY, {})
+        loaded = (state or {}).get(_KEY, {})  # as inner_state() has found it sound
         self._base = inner.state_dict()
         self._offset: int = loaded.get("offset", 0)
-        self._repeating: bool = loaded.get("repeating", False)
+        self._repeating = bool(loaded.get("repeating", False))
 
     def state_dict(self) -> dict[str, Any]:
         return {_KEY: {"offset": self._offset, "repeating": self._repeating}, "inputs": [self._base]}

@@ -124,7 +124,7 @@ class DistributedReadingService(PreparingReadingService):
         ranks = self._connect()
         if ranks is None:
             return begin(start)
-        inner = begin(replace(start, state=inner_state(start.state)))
+        inner = begin(replace(start, state=inner_state(start.state, start.delivered)))
         return AgreementIterator(inner, ranks, uneven=self._uneven, every=self._every, state=start.state)
 
     def release(self) -> None:

@@ -5,10 +5,11 @@ Runs in the main process. Imports ``torchpipe`` and the runtime.
 
 from __future__ import annotations
 
+import io
 import logging
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -20,14 +21,14 @@ from reading_services._runtime.starts import DispatchPart
 from reading_services._runtime.supervisor import Supervisor
 from torchpipe.context import Context
 from torchpipe.device import DeviceOptions, resolve
-from torchpipe.device.options import OnNewShape, Sync
+from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.errors import NotSerializableError
 from torchpipe.graph import draw
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.iterator import NodeIterator
 from torchpipe.merge import ShardPosition, ShardProvider
-from torchpipe.nodes import DataPipe, node_name, walk, with_inputs
+from torchpipe.nodes import DataPipe, node_name, thins, walk, with_inputs
 from torchpipe.reading_service import EpochStart, ShardedReadingService
 from torchpipe.shard import Chunk, InitFn, ResetFn
 from torchpipe.state import SnapshotPolicy
@@ -75,8 +76,8 @@ class MultiProcessingReadingService(ShardedReadingService):
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
         device_prefetch: how many batches it keeps ahead on the device.
         host_prefetch, device_prefetch_bytes, host_prefetch_bytes, transfer_threads, dtype, convert_numpy,
-            input_sharding, sync, batches_per_execution, wait_every, on_new_shape, pad_value: the other options of that
-            stage, as :class:`~torchpipe.device.DeviceOptions` has them.
+            input_sharding, sync, batches_per_execution, wait_every, on_new_shape, pad_value, pad_to: the other options
+            of that stage, as :class:`~torchpipe.device.DeviceOptions` has them.
         timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose
             it longer than any native call of yours that keeps the interpreter lock. None: never.
         max_deaths: deaths at one and the same item that are no accident any more but an error.
@@ -111,6 +112,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         wait_every: int | None = None,
         on_new_shape: OnNewShape = "allow",
         pad_value: float = 0,
+        pad_to: PadTo | None = None,
         timeout: float | None = None,
         max_deaths: int = 3,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
@@ -135,6 +137,7 @@ class MultiProcessingReadingService(ShardedReadingService):
             wait_every=wait_every,
             on_new_shape=on_new_shape,
             pad_value=pad_value,
+            pad_to=pad_to,
         )
         if device is None and self._device_options != DeviceOptions(device_prefetch=device_prefetch):
             raise ValueError(
@@ -298,6 +301,7 @@ class MultiProcessingReadingService(ShardedReadingService):
                 timeout_s=self._timeout_s,
                 max_deaths=self._max_deaths,
             )
+            self._supervisor.uneven = any(map(thins, self.plan.shard_nodes))
         return self._supervisor
 
 
@@ -360,6 +364,13 @@ def _accelerator_runtime_lives() -> bool:
     return "torch_xla" in sys.modules or (torch is not None and torch.cuda.is_initialized())
 
 
+_OPEN_IT_THERE = "Open files, locks, connections and the like inside the function that uses them, or in worker_init_fn"
+_START_IT_THERE = (
+    "A generator or other iterator cannot leave its process: give an object whose __iter__ starts it (a class with "
+    "def __iter__(self): yield ...)"
+)
+
+
 def _image_of(nodes: tuple[DataPipe, ...], graphs: Any, *others: Any) -> GraphImage:
     """Pickle the shard section and the functions once. Raises: NotSerializableError, naming the culprit."""
     try:
@@ -371,10 +382,11 @@ def _image_of(nodes: tuple[DataPipe, ...], graphs: Any, *others: Any) -> GraphIm
                 try:
                     GraphImage.of(value)
                 except Exception as culprit:
+                    begun = isinstance(value, Iterator) and not isinstance(value, io.IOBase)
+                    advice = _START_IT_THERE if begun else _OPEN_IT_THERE
                     raise NotSerializableError(
                         f"{node_name(node)} cannot be sent to a worker process: its {name}, {value!r}, cannot be "
-                        f"pickled ({type(culprit).__name__}: {culprit}). Open files, locks, connections and the like "
-                        "inside the function that uses them, or in worker_init_fn"
+                        f"pickled ({type(culprit).__name__}: {culprit}). {advice}"
                     ) from error
         raise NotSerializableError(
             f"worker_init_fn, worker_reset_fn or policy cannot be sent to a worker process ({error}): keep open files, "

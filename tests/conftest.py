@@ -1,16 +1,19 @@
-"""For every test: nothing may be left behind, and hypothesis is repeatable in CI."""
+"""For every test: a time limit, nothing may be left behind, Ctrl-C works, and hypothesis is repeatable in CI."""
 
 from __future__ import annotations
 
 import faulthandler
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
 from tests import leaks
+
+pytest_plugins = ["tests.limits"]
 
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=30, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
@@ -19,6 +22,10 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" i
 
 # Crashes that tests inject into forked workers would each print their stacks, since pytest enables faulthandler.
 os.register_at_fork(after_in_child=faulthandler.disable)
+
+# A shell that starts a job in the background from a script lets it ignore SIGINT, and so everything that it starts.
+# Tests send themselves and their children Ctrl-C as if from a terminal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _FAILED = pytest.StashKey[bool]()
 

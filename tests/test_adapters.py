@@ -101,9 +101,25 @@ def test_an_adapter_of_ones_own() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     value: Any = "yes"
-    with pytest.raises(TypeError, match="enable must be True or False, got 'yes'"):
+    with pytest.raises(TypeError, match="enable must be True, False or None, got 'yes'"):
         Shuffle(value)
     with pytest.raises(TypeError, match=r"Shuffle changes a datapipe, got \[1\]: give it to DataLoader2"):
         Shuffle()([1])
     with pytest.raises(NotImplementedError, match=r"Half must define __call__\(self, datapipe\)"):
         DataLoader2(shuffled(), type("Half", (Adapter,), {})())
+
+
+def test_shuffle_on_without_a_shuffle_puts_one_at_the_end_and_says_so() -> None:
+    graph = IterableWrapper(range(20)).map(abs)
+    with pytest.warns(UserWarning, match=r"put a shuffle\(\) behind Mapper\(abs\), the last node"):
+        items = run(graph, Shuffle(True))
+    assert sorted(items) == list(range(20)) != items
+    assert run(graph) == list(range(20))
+
+
+def test_shuffle_none_changes_nothing() -> None:
+    graph = shuffled()
+    assert Shuffle(None)(graph) is graph
+    plain = IterableWrapper(range(3))
+    assert Shuffle(None)(plain) is plain
+    assert run(plain, Shuffle(None)) == [0, 1, 2]

@@ -202,7 +202,7 @@ def test_L6_close_gives_up_on_a_source_that_blocks(
     assert "'torchpipe Prefetcher' still runs the input of Prefetcher" in caplog.text
     assert source.journal.closed_in == []
     source.gate.set()
-    thread.join(5)
+    thread.join()
     assert source.journal.closed_in == [thread]  # it closes the source itself when it comes back
 
 
@@ -216,7 +216,7 @@ def test_L6_closing_a_stage_wakes_a_stage_below_it(monkeypatch: pytest.MonkeyPat
     assert outer_thread is not None
     monkeypatch.setattr(background, "_JOIN_S", 0.2)
     iterator.close()
-    outer_thread.join(5)
+    outer_thread.join()
     assert not outer_thread.is_alive()
     source.gate.set()
     wait_until(lambda: feed_threads() == [])
@@ -255,7 +255,7 @@ def test_L6_an_abandoned_iterator_ends_its_thread(collect: bool) -> None:
         del iterator
         if collect:
             gc.collect()
-        thread.join(5)
+        thread.join()
         assert not thread.is_alive()
     finally:
         gc.enable()
@@ -423,7 +423,7 @@ atexit.register(lambda: print("last"))
 
 def run_script(rest: str, root: str) -> list[str]:
     command = [sys.executable, "-X", "faulthandler", "-c", SCRIPT.format(root=root) + rest]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.split("\n")

@@ -124,8 +124,8 @@ def test_a_limit_that_is_met_at_the_end() -> None:
         assert list(iterator) == []
         assert iterator.finished
         loader.load_state_dict(state)
-        assert loader.epoch == 0
-        assert len(list(loader)) == 6  # the next epoch: nothing was left of this one
+        assert loader.epoch == 1
+        assert len(list(loader)) == 6  # nothing was left of the first one
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 # Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe.
 LAYERS = (
     ("errors", "functional", "functional_methods", "seeds", "worker_info", "copying", "one_user"),
+    ("containers", "not_ported"),
     ("nodes", "state", "global_random"),
-    ("columns",),
+    ("columns", "hidden"),
     ("iterator", "validate"),
-    ("failure",),
-    ("replay", "feed"),
+    ("failure", "holders", "positions"),
+    ("replay", "feed", "keys"),
     ("context", "staged"),
     ("datapipe", "background"),
     ("device",),

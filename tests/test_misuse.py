@@ -178,7 +178,7 @@ def test_ending_an_iterator_that_another_thread_reads(ending: str) -> None:
 
         reader = threading.Thread(target=read)
         reader.start()
-        assert begun.wait(30)
+        assert begun.wait()
         match ending:
             case "shutdown":
                 loader.shutdown()
@@ -186,7 +186,7 @@ def test_ending_an_iterator_that_another_thread_reads(ending: str) -> None:
                 loader.load_state_dict(loader.state_dict())
             case "iter":
                 iter(loader)
-        reader.join(30)
+        reader.join()
         assert not reader.is_alive()
         assert isinstance(got[-1], IteratorInvalidated)
         assert got[:-1] == [number % 10 for number in range(len(got) - 1)]

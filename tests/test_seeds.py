@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchpipe.datapipe import iterate
 from torchpipe.iter import IterableWrapper
-from torchpipe.seeds import IndexStream, ItemStreams, SeedGenerator, check_seed, derive_seed, fresh_seed
+from torchpipe.seeds import (
+    IndexStream,
+    ItemStreams,
+    SeedGenerator,
+    check_seed,
+    derive_seed,
+    fresh_seed,
+    next_fresh_seed,
+)
 
 KEYS = st.lists(st.integers(0, 2**64), min_size=1, max_size=5).map(tuple)
 
@@ -143,11 +153,23 @@ def test_seeding_starts_anew() -> None:
     assert SeedGenerator().generate_seed() != SeedGenerator().generate_seed()
 
 
-def test_fresh_seeds_leave_the_global_states_alone() -> None:
+def test_a_fresh_seed_is_one_draw_from_torchs_default_generator() -> None:
     np.random.seed(1)
-    before = np.random.get_state()[1].tolist()
-    assert fresh_seed() != fresh_seed()
-    assert np.random.get_state()[1].tolist() == before
+    random.seed(1)
+    before = np.random.get_state()[1].tolist(), random.getstate()
+    torch.manual_seed(3)
+    expected = [int(torch.empty((), dtype=torch.int64).random_()) for _ in range(2)]
+    torch.manual_seed(3)
+    assert [next_fresh_seed(), next_fresh_seed()] == [expected[0]] * 2
+    assert [fresh_seed(), fresh_seed()] == expected
+    assert (np.random.get_state()[1].tolist(), random.getstate()) == before
+
+
+def test_a_seed_generator_without_a_seed_follows_manual_seed() -> None:
+    torch.manual_seed(3)
+    first = SeedGenerator().generate_seed()
+    torch.manual_seed(3)
+    assert SeedGenerator().generate_seed() == first
 
 
 @pytest.mark.parametrize(("seed", "error"), [(-1, ValueError), (1.0, TypeError), ("1", TypeError), (None, TypeError)])

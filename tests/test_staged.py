@@ -330,7 +330,7 @@ def test_L6_close_gives_up_on_a_source_that_blocks(
     assert "thread 'torchpipe stage' still runs the input of stage" in caplog.text
     assert mover.closed == 0
     source.gate.set()
-    thread.join(5)
+    thread.join()
     assert source.journal.closed_in == [thread]  # it closes the source itself when it comes back
     assert mover.closed == 1
 

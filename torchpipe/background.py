@@ -125,6 +125,7 @@ class RunAhead:
     ) -> None:
         self._snapshot: bytes | None = None
         self._skip = 0
+        self._before = 0  # items before ``_snapshot``
         self._source = source
         self._mover = mover
         self._gate = gate
@@ -148,10 +149,18 @@ class RunAhead:
         return stream if self._pacer is None else _paced(stream, self._pacer)
 
     def _items_here(self) -> Iterator[Any]:
-        for item in self._source.items():
+        stream = self._source.items()
+        while True:
+            began = time.perf_counter()
+            try:
+                item = next(stream)
+            except StopIteration:
+                return
+            self._feed.pull_s += time.perf_counter() - began
             admitted = self._feed.admit(item)
+            del item
             if admitted is not None:
-                yield self._move_here(admitted)
+                yield self._move_here(admitted, began)
 
     def _items_ahead(self) -> Iterator[Any]:
         self._start()
@@ -161,11 +170,11 @@ class RunAhead:
     @property
     def cursor(self) -> Cursor:
         """The position after the items handed out."""
-        return Cursor(self._snapshot, self._skip)
+        return Cursor(self._snapshot, self._skip, self._before + self._skip)
 
     @cursor.setter
     def cursor(self, value: Cursor) -> None:
-        self._snapshot, self._skip = value.snapshot, value.skip
+        self._snapshot, self._skip, self._before = value.snapshot, value.skip, value.count - value.skip
 
     def stats(self) -> FeedStats:
         feed, pacer = self._feed, self._pacer
@@ -196,7 +205,7 @@ class RunAhead:
         atexit.register(_stop_all)
         feed.start()
 
-    def _move_here(self, admitted: Admitted) -> Any:
+    def _move_here(self, admitted: Admitted, asked_at: float) -> Any:
         item, admitted.item = admitted.item, None
         if self._mover is not None:
             began = time.perf_counter()
@@ -205,6 +214,7 @@ class RunAhead:
             self._feed.moved_bytes += admitted.nbytes
             item = move(self._mover.receive, item, admitted.number, self._feed.name)
         self._count(self._snapshots.after_item(), admitted)
+        self._wait_s += time.perf_counter() - asked_at
         return item
 
     def _take(self) -> Any:
@@ -229,9 +239,11 @@ class RunAhead:
             self._feed.changed.notify_all()
 
     def _count(self, snapshot: bytes | None, admitted: Admitted | None) -> None:
+        items = 1 if admitted is None else 1 + admitted.dropped
         if snapshot is None:
-            self._skip += 1 if admitted is None else 1 + admitted.dropped
+            self._skip += items
         else:
+            self._before += self._skip + items
             self._snapshot, self._skip = snapshot, 0
         if admitted is not None and admitted.mark is not None:
             self.mark = admitted.mark

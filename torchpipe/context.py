@@ -1,7 +1,7 @@
 """The iteration context: everything that one pass over a graph depends on, passed down from node to node.
 
-Runs in every process that executes a part of a graph. Imports ``errors``, ``iterator``, ``nodes``, ``replay``.
-There are no globals and no node is changed: two passes over one graph have a context each.
+Runs in every process that executes a part of a graph. Imports ``errors``, ``hidden``, ``iterator``, ``nodes`` and
+``replay``. There are no globals and no node is changed: two passes over one graph have a context each.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
+from torchpipe.hidden import refuse_hidden_input
 from torchpipe.iterator import NodeIterator
 from torchpipe.nodes import DataPipe, Division, alters_stream, division, inputs_of, node_name, walk
 from torchpipe.replay import BoundInput, ReplayIterator
@@ -77,7 +78,7 @@ class Context:
 
     @classmethod
     def for_graph(cls, *roots: DataPipe, seed: int | None = None, **options: Any) -> Context:
-        """The context for a pass over the graph that ends in ``roots``. Without a seed, a fresh one is drawn."""
+        """The context for a pass over the graph that ends in ``roots``. Without a seed, torch's generator gives one."""
         nodes = list({id(node): node for root in roots for node in walk(root)}.values())
         numbers: dict[int, int] = {}
         divided: dict[int, Division] = {}
@@ -97,6 +98,7 @@ class Context:
                 options = {name: getattr(outer, name) for name in _INHERITED} | options
                 seed = derive_seed(*outer.stream_key(bound.owner))
             else:
+                refuse_hidden_input(nodes)
                 seed = fresh_seed()
         return cls(seed=seed, numbers=numbers, divided=divided, kept=tuple(nodes), **options)
 

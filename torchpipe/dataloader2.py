@@ -15,6 +15,7 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.graph import describe_graph
 from torchpipe.graph.length import total_length
+from torchpipe.holders import OpaqueWarnings
 from torchpipe.iter.map_to_iter import MapToIterConverter
 from torchpipe.iterator import NodeIterator
 from torchpipe.loader_iterator import DataLoader2Iterator
@@ -23,7 +24,7 @@ from torchpipe.nodes import DataPipe, is_node
 from torchpipe.one_user import check_process, refuse_pickling
 from torchpipe.preparing import executable
 from torchpipe.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
-from torchpipe.seeds import check_seed, fresh_seed
+from torchpipe.seeds import check_seed, fresh_seed, next_fresh_seed
 from torchpipe.validate import check_count
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
@@ -37,7 +38,8 @@ class DataLoader2(Generic[T_co]):
     """Iterates a graph, epoch after epoch, wherever its reading service runs it.
 
     Each ``iter(loader)`` is the next epoch. The stream is fixed by the graph, the seed, the epoch and the number of
-    shards; without :meth:`seed`, a fresh seed is drawn once, and every epoch differs all the same.
+    shards. Without :meth:`seed` or a loaded state, the first ``iter()`` draws a seed from torch's default generator
+    (one draw, so ``torch.manual_seed`` fixes the run), later ones draw nothing; every epoch differs all the same.
     ``datapipe_adapter_fn`` (one function or several) changes the graph before it runs; a map-style node is read in the
     order of its indices, as by ``.to_iter_datapipe()``. ``reading_service`` defaults to in-process execution; one that
     another loader has already is made anew with the same arguments, see ``loader.reading_service``.
@@ -70,12 +72,14 @@ class DataLoader2(Generic[T_co]):
         self.reading_service = executable(service.take())
         self.reading_service.initialize(self.datapipe)
         self._graph_text = describe_graph(self.datapipe)
-        self._seed = fresh_seed()
+        self._seed: int | None = None  # none drawn or given yet
+        self._foretold: int | None = None  # what a state has said that it is going to be
         self._next_epoch = 0
         self._adopted_num_shards: int | None = None
         self._loaded: LoaderState | None = None  # where the next iter() is to go on
         self._live: DataLoader2Iterator[T_co] | None = None
         self._parked: LoaderState | None = None  # the position of an iterator that has been closed in mid-epoch
+        self._opaque = OpaqueWarnings()
         self._pid = 0  # of the process that has iterated it, since the last shutdown
 
     @property
@@ -87,10 +91,15 @@ class DataLoader2(Generic[T_co]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the live iterator, or, if there is none, the one that the next ``iter()`` gives."""
+        """The epoch of the live iterator, or, if there is none, the one that the next ``iter()`` gives.
+
+        Behind the state of an epoch's last item, that is the next epoch. The length of the graph tells, or the state:
+        one taken behind the end of the ``for`` loop always does, one taken before may where the length is not known.
+        """
         if self._live is not None and not self._live.finished:
             return self._live.epoch
-        return self._loaded.epoch if self._loaded is not None else self._next_epoch
+        loaded = self._loaded
+        return self._next_epoch if loaded is None else loaded.epoch + self._at_end(loaded)
 
     def seed(self, seed: int) -> None:
         """Fix the whole run: the next ``iter()`` is epoch 0 of ``seed``. Epochs differ, and repeat for the same seed.
@@ -124,7 +133,9 @@ class DataLoader2(Generic[T_co]):
         self._pid = os.getpid()
         loaded = self._loaded
         epoch = self._next_epoch if loaded is None else loaded.epoch
-        self._live = DataLoader2Iterator(self, self._seed, epoch, loaded)  # if this raises, nothing is lost
+        if loaded is not None and loaded.finished:
+            epoch, loaded = epoch + 1, None
+        self._live = DataLoader2Iterator(self, self._draw_seed(), epoch, loaded)  # if this raises, nothing is lost
         self._next_epoch = epoch + 1
         self._loaded = self._parked = None
         return self._live
@@ -140,16 +151,19 @@ class DataLoader2(Generic[T_co]):
         return self.reading_service.explain()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position behind the last delivered item, in microseconds: nothing is asked or stopped.
+        """The position behind the last delivered item: nothing is asked or stopped. Takes what copying its bytes takes.
 
         Keys: version, fingerprint, seed, epoch, delivered, num_shards, rank, world_size and payload (bytes). Holds no
-        code; ``torchpipe.state.inspect`` shows it. Called from another thread, it waits for a ``next()`` under way, and
+        code; ``torchpipe.state.inspect`` shows it. An :class:`~torchpipe.errors.OpaqueStateWarning` tells of items that
+        will load with ``allow_pickle=True`` alone. Called from another thread, it waits for a ``next()`` under way, and
         counts its item. After an exception in the stream, KeyboardInterrupt included, it describes the items before.
 
         Raises: RuntimeError when called from inside ``next()``, by a signal handler say, or in a forked child.
         """
         self._check_process()
-        return self._state().to_dict(self._graph_text)
+        state = self._state().to_dict(self._graph_text)
+        self._opaque.tell(state["payload"])
+        return state
 
     def _state(self) -> LoaderState:
         live = self._live
@@ -158,9 +172,30 @@ class DataLoader2(Generic[T_co]):
         pending = self._loaded or self._parked
         if pending is not None:
             return pending
-        return self._state_at(self._seed, self._next_epoch, 0, None)
+        seed = self._seed
+        if seed is None:  # a state must not draw, and yet say how the run begins
+            seed = self._foretold = next_fresh_seed() if self._foretold is None else self._foretold
+        return self._state_at(seed, self._next_epoch, 0, None)
 
-    def _state_at(self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None) -> LoaderState:
+    def _draw_seed(self) -> int:
+        """The seed of the run. If there is none, one is drawn, even if a state has said before which one counts."""
+        if self._seed is None:
+            drawn = fresh_seed()
+            self._seed = drawn if self._foretold is None else self._foretold
+        return self._seed
+
+    def _at_end(self, state: LoaderState) -> bool:
+        """Has the state's epoch no more items, as far as is known?"""
+        if state.finished or not state.delivered:
+            return state.finished
+        try:
+            return state.delivered >= len(self)
+        except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
+            return False
+
+    def _state_at(
+        self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False
+    ) -> LoaderState:
         return LoaderState(
             seed=seed,
             epoch=epoch,
@@ -169,6 +204,7 @@ class DataLoader2(Generic[T_co]):
             rank=self.reading_service.rank,
             world_size=self.reading_service.world_size,
             position=position,
+            finished=finished,
         )
 
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
@@ -260,6 +296,11 @@ class DataLoader2(Generic[T_co]):
         if self._next_epoch == epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
             self._next_epoch += 1
         return self._begin(seed, epoch, None)
+
+    def _without_iterator(self) -> Self:
+        spare = object.__new__(type(self))
+        vars(spare).update(vars(self), _live=None, _loaded=None, _parked=None)
+        return spare
 
     def __enter__(self) -> Self:
         return self

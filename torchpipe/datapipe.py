@@ -1,6 +1,7 @@
 """``IterDataPipe`` and ``MapDataPipe``: immutable, picklable descriptions of one step of a pipeline.
 
-Runs in every process. Imports ``context``, ``functional``, ``iterator``, ``replay`` and the generated method stub.
+Runs in every process. Imports ``context``, ``functional``, ``iterator``, ``not_ported``, ``replay`` and the generated
+method stub.
 
 They subclass torch's classes, so that its loaders and older nodes accept them, without the per-item hooks:
 torch's metaclass wraps every ``__iter__`` in bookkeeping for a single live iterator, which torchpipe does not need.
@@ -11,16 +12,17 @@ from __future__ import annotations
 import functools
 from abc import ABC
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 from torch.utils.data.datapipes.datapipe import DataChunk
 
 from torchpipe.context import Context
-from torchpipe.functional import functional_datapipe, lookup
+from torchpipe.functional import functional_datapipe, lookup, registered
 from torchpipe.functional_methods import IterMethods, MapMethods
 from torchpipe.iterator import NodeIterator
+from torchpipe.not_ported import explain_missing
 from torchpipe.replay import BOUND
 
 __all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "iterate"]
@@ -54,6 +56,14 @@ class _NodeMeta(_TorchMeta):
         return super(_TorchMeta, mcs).__new__(mcs, name, bases, namespace, **options)  # type: ignore[no-untyped-call]
 
 
+class _NoAttribute(AttributeError):
+    """Says why only when it is shown: asking for what is not there, as ``hasattr`` does, costs next to nothing."""
+
+    def __str__(self) -> str:
+        kind, node, name = self.args
+        return explain_missing(kind, node, name, registered(kind))
+
+
 # The methods come first: torch's own stub types the same names for its nodes.
 class IterDataPipe(IterMethods[T_co], TorchIterDataPipe[T_co], metaclass=_NodeMeta):  # type: ignore[misc]
     """A step of a pipeline that yields items of type ``T_co``: a description without position, file or thread.
@@ -62,7 +72,9 @@ class IterDataPipe(IterMethods[T_co], TorchIterDataPipe[T_co], metaclass=_NodeMe
     :class:`~torchpipe.NodeIterator`. As a plain generator: define ``__iter__`` as for torch; it works everywhere and is
     resumed by replay, unless the iterator it returns (or the node) has ``state_dict`` and ``load_state_dict``.
 
-    The inputs of a node are the nodes among its attributes. ``iter(node)`` starts a pass that disturbs no other.
+    The inputs of a node are the nodes among its attributes, in lists, tuples, dicts and dataclasses too; iterating
+    another one that it holds raises :class:`~torchpipe.errors.GraphError`. ``iter(node)`` starts a pass that disturbs
+    no other.
     """
 
     _is_base = True
@@ -81,7 +93,9 @@ class IterDataPipe(IterMethods[T_co], TorchIterDataPipe[T_co], metaclass=_NodeMe
 
     def __getattr__(self, name: str) -> Any:
         form = None if name.startswith("__") else lookup("iter", name, self)
-        return form if form is not None else _no_attribute(self, name)
+        if form is None:
+            raise _NoAttribute("iter", type(self).__name__, name)
+        return form
 
     def __repr__(self) -> str:
         return str(type(self).__name__)
@@ -92,16 +106,12 @@ class MapDataPipe(MapMethods[T_co], TorchMapDataPipe[T_co], ABC):  # type: ignor
 
     def __getattr__(self, name: str) -> Any:
         form = None if name.startswith("__") else lookup("map", name, self)
-        return form if form is not None else _no_attribute(self, name)
+        if form is None:
+            raise _NoAttribute("map", type(self).__name__, name)
+        return form
 
     def __repr__(self) -> str:
         return type(self).__name__
-
-
-def _no_attribute(node: object, name: str) -> NoReturn:
-    raise AttributeError(
-        f"{type(node).__name__} has no attribute or functional form {name!r} (is the module that defines it imported?)"
-    )
 
 
 def iterate(
@@ -109,7 +119,7 @@ def iterate(
 ) -> NodeIterator[T_co]:
     """One pass over ``node`` in this process, with everything that fixes its stream given.
 
-    ``iter(node)`` is the same with a fresh random seed.
+    ``iter(node)`` is the same with a seed drawn from torch's default generator, another one each time.
     """
     context = Context.for_graph(node, seed=seed, epoch=epoch, shard=shard, num_shards=num_shards)
     return cast("NodeIterator[T_co]", context.iterate(node))

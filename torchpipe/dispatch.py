@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 
 from torchpipe.context import Context, Trace
 from torchpipe.datapipe import IterDataPipe
-from torchpipe.errors import GraphError
-from torchpipe.iterator import NodeIterator
+from torchpipe.errors import GraphError, StateError
+from torchpipe.iterator import NodeIterator, stored_count
 from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk, Shard, ShardSpec
 from torchpipe.state import Cursor, SnapshotPolicy, decode
@@ -35,7 +35,7 @@ __all__ = [
     "dispatch_start",
 ]
 
-_KEY = "__dispatched__"
+_KEY = "dealt"  # what makes a state that of a DispatchedIterator is the type of what stands there, not this name
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ Entry: TypeAlias = "tuple[Any] | Mark"
 class DispatchFeed(ABC):
     """Where a shard's dispatched items come from."""
 
+    at_hand = False  # see Shard.at_hand
+
     @abstractmethod
     def take(self, shard: int) -> Entry | None:
         """The next entry for ``shard``; waits for it. None at the end. Raises: the source's error at its place."""
@@ -62,6 +64,7 @@ class Dispatched(IterDataPipe[Any]):
     """Stands, in the shard section, for the part of the graph that the dispatcher runs."""
 
     divides = True
+    at_hand = True  # as far as this node knows: the feed knows more
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         if any(context.rounds):
@@ -83,11 +86,17 @@ class DispatchedIterator(NodeIterator[Any]):
         self._mark = Mark(0, None)
 
     def get_state(self) -> dict[str, Any]:
-        return {_KEY: [self._taken, self._mark.position, self._mark.snapshot]}
+        mark, taken = self._mark, self._taken
+        since = taken - _dealt_before(mark.position, self._shards, self.context.local_shard)
+        return {_KEY: Cursor(mark.snapshot, since, taken), "position": mark.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._taken, position, snapshot = state[_KEY]
-        self._mark = Mark(position, snapshot)
+        self._taken, self._mark = _read(state, self._shards, self.context.local_shard)
+
+    @property
+    def _shards(self) -> int:
+        """Among how many the items are dealt: the shards of this rank."""
+        return self.context.num_shards // self.context.world_size
 
     def run(self) -> Iterator[Any]:
         take, shard = self._feed.take, self.context.local_shard
@@ -112,9 +121,11 @@ def dispatch_start(snapshots: Mapping[int, bytes | None], num_shards: int) -> Di
     needed: dict[int, int] = {}
     marks = [Mark(0, None)]
     for shard, snapshot in snapshots.items():
-        taken, position, of_source = (0, 0, None) if snapshot is None else _find(decode(snapshot, keep_opaque=True))
-        needed[shard] = taken * num_shards + shard
-        marks.append(Mark(position, of_source))
+        state = None if snapshot is None else _find(decode(snapshot, keep_opaque=True))
+        if state is not None:
+            taken, mark = _read(state, num_shards, shard)
+            marks.append(mark)
+        needed[shard] = (0 if state is None else taken) * num_shards + shard
     first = min(needed.values(), default=0)
     # The shard that has had least has passed only marks before its next item, and one of these is the newest allowed.
     return DispatchStart(
@@ -122,19 +133,36 @@ def dispatch_start(snapshots: Mapping[int, bytes | None], num_shards: int) -> Di
     )
 
 
-def _find(state: Any) -> tuple[int, int, bytes | None]:
-    """The position of the one dispatched input inside a shard's snapshot."""
+def _find(state: Any) -> dict[str, Any] | None:
+    """The state of the one dispatched input inside a shard's snapshot."""
     stack = [state]
     while stack:
         value = stack.pop()
         if isinstance(value, dict):
-            if _KEY in value:
-                taken, position, snapshot = value[_KEY]
-                return taken, position, snapshot
+            if isinstance(value.get(_KEY), Cursor):
+                return value
             stack.extend(value.values())
         elif isinstance(value, list):
             stack.extend(value)
-    return 0, 0, None
+    return None
+
+
+def _dealt_before(position: int, shards: int, shard: int) -> int:
+    """How many of the first ``position`` items are those of ``shard``."""
+    return (position - shard + shards - 1) // shards
+
+
+def _read(state: dict[str, Any], shards: int, shard: int) -> tuple[int, Mark]:
+    """How many items the shard has had, and the mark behind which it stands."""
+    cursor, position = state[_KEY], stored_count(state, "position")
+    if not isinstance(cursor, Cursor) or (cursor.snapshot is None) != (position == 0):
+        raise StateError(f"the state is damaged: the dispatched part stands behind {position} items of no snapshot")
+    if cursor.count - cursor.skip != _dealt_before(position, shards, shard):
+        raise StateError(
+            f"the state is damaged: of {position} dispatched items, shard {shard} of {shards} cannot have had "
+            f"{cursor.count - cursor.skip}. Use an older checkpoint"
+        )
+    return cursor.count, Mark(position, cursor.snapshot)
 
 
 class DispatchSource(DispatchFeed):
@@ -147,6 +175,7 @@ class DispatchSource(DispatchFeed):
     def __init__(self, producer: Shard | None, num_shards: int, start: DispatchStart) -> None:
         self.position = start.mark.position
         self.over = False
+        self.at_hand = producer is not None and producer.at_hand
         self.error: BaseException | None = None
         self.longest = 0
         self.fail_at: tuple[int, BaseException] | None = None  # raise this error in the place of that item
@@ -187,7 +216,7 @@ class DispatchSource(DispatchFeed):
                 raise self.error
             if self.over:
                 return None
-            self.advance(1)
+            self._advance_for_same_thread()
         return ready.popleft()
 
     def waiting(self, shard: int) -> deque[Entry]:
@@ -204,15 +233,19 @@ class DispatchSource(DispatchFeed):
 
     def advance(self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None) -> Chunk:
         """Run the source for at most ``limit`` items and deal them."""
-        assert self._producer is not None
-        if self.fail_at is not None:
-            limit = min(limit, self.fail_at[0] - self.position)
-        if limit:
-            with self._producer.installed():
-                chunk = self._producer.produce(limit, seconds, note)
-        else:
-            assert self.fail_at is not None
-            chunk = Chunk(error=self.fail_at[1])
+        chunk = self._next_chunk(limit, seconds, note)
+        self._deal(chunk)
+        return chunk
+
+    def _advance_for_same_thread(self) -> None:
+        if self._producer is None:
+            self.over = True
+            return
+        with self._producer.installed():
+            chunk = self._producer.produce_for_same_thread()
+        self._deal(chunk)
+
+    def _deal(self, chunk: Chunk) -> None:
         for item in chunk.items:
             shard = self.position % self._num_shards
             if shard in self._ready and self.position >= self._needed[shard]:
@@ -225,8 +258,29 @@ class DispatchSource(DispatchFeed):
                 if ready and isinstance(ready[-1], Mark):
                     ready.pop()  # the newer one is as good
                 ready.append(mark)
+        if chunk.ended:
+            chunk.error = self._too_short()
         self.over, self.error = chunk.ended or chunk.error is not None, chunk.error
-        return chunk
+
+    def _next_chunk(self, limit: int, seconds: float, note: Callable[[int, int], None] | None) -> Chunk:
+        if self.fail_at is not None:
+            limit = min(limit, self.fail_at[0] - self.position)
+            if not limit:
+                return Chunk(error=self.fail_at[1])
+        if self._producer is None:  # it could not be opened: the source is over
+            return Chunk(ended=True)
+        with self._producer.installed():
+            return self._producer.produce(limit, seconds, note)
+
+    def _too_short(self) -> StateError | None:
+        """Has the stream ended before items that a shard has had already, as its state says?"""
+        most = max(self._needed.values(), default=0) - self._num_shards
+        if most < self.position:
+            return None
+        return StateError(
+            f"the dispatched stream ended after {self.position} items, and the state says that number {most} was "
+            "dealt: has the data become shorter, or does a function not depend on its input alone?"
+        )
 
     def close(self) -> None:
         if self._producer is not None:

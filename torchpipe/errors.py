@@ -9,6 +9,7 @@ __all__ = [
     "GraphError",
     "IteratorInvalidated",
     "NotSerializableError",
+    "OpaqueStateWarning",
     "RankError",
     "RemoteTraceback",
     "ReplayWarning",
@@ -78,6 +79,10 @@ class RemoteTraceback(Exception):
 
 class ReplicatedSourceWarning(UserWarning):
     """Every shard reads a whole source, while others are divided among the shards. Given when a loader is built."""
+
+
+class OpaqueStateWarning(UserWarning):
+    """A saved state holds items that only pickle can rebuild: it will load with ``allow_pickle=True`` alone."""
 
 
 class ReplayWarning(UserWarning):

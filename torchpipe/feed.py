@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import StateError
 from torchpipe.failure import add_note
+from torchpipe.holders import Holders
 from torchpipe.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy, encode
 
@@ -78,6 +79,7 @@ class Snapshots:
 
     def __init__(self, source: NodeIterator[Any], policy: SnapshotPolicy, name: str) -> None:
         self._source = source
+        self._holders = Holders(source)
         self._policy = policy
         self._name = name
         self._told = False
@@ -87,7 +89,7 @@ class Snapshots:
             return None
         self._policy.begin()
         try:
-            return encode(self._source.state_dict())
+            return encode(self._source.state_dict(), locate=self._holders)
         except StateError as error:
             # The older cursor stays true: a restore from it drops more items.
             _log.log(
@@ -183,6 +185,8 @@ class Feed:
             with self.changed:
                 self.ended = True
                 stopping = self.stopping
+                if stopping:
+                    self.error = None
                 self.changed.notify_all()
             if stopping:
                 self._close_in_thread()
@@ -291,6 +295,7 @@ class Feed:
 
     def _forget(self) -> None:
         self.ready.clear()
+        self.error = None  # nobody wants it; its traceback leads to this object and to items, in a cycle
 
     def interrupt(self) -> None:
         """:meth:`stop`, and wake the thread if it waits for what the source waits for. Any thread."""

@@ -9,7 +9,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.datapipe import IterDataPipe, MapDataPipe
 from torchpipe.device import Backend
-from torchpipe.device.options import OnNewShape, Sync
+from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._streams import StreamWrapper
 
 __all__ = ["IterMethods", "MapMethods"]
@@ -56,6 +56,10 @@ class IterMethods(Generic[T_co]):
 
     @overload
     def flatmap(self: IterMethods[Iterable[R]]) -> IterDataPipe[R]:
+        """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
+
+    @overload
+    def flatmap(self, *, input_col: Any) -> IterDataPipe[Any]:
         """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
 
     @overload
@@ -139,6 +143,7 @@ class IterMethods(Generic[T_co]):
         wait_every: int | None = None,
         on_new_shape: OnNewShape = "allow",
         pad_value: float = 0,
+        pad_to: PadTo | None = None,
     ) -> IterDataPipe[T_co]:
         """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in threads and in order."""
 
@@ -158,6 +163,11 @@ class MapMethods(Generic[T_co]):
     @overload
     def map(self) -> MapDataPipe[T_co]:
         """Applies ``fn`` to every item that is read."""
+
+    def shuffle(self, *, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
+        """Reads a map-style node once through in random order, every order having the same chance: an *iterable*
+        node.
+        """
 
     def to_iter_datapipe(self, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
         """Reads the keys ``indices`` of a map-style node in order, by default ``range(len(datapipe))``."""

@@ -29,6 +29,7 @@ from torchpipe.seeds import StreamKey, derive_seed
 __all__ = ["GlobalRandom"]
 
 _rand: Any = mtrand._rand  # the generator behind np.random's functions
+_WORDS = 624  # of a Mersenne twister; numpy does not check where in them a state says it stands
 _PURPOSE = 0x9E3779B9  # keeps these seeds apart from those of nodes
 
 
@@ -115,7 +116,8 @@ class GlobalRandom:
 
     def leave(self) -> None:
         """Keep what this set has become and restore the process's states."""
-        assert self._outside is not None, "leave() without enter()"
+        if self._outside is None:
+            raise RuntimeError("leave() without enter()")
         self._capture()
         python, numpy, normal, torch_state = self._outside
         self._outside = None
@@ -172,15 +174,20 @@ class GlobalRandom:
         return None if packed == self._initial else packed
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Raises: ValueError, TypeError and the like for what is no such state; nothing has changed then."""
         state = self._initial if state is None else state
         version, words, gauss = state["python"]
-        self._python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
-        key, pos, self._normal = state["numpy"]
-        self._numpy = np.random.MT19937()
-        self._numpy.state = {
-            "bit_generator": "MT19937",
-            "state": {"key": np.frombuffer(key, dtype=np.uint32), "pos": pos},
-        }
-        self._torch = torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8)
+        python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
+        random.Random().setstate(python)  # complains of all that would fail when it is put in place
+        key, pos, normal = state["numpy"]
+        if type(pos) is not int or not 0 <= pos <= _WORDS or len(key) != 4 * _WORDS:
+            raise ValueError(f"numpy's generator cannot stand at word {pos!r:.40} of {len(key) // 4}")
+        if not all(number is None or type(number) is float for number in (gauss, normal)):
+            raise TypeError("a normal number held ready that is no float")
+        numpy = np.random.MT19937()
+        numpy.state = {"bit_generator": "MT19937", "state": {"key": np.frombuffer(key, dtype=np.uint32), "pos": pos}}
+        of_torch = torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8)
+        torch.Generator().set_state(of_torch)
+        self._python, self._numpy, self._normal, self._torch = python, numpy, normal, of_torch
         if self.entered:
             self._install()

@@ -1,24 +1,39 @@
 """The iterator contract: what ``iter(node)`` returns and what a node's author writes.
 
-Runs in every process that executes a part of a graph. Imports ``errors``, ``nodes`` and ``state``.
+Runs in every process that executes a part of a graph. Imports ``errors``, ``hidden``, ``nodes`` and ``state``.
 """
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from torchpipe.errors import StateError
+from torchpipe.errors import StateError, TorchpipeError
+from torchpipe.hidden import note_pass
+from torchpipe.nodes import node_name
 from torchpipe.state import Cursor, decode
 
 if TYPE_CHECKING:
     from torchpipe.context import Context
     from torchpipe.nodes import DataPipe
+    from torchpipe.positions import Positions
 
-__all__ = ["NodeIterator", "is_stateful"]
+_MOST = 1 << 62
+_MISFIT = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)  # what code raises when it is given a state that is not its own; RuntimeError is torch's, and too deep a recursion
+
+__all__ = ["NodeIterator", "is_stateful", "refusing_misfits", "stored_count", "stored_items"]
 
 T_co = TypeVar("T_co", covariant=True)
 F = TypeVar("F")
@@ -27,6 +42,39 @@ F = TypeVar("F")
 def is_stateful(value: object) -> bool:
     """Does ``value`` offer ``state_dict`` and ``load_state_dict``?"""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None) -> int:
+    """``state[name]``, a number of items. Raises: StateError unless it is an int from 0 to ``at_most`` (2**62)."""
+    value = state[name]
+    if type(value) is not int or not 0 <= value <= (_MOST if at_most is None else at_most):
+        limit = "" if at_most is None else f", at most {at_most}"
+        raise StateError(f"{name} is a number of items{limit}, and the state says {value!r:.40}")
+    return value
+
+
+def stored_items(state: Mapping[str, Any], name: str, at_most: int | None = None) -> list[Any]:
+    """``state[name]``, items that are held, as a list of its own. Raises: StateError if it is none or too long."""
+    value = state[name]
+    if type(value) is not list or (at_most is not None and len(value) > at_most):
+        held = f"{len(value)} items" if type(value) is list else f"a {type(value).__name__}"
+        raise StateError(
+            f"{name} is a list of items{'' if at_most is None else f', at most {at_most}'}, the state has {held}"
+        )
+    return list(value)
+
+
+@contextmanager
+def refusing_misfits(what: str) -> Iterator[None]:
+    """What code raises over a state that is not its own becomes a StateError that names ``what``."""
+    try:
+        yield
+    except _MISFIT as error:
+        if isinstance(error, TorchpipeError):
+            raise
+        raise StateError(
+            f"the state does not fit {what} ({type(error).__name__}: {error}): is it damaged, or another node's?"
+        ) from error
 
 
 class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
@@ -43,6 +91,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     """
 
     exact_after_error = False  # may be a property
+    _of_user = False  # is the node's iteration written outside of this package?
 
     def __init__(self, node: DataPipe, context: Context, *inputs: DataPipe) -> None:
         self.node = node
@@ -51,6 +100,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self._functions: list[Any] = []
         self._stream: Iterator[T_co] | None = None
         self._closed = False
+        if self._of_user:
+            note_pass(self)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._of_user = not cls.__module__.startswith("torchpipe.")
 
     @abstractmethod
     def run(self) -> Iterator[T_co]:
@@ -78,6 +133,17 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         out included.
         """
         return False
+
+    @property
+    def positional(self) -> bool:
+        """Can this iterator yield positions instead of items, from which its items can be made later?"""
+        return False
+
+    def by_position(self) -> Positions:
+        """Yield positions from now on; returns how to make items of them. Called before anything is loaded or yielded,
+        and only if :attr:`positional`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not yield positions")
 
     @property
     def source(self) -> NodeIterator[Any]:
@@ -124,26 +190,27 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 self.load_state_dict(decode(cursor.snapshot, allow_pickle=self.context.allow_pickle))
             self.drop(cursor.skip)
             return
-        self._load_parts(state)
-
-    def _load_parts(self, state: dict[str, Any]) -> None:
-        inner = state.get("inputs", [])
-        functions = state.get("functions", [])
-        try:
-            self.set_state(state)
-            if len(inner) != len(self.inputs) or len(functions) != len(self._functions):
-                raise StateError(
-                    f"the state has {len(inner)} inputs and {len(functions)} stateful functions, "
-                    f"{type(self).__name__} has {len(self.inputs)} and {len(self._functions)}"
-                )
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
-            if isinstance(error, StateError):
-                raise
-            raise StateError(f"the state does not fit {type(self).__name__}: {error!r}") from error
-        for fn, value in zip(self._functions, functions):
-            fn.load_state_dict(value)
+        with refusing_misfits(node_name(self.node)):
+            inner = self._load_own(state)
         for item, value in zip(self.inputs, inner):
             item.load_state_dict(value)
+
+    def _load_own(self, state: dict[str, Any]) -> list[Any]:
+        """Load all but the inputs, whose states are returned."""
+        if not isinstance(state, dict):
+            raise TypeError(f"it is {type(state).__name__}, not a dict")
+        inner, functions = state.get("inputs", []), state.get("functions", [])
+        if not isinstance(inner, list) or not isinstance(functions, list):
+            raise TypeError("its inputs and functions are no lists")
+        self.set_state(state)
+        if len(inner) != len(self.inputs) or len(functions) != len(self._functions):
+            raise StateError(
+                f"the state has {len(inner)} inputs and {len(functions)} stateful functions, "
+                f"{node_name(self.node)} has {len(self.inputs)} and {len(self._functions)}"
+            )
+        for fn, value in zip(self._functions, functions):
+            fn.load_state_dict(value)
+        return inner
 
     def drop(self, count: int) -> None:
         """Pull ``count`` items and forget them. Raises: StateError if the stream ends before."""

@@ -1,6 +1,7 @@
 """What ``iter(loader)`` returns: one epoch, item by item, and its position.
 
-Runs in the user's process. Imports ``iterator``, ``loader_state``, ``merge`` and ``one_user``.
+Runs in the user's process. Imports ``background``, ``iter``, ``iterator``, ``loader_state``, ``merge`` and
+``one_user``.
 
 Where the stream is that of a merge, as it is without nodes in the main section, ``next`` pulls from it directly: the
 merge keeps the position and its own lock, so that nothing has to be done for each item. Otherwise, and with a limit,
@@ -15,7 +16,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol, Self, TypeVar
 
-from torchpipe.errors import IteratorInvalidated
+from torchpipe.background import FeedStats
+from torchpipe.errors import IteratorInvalidated, StateError
+from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iterator import NodeIterator
 from torchpipe.loader_state import LoaderState
 from torchpipe.merge import MergeIterator
@@ -40,8 +43,16 @@ class _Loader(Protocol):
     def _begin_next(self, seed: int, epoch: int) -> tuple[int, NodeIterator[Any]]:
         """The same for the epoch behind one that has just ended."""
 
-    def _state_at(self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None) -> LoaderState:
+    def _state_at(
+        self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False
+    ) -> LoaderState:
         """The state of the loader at a position."""
+
+    def _without_iterator(self) -> Self:
+        """The same loader for an iterator that outlives it: without a reference to that."""
+
+    def _at_end(self, state: LoaderState) -> bool:
+        """Has the state's epoch no more items, as far as is known?"""
 
 
 class DataLoader2Iterator(Iterator[T_co]):
@@ -54,23 +65,49 @@ class DataLoader2Iterator(Iterator[T_co]):
     """
 
     def __init__(self, loader: _Loader, seed: int, epoch: int, loaded: LoaderState | None) -> None:
-        self.epoch = epoch
+        self._epoch = epoch
         self.finished = False
         self._guard = OneUser("loader's iterator")
         self._paused = False
         self._limit: int | None = None
         self._left: int | None = None  # items until the next pause
         self._over = self._invalid = False
-        self._loader = loader
+        # The loader has its iterator, and not the other way round: threads and workers end when both are dropped,
+        # without waiting for the collector.
+        self._loader_itself = weakref.ref(loader)
+        self._spare = loader._without_iterator()
         self._loaded_at = self._counted = 0 if loaded is None else loaded.delivered
+        self._at_end = loaded is not None and loader._at_end(loaded)  # as the length says: to be seen
         self._seed, self._stream = loader._begin(seed, epoch, loaded)
+        if isinstance(self._stream, MergeIterator) and self._stream.delivered != self._loaded_at:
+            self._stream.close()
+            raise StateError(
+                f"the state is damaged: it says that {self._loaded_at} items were delivered, and its position stands "
+                f"behind {self._stream.delivered}. Use an older checkpoint"
+            )
         self._direct = False
         self._choose_pull()
         _alive.add(self)
 
     @property
+    def _loader(self) -> _Loader:
+        loader = self._loader_itself()
+        return self._spare if loader is None else loader
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next item is of: behind a state of the end of one, where that is known, the next one."""
+        return self._epoch + self._before_next_epoch()
+
+    @property
     def delivered(self) -> int:
         """The number of items of the epoch that have been handed out, those before a restore included."""
+        return 0 if self._before_next_epoch() else self._delivered()
+
+    def _before_next_epoch(self) -> bool:
+        return self._at_end and self._delivered() == self._loaded_at
+
+    def _delivered(self) -> int:
         return self._stream.delivered if isinstance(self._stream, MergeIterator) else self._counted
 
     @property
@@ -167,26 +204,43 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     def _end(self) -> bool:
         """The epoch has ended. True if the next one follows at once: the state that was loaded stood at the end."""
-        follows = 0 < self._loaded_at == self.delivered
+        follows = 0 < self._loaded_at == self._delivered()
         self._stream.close()
         if follows:
-            self.epoch += 1
+            self._epoch += 1
             self._counted = self._loaded_at = 0
-            self._seed, self._stream = self._loader._begin_next(self._seed, self.epoch)
+            self._at_end = False
+            self._seed, self._stream = self._loader._begin_next(self._seed, self._epoch)
         else:
             self._over = self.finished = True
         self._choose_pull()
         return follows
+
+    def stats(self) -> FeedStats:
+        """How the stage nearest to the loop that runs ahead in this process (``to_device``, ``prefetch``) keeps pace.
+
+        Raises: RuntimeError if there is none. May be called at any time, from any thread.
+        """
+        parts: list[NodeIterator[Any]] = [self._stream]
+        for part in parts:
+            if isinstance(part, RunAheadIterator) and part.runs_ahead:
+                return part.stats()
+            parts += part.inputs
+        raise RuntimeError(
+            "nothing runs ahead or moves batches in this process, so there are no stats: they are of to_device(), of "
+            "device= of a reading service, and of prefetch()"
+        )
 
     def state(self) -> LoaderState:
         """The position behind the last item delivered."""
         return self._between_items("state_dict()", self._state)
 
     def _state(self) -> LoaderState:
+        # Asked first, and not the stream's count: in another thread, a call of next() may begin meanwhile
+        finished = isinstance(self._stream, MergeIterator) and self._stream.exhausted
         position = self._stream.state_dict()
-        # Not delivered: in another thread, a call of next() may have begun meanwhile
         delivered = sum(position["counts"]) if isinstance(self._stream, MergeIterator) else self._counted
-        return self._loader._state_at(self._seed, self.epoch, delivered, position)
+        return self._loader._state_at(self._seed, self._epoch, delivered, position, finished and delivered > 0)
 
     def _between_items(self, what: str, step: Callable[[], R]) -> R:
         """Run ``step`` between two calls of ``next``. Raises: RuntimeError inside one, and in a forked child."""

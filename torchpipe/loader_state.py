@@ -1,27 +1,34 @@
 """The state of a loader: flat, versioned, checked before anything of it is used.
 
-Imports ``errors``, ``graph`` and ``state``.
+Imports ``errors``, ``graph``, ``state`` and ``validate``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.graph.fingerprint import digest
-from torchpipe.state import Cursor, decode, encode
+from torchpipe.state import decode, encode
+from torchpipe.validate import MAX_SHARDS
 
 __all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState"]
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 STATE_KEYS = ("version", "fingerprint", "seed", "epoch", "delivered", "num_shards", "rank", "world_size", "payload")
+_NUMBERS = ("seed", "epoch", "delivered", "num_shards", "rank", "world_size")
+_LARGEST = {"seed": 1 << 4096, "num_shards": MAX_SHARDS}  # of others: 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderState:
-    """A position in a run: ``delivered`` items into ``epoch`` of ``seed``; ``position`` is the stream's own state."""
+    """A position in a run: ``delivered`` items into ``epoch`` of ``seed``; ``position`` is the stream's own state.
+
+    ``finished`` says for certain that the epoch has no more items; without it, it may have none all the same.
+    """
 
     seed: int
     epoch: int
@@ -30,20 +37,19 @@ class LoaderState:
     rank: int = 0
     world_size: int = 1
     position: dict[str, Any] | None
+    finished: bool = False
 
-    def to_dict(self, graph_text: str) -> dict[str, Any]:
-        """The flat dict that users keep; its keys never depend on the position."""
-        return {
-            "version": STATE_VERSION,
-            "fingerprint": digest(graph_text),
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "delivered": self.delivered,
-            "num_shards": self.num_shards,
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "payload": encode({"graph": graph_text, "position": self.position}),
-        }
+    def to_dict(self, graph_text: str, locate: Callable[[str], str] | None = None) -> dict[str, Any]:
+        """The flat dict that users keep; its keys never depend on the position. ``locate`` is that of ``encode``.
+
+        The payload has a checksum and repeats the numbers beside it, so that a change of either is found.
+        """
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        payload = encode(
+            {"graph": graph_text, "numbers": numbers, "position": self.position, "finished": self.finished},
+            locate=locate,
+        )
+        return {"version": STATE_VERSION, "fingerprint": digest(graph_text), **numbers, "payload": payload}
 
     @classmethod
     def from_dict(
@@ -62,7 +68,7 @@ class LoaderState:
         """
         if not isinstance(state, Mapping):
             raise StateError(
-                f"a loader state is the dict from state_dict(), got {type(state).__name__}: {repr(state)[:40]}. Read a "
+                f"a loader state is the dict from state_dict(), got {type(state).__name__}: {_shown(state)}. Read a "
                 "saved file back with what wrote it (torch.load, say) and pass the loader's dict from it"
             )
         missing = [key for key in STATE_KEYS if key not in state]
@@ -73,23 +79,12 @@ class LoaderState:
             )
         if state["version"] != STATE_VERSION:
             raise StateMismatchError(
-                f"the state has version {state['version']!r}, this torchpipe reads version {STATE_VERSION}: "
+                f"the state has version {_shown(state['version'])}, this torchpipe reads version {STATE_VERSION}: "
                 "load it with the version of torchpipe that wrote it"
             )
-        for key in ("seed", "epoch", "delivered", "num_shards", "rank", "world_size"):
-            if type(state[key]) is not int or state[key] < (key in ("num_shards", "world_size")):
-                raise _damaged(f"{key} is {state[key]!r}")
-        if not isinstance(state["payload"], bytes | bytearray | memoryview):
-            raise _damaged(f"payload is {repr(state['payload'])[:40]}, not bytes")
-        payload = decode(bytes(state["payload"]), allow_pickle=allow_pickle)
-        if not isinstance(payload, dict) or not isinstance(payload.get("graph"), str) or "position" not in payload:
-            raise _damaged("its payload holds no graph and position")
-        if not isinstance(payload["position"], dict | None):
-            raise _damaged(f"the position in its payload is {repr(payload['position'])[:40]}")
-        if state["fingerprint"] != digest(payload["graph"]):
-            raise _damaged(
-                f"fingerprint is {state['fingerprint']!r}, but its payload belongs to {digest(payload['graph'])}"
-            )
+        for name in _NUMBERS:
+            _check_number(name, state[name])
+        payload = _open(state, allow_pickle)
         if payload["graph"] != graph_text:
             raise StateMismatchError(_graph_difference(payload["graph"], graph_text))
         if num_shards is not None and num_shards != state["num_shards"]:
@@ -103,16 +98,51 @@ class LoaderState:
                 f"{world_size}: every rank has its own part of the stream. Load on each rank the state that the same "
                 "rank has saved, in a run of as many ranks"
             )
-        _check_snapshots(payload["position"], allow_pickle)
         return cls(
-            seed=state["seed"],
-            epoch=state["epoch"],
-            delivered=state["delivered"],
-            num_shards=state["num_shards"],
-            rank=state["rank"],
-            world_size=state["world_size"],
+            **{name: state[name] for name in _NUMBERS},
             position=payload["position"],
+            finished=payload.get("finished") is True,
         )
+
+
+def _check_number(name: str, value: Any) -> None:
+    least, most = int(name in ("num_shards", "world_size")), _LARGEST.get(name, 1 << 62)
+    if type(value) is not int:
+        raise _damaged(f"{name} is {_shown(value)}")
+    if not least <= value <= most:
+        raise _damaged(
+            f"{name} is {_shown(value)}, and can be {least} to {most if most < 1 << 64 else 'thousands of bits'}"
+        )
+
+
+def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:
+    """The payload, once it agrees with what stands beside it."""
+    if not isinstance(state["payload"], bytes | bytearray | memoryview):
+        raise _damaged(f"payload is {_shown(state['payload'])}, not bytes")
+    payload = decode(bytes(state["payload"]), allow_pickle=allow_pickle)
+    if not isinstance(payload, dict) or not isinstance(payload.get("graph"), str) or "position" not in payload:
+        raise _damaged("its payload holds no graph and position")
+    if not isinstance(payload["position"], dict | None):
+        raise _damaged(f"the position in its payload is {_shown(payload['position'])}")
+    belongs = digest(payload["graph"])
+    if state["fingerprint"] != belongs:
+        raise _damaged(f"fingerprint is {_shown(state['fingerprint'])}, but its payload belongs to {belongs}")
+    numbers = payload.get("numbers")
+    if not isinstance(numbers, dict) or numbers.keys() != set(_NUMBERS):
+        raise _damaged("its payload does not repeat the numbers beside it")
+    for name in _NUMBERS:
+        if type(numbers[name]) is not int or numbers[name] != state[name]:
+            _check_number(name, numbers[name])
+            raise _damaged(f"{name} is {state[name]}, but its payload belongs to {numbers[name]}")
+    return payload
+
+
+def _shown(value: Any) -> str:
+    """At most 40 characters of any value, of a hostile one as well."""
+    try:
+        return reprlib.repr(value)[:40]
+    except Exception:  # an integer of thousands of digits, an object whose repr raises
+        return f"a {type(value).__name__}"
 
 
 def _damaged(what: str) -> StateError:
@@ -130,19 +160,3 @@ def _graph_difference(saved: str, ours: str) -> str:
         f"The first node that differs:\n  saved: {theirs[where]}\n  here:  {mine[where]}\n"
         "Load it into the graph that saved it, or begin a new run"
     )
-
-
-def _check_snapshots(value: Any, allow_pickle: bool) -> None:
-    """Open every snapshot inside the state now, so that damage or unsafe items are found before anything starts."""
-    if isinstance(value, dict):
-        try:
-            cursor = Cursor.from_state(value)
-        except (TypeError, ValueError):
-            raise _damaged("it holds a malformed cursor") from None
-        if cursor is not None and cursor.snapshot is not None:
-            _check_snapshots(decode(cursor.snapshot, allow_pickle=allow_pickle), allow_pickle)
-        for item in value.values():
-            _check_snapshots(item, allow_pickle)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _check_snapshots(item, allow_pickle)

@@ -138,6 +138,13 @@ class MergeIterator(NodeIterator[Any]):
         """The number of items handed out in this epoch, those before a restore included."""
         return sum(lane.count for lane in self._lanes) + self._size - len(self._block)
 
+    @property
+    def exhausted(self) -> bool:
+        """Is it known already that no item follows? False says nothing: shards may not have told yet."""
+        return not self._block and all(
+            lane.rest.ended and lane.rest.error is None and not lane.rest.items for lane in self._live
+        )
+
     def state_dict(self) -> dict[str, Any]:
         with self._lock:
             return super().state_dict()
@@ -156,7 +163,7 @@ class MergeIterator(NodeIterator[Any]):
             "live": [lane.shard for lane in self._live],
             "turn": (self._turn + taken) % len(self._live) if self._live else 0,
             "counts": [count for _, _, count in places.values()],
-            "shards": [Cursor(snapshot, skip).to_state() for snapshot, skip, _ in places.values()],
+            "shards": [Cursor(snapshot, skip, count).to_state() for snapshot, skip, count in places.values()],
         }
 
     def _shares(self, taken: int) -> list[tuple[_Lane, int, int]]:
@@ -175,7 +182,8 @@ class MergeIterator(NodeIterator[Any]):
         known = [cursor for cursor in cursors if cursor is not None]
         sound = (
             len(counts) == len(known) == len(cursors)
-            and all(type(number) is int and number >= 0 for number in (turn, *counts, *(item.skip for item in known)))
+            and all(type(number) is int and number >= 0 for number in (turn, *counts))
+            and counts == [cursor.count for cursor in known]
             and live == [shard for shard in range(len(cursors)) if shard in live]
             and turn < max(1, len(live))
         )
@@ -238,7 +246,10 @@ class MergeIterator(NodeIterator[Any]):
             if first.rest.items:
                 return self._cut_block()
             if first.rest.error is not None:
-                raise first.rest.error
+                try:
+                    raise first.rest.error
+                finally:
+                    first.rest.error = None  # its traceback leads to this frame, and to items in shared memory
             if first.rest.ended:
                 del self._live[self._turn]
                 self._turn = self._turn % len(self._live) if self._live else 0

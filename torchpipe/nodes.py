@@ -1,9 +1,9 @@
 """What can be asked of any node, torchpipe's own or one derived from torch's classes: inputs, name, a private copy.
 
-Runs in every process. Imports only ``errors``.
+Runs in every process. Imports ``containers`` and ``errors``.
 
-A node's inputs are the nodes that it holds in its attributes, directly or in a list, tuple or dict: they are found by
-walking these declared attributes, never by pickling.
+A node's inputs are the nodes that it holds in its attributes, directly or in ``containers``: they are found by walking
+these declared attributes, never by pickling.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import collections
 import copy
 import enum
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -19,8 +20,10 @@ import numpy as np
 import torch
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
+from torch.utils.data.datapipes.iter.combining import _ContainerTemplate
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+from torchpipe.containers import found_in, replaced_in
 from torchpipe.errors import GraphError
 
 __all__ = [
@@ -33,10 +36,14 @@ __all__ = [
     "inputs_of",
     "is_node",
     "node_name",
+    "reads_late",
+    "thins",
     "times_read",
     "walk",
     "with_inputs",
 ]
+
+_CALLS_PER_NODE = 7  # 5 to begin a pass over a node, the others for what is around it and within a user's own
 
 DataPipe: TypeAlias = "TorchIterDataPipe[Any] | TorchMapDataPipe[Any]"
 
@@ -46,19 +53,7 @@ def is_node(value: object) -> bool:
 
 
 def _nodes_in(value: object) -> Iterator[DataPipe]:
-    if is_node(value):
-        yield value  # type: ignore[misc]
-    elif type(value) in (list, tuple):
-        for item in value:  # type: ignore[attr-defined]
-            if not is_node(item) and type(item) not in (list, tuple, dict):
-                break  # a list of data: do not walk a million items in search of a node
-            yield from _nodes_in(item)
-    elif type(value) is dict:
-        for key, item in value.items():
-            if not (is_node(item) or is_node(key)) and type(item) not in (list, tuple, dict):
-                break
-            yield from _nodes_in(key)
-            yield from _nodes_in(item)
+    return found_in(value, is_node)
 
 
 def inputs_of(node: DataPipe) -> list[DataPipe]:
@@ -78,7 +73,8 @@ def times_read(node: DataPipe, item: DataPipe) -> int:
 def walk(root: DataPipe) -> list[DataPipe]:
     """Every node that ``root`` reaches, each once, inputs before the nodes that read them; ``root`` is last.
 
-    Raises: TypeError if ``root`` is no node; GraphError if the graph has a cycle.
+    Raises: TypeError if ``root`` is no node; GraphError for a cycle, for too long a chain, and for a node of torch's
+    with several outputs.
     """
     if not is_node(root):
         raise TypeError(f"expected an IterDataPipe or MapDataPipe, got {root!r} of type {type(root).__name__}")
@@ -95,13 +91,38 @@ def walk(root: DataPipe) -> list[DataPipe]:
             if id(child) not in done:
                 stack.append((child, iter(inputs_of(child))))
                 open_nodes.add(id(child))
+                _check_depth(len(stack))
                 break
         else:
             stack.pop()
             open_nodes.discard(id(node))
             done.add(id(node))
+            _check_output(node)
             order.append(node)
     return order
+
+
+def _check_depth(depth: int) -> None:
+    """Passes nest in each other, and Python bounds how deep; pickling for workers meets the same bound."""
+    limit = sys.getrecursionlimit()
+    if depth > limit // _CALLS_PER_NODE:
+        raise GraphError(
+            f"more than {limit // _CALLS_PER_NODE} nodes stand one behind the other, too many for Python's recursion "
+            f"limit of {limit}: join functions (one map() that calls them in turn), and concat() or zip() many inputs "
+            "at once"
+        )
+
+
+def _check_output(node: DataPipe) -> None:
+    """Torch's nodes of several outputs share one buffer, position and iterator between these: copies of them do not."""
+    if isinstance(node, _ContainerTemplate):
+        name = type(node).__name__.strip("_").removesuffix("IterDataPipe")
+        raise GraphError(
+            f"{name} of torch or torchdata cannot stand in a graph: its outputs share one buffer, so passes, shards "
+            "and resumes would lose and repeat items. Let each branch read the source itself, as in "
+            "source.map(f).zip(source.map(g)), with a filter() in each where a Demultiplexer was, or make all values "
+            "in one map()"
+        )
 
 
 def callable_name(fn: object) -> str:
@@ -133,6 +154,21 @@ def divides(node: DataPipe) -> bool:
     return callable(getattr(type(node), "apply_sharding", None)) or bool(getattr(type(node), "divides", False))
 
 
+def reads_late(node: DataPipe) -> bool:
+    """Can a shard pass over what others keep, at this node and before it, without making those items?
+
+    True of sources that are read by index, of map-style nodes, and of what only selects among such (``positions``).
+    """
+    if isinstance(node, TorchMapDataPipe) or getattr(node, "by_index", False) is True:
+        return True
+    return getattr(type(node), "selects", False) is True and all(map(reads_late, inputs_of(node)))
+
+
+def thins(node: DataPipe) -> bool:
+    """May ``node`` make fewer items of some inputs than of others? Of nodes of other packages it is assumed."""
+    return bool(getattr(type(node), "thins", not type(node).__module__.startswith("torchpipe.")))
+
+
 class Division(enum.Flag):
     """Among whom a sharding point divides the stream: the ranks, the shards of one rank, or all shards of all ranks."""
 
@@ -158,18 +194,6 @@ def division(node: DataPipe) -> Division:
 _COPIED = (list, dict, set, bytearray, collections.deque, random.Random)
 
 
-def _substitute(value: Any, replace: Callable[[DataPipe], DataPipe]) -> Any:
-    if is_node(value):
-        return replace(value)
-    if type(value) is list and any(True for _ in _nodes_in(value)):
-        return [_substitute(item, replace) for item in value]
-    if type(value) is tuple and any(True for _ in _nodes_in(value)):
-        return tuple(_substitute(item, replace) for item in value)
-    if type(value) is dict and any(True for _ in _nodes_in(value)):
-        return {_substitute(key, replace): _substitute(item, replace) for key, item in value.items()}
-    return value
-
-
 def with_inputs(node: Any, replace: Callable[[DataPipe], DataPipe], *, private: bool = False) -> Any:
     """A copy of ``node`` whose inputs went through ``replace``; ``node`` itself is left as it is.
 
@@ -177,7 +201,7 @@ def with_inputs(node: Any, replace: Callable[[DataPipe], DataPipe], *, private: 
     """
     clone = object.__new__(type(node))
     for name, value in vars(node).items():
-        value = _substitute(value, replace)
+        value = replaced_in(value, is_node, replace)
         if private:
             if isinstance(value, _COPIED):
                 value = copy.copy(value)

@@ -22,12 +22,13 @@ from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.iter.prefetch import Prefetcher
+from torchpipe.iter.to_device import ToDevice
 from torchpipe.iterator import NodeIterator
 from torchpipe.merge import MergeIterator, Merges, ShardPosition, ShardProvider
 from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
 from torchpipe.state import SnapshotPolicy
-from torchpipe.validate import check_count
+from torchpipe.validate import MAX_SHARDS, check_count
 
 __all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServiceInterface", "ShardedReadingService"]
 
@@ -148,7 +149,7 @@ class ShardedReadingService(ReadingServiceInterface):
 
     def __init__(self, num_shards: int | None, init_fn: InitFn | None, reset_fn: ResetFn | None) -> None:
         if num_shards is not None:
-            check_count("num_shards", num_shards, at_least=1)
+            check_count("num_shards", num_shards, at_least=1, at_most=MAX_SHARDS)
         for name, fn in (("worker_init_fn", init_fn), ("worker_reset_fn", reset_fn)):
             if fn is not None and not callable(fn):
                 raise TypeError(f"{name} must be callable, got {fn!r}")
@@ -281,10 +282,16 @@ class InProcessReadingService(ShardedReadingService):
 
     ``num_shards`` gives the stream that this number of shards gives anywhere (default 1). ``init_fn(datapipe,
     worker_info)`` runs once for each shard, ``reset_fn(datapipe, worker_info, seed_generator)`` for each shard and
-    epoch; both return the datapipe, changed or not. Nothing runs ahead, and functions draw from global random states of
-    their shard's own: the user's global states are not touched.
+    epoch; both return the datapipe, changed or not. Functions draw from global random states of their shard's own: the
+    user's are not touched.
 
-    With ``prefetch_cnt`` > 0 a thread runs that many items ahead. A thread cannot have global random states of its
+    Quick items are made several at a time, since changing these states over takes longer than they do: functions run at
+    most 0.5 ms (and 1,000 items) ahead of the consumer, and never past an item that takes longer. Nothing at all runs
+    ahead of sources that may wait for the consumer: iterables and iterators of the user's, and results of ``flatmap``.
+    A node of the user's that never waits can say so by an attribute ``at_hand = True``.
+
+    With ``prefetch_cnt`` > 0 a thread runs that many items ahead; if there is a ``to_device``, that runs ahead in its
+    stead, as far as its own options say. A thread cannot have global random states of its
     own, so functions then draw from the process's: draw from ``random_map``'s generator to stay reproducible.
 
     Raises: ValueError or TypeError for arguments out of range.
@@ -315,12 +322,15 @@ class InProcessReadingService(ShardedReadingService):
     def explain(self) -> str:
         count = self.default_num_shards
         where = f"in this process, {count} shard{'s' if count > 1 else ''} one after the other"
-        appended = (f"Prefetcher({self._prefetch_cnt})",) if self._prefetch_cnt else ()
+        appended = (
+            (f"Prefetcher({self._prefetch_cnt})",) if self._main_root(self.plan.root) is not self.plan.root else ()
+        )
         return draw(self.plan, where, "in this process", appended)
 
     def _main_root(self, root: DataPipe) -> DataPipe:
-        if not self._prefetch_cnt:
-            return root
+        staged = any(isinstance(node, ToDevice) and node.prefetch_count for node in self.plan.main_nodes)
+        if staged or not self._prefetch_cnt:
+            return root  # a device stage runs ahead in threads of its own
         return Prefetcher(root, self._prefetch_cnt)  # type: ignore[arg-type]
 
     def _threads_in_main(self) -> bool:
@@ -334,7 +344,7 @@ class InProcessReadingService(ShardedReadingService):
 
 
 class LocalShards(ShardProvider):
-    """Produces shards in this process, an item at a time, when it is asked for."""
+    """Produces shards in this process, when it is asked for: an item, or as many as come within 0.5 ms."""
 
     def __init__(
         self,
@@ -371,7 +381,7 @@ class LocalShards(ShardProvider):
     def pull(self, lane: int) -> Chunk:
         running = self._shards[lane]
         with running.installed():
-            chunk = running.produce(1)
+            chunk = running.produce_for_same_thread()
         if chunk.notice is not None:
             warnings.warn(chunk.notice, ReplayWarning, stacklevel=2)
         return chunk

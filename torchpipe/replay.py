@@ -1,6 +1,7 @@
 """Nodes that define ``__iter__`` as torch's do: run on a private copy, resumed by state of their own or by replay.
 
-Runs in every process that executes a part of a graph. Imports ``errors``, ``functional``, ``iterator``, ``nodes``.
+Runs in every process that executes a part of a graph. Imports ``errors``, ``functional``, ``hidden``, ``iterator`` and
+``nodes``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.functional import lookup
-from torchpipe.iterator import NodeIterator, is_stateful
+from torchpipe.hidden import note_pass
+from torchpipe.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.nodes import DataPipe, Division, division, node_name, with_inputs
 from torchpipe.seeds import derive_seed
 
@@ -81,6 +83,7 @@ class ReplayIterator(NodeIterator[Any]):
 
     def __init__(self, node: DataPipe, context: Context) -> None:
         super().__init__(node, context)
+        note_pass(self)
         self.count = 0
         self._ended = False
         self._loaded: dict[str, Any] = {"count": 0}
@@ -170,9 +173,9 @@ class ReplayIterator(NodeIterator[Any]):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
+        self.count = stored_count(state, "count")
         self._loaded = copy.deepcopy(state)
-        self._ended = state.get("ended", False)
+        self._ended = bool(state.get("ended", False))
         if "user" in state:
             for bound, value in zip(self._bound, state["handed"], strict=True):
                 bound.pending = value

@@ -11,19 +11,32 @@ numpy promises both streams to be stable between versions.
 from __future__ import annotations
 
 import operator
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
-__all__ = ["IndexStream", "ItemStreams", "SeedGenerator", "StreamKey", "check_seed", "derive_seed", "fresh_seed"]
+__all__ = [
+    "IndexStream",
+    "ItemStreams",
+    "SeedGenerator",
+    "StreamKey",
+    "check_seed",
+    "derive_seed",
+    "fresh_seed",
+    "next_fresh_seed",
+    "permutation",
+    "stored_key",
+]
 
 StreamKey = tuple[int, ...]
 """(seed, epoch, ...): plain integers that name one random stream."""
 
 _BLOCK = 256  # draws made at a time; part of the stream's definition, never change it
-_DRAWS, _ITEMS = 0, 1  # which use of a key a Philox counter belongs to
+_LONGEST_KEY = 64  # (seed, epoch, section, shard, node) and a number for each cycle() around it
+_LARGEST_PART = 1 << 4096  # a seed may be any hash
+_DRAWS, _ITEMS, _ORDER = 0, 1, 2  # which use of a key a Philox counter belongs to
 
 
 def check_seed(seed: int) -> int:
@@ -37,15 +50,34 @@ def check_seed(seed: int) -> int:
     return value
 
 
-def fresh_seed() -> int:
-    """A 63-bit seed from the operating system. No global random state is read or changed."""
-    return secrets.randbits(63)
+def fresh_seed(generator: torch.Generator | None = None) -> int:
+    """A 63-bit seed: one draw from torch's default generator, the same draw as torch's own ``DataLoader`` makes.
+
+    So ``torch.manual_seed`` fixes it. Inside a shard that generator is the shard's own.
+    """
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator))
+
+
+def next_fresh_seed() -> int:
+    """What :func:`fresh_seed` would give now; nothing is drawn."""
+    generator = torch.Generator()
+    generator.set_state(torch.get_rng_state())
+    return fresh_seed(generator)
 
 
 def derive_seed(*key: int) -> int:
     """A 64-bit seed for ``key``: the same key gives the same seed for ever, different keys unrelated ones."""
     sequence = np.random.SeedSequence(entropy=key[0], spawn_key=key[1:])
     return int(sequence.generate_state(1, np.uint64)[0])
+
+
+def stored_key(value: object) -> StreamKey:
+    """The key of a stream as a state has it. Raises: ValueError if it is none."""
+    if not isinstance(value, list) or not 0 < len(value) <= _LONGEST_KEY:
+        raise ValueError(f"a stream's key is a list of integers, the state says {value!r:.40}")
+    if not all(type(part) is int and 0 <= part < _LARGEST_PART for part in value):
+        raise ValueError("a stream's key is a list of integers, and has one that is none")
+    return tuple(value)
 
 
 def _philox_key(key: Sequence[int]) -> np.ndarray[Any, Any]:
@@ -89,10 +121,19 @@ class IndexStream:
         return {"key": list(self.key), "draws": self.draws}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        key, draws = state["key"], state["draws"]
-        assert isinstance(key, list)
-        assert isinstance(draws, int)
-        self._reset(tuple(key), draws)
+        draws = state["draws"]
+        if type(draws) is not int or not 0 <= draws < 1 << 64:
+            raise ValueError(f"a stream stands behind a number of draws, the state says {draws!r:.40}")
+        self._reset(stored_key(state["key"]), draws)
+
+
+def permutation(key: StreamKey, length: int) -> np.ndarray[Any, Any]:
+    """The numbers below ``length`` in the order of as many 64-bit draws from a keyed stream: every order alike likely.
+
+    Two equal draws, which leave their numbers in order, have a chance below length**2 / 2**65.
+    """
+    philox = np.random.Philox(key=_philox_key(key), counter=[0, 0, 0, _ORDER])
+    return np.argsort(philox.random_raw(length), kind="stable")
 
 
 class ItemStreams:
@@ -113,8 +154,8 @@ class SeedGenerator:
     """Hands out seeds: *shared* ones, equal in every worker, and own ones, different in each.
 
     The interface of torchdata's class of this name, which ``worker_reset_fn`` receives. Deterministic: the k-th call
-    after :meth:`seed` gives the same value in every run. ``SeedGenerator()`` without a seed starts from the operating
-    system's entropy. Not thread-safe.
+    after :meth:`seed` gives the same value in every run. Without a seed, one is drawn from
+    torch's default generator, as torchdata does. Not thread-safe.
     """
 
     def __init__(self, seed: int | None = None, *, _path: tuple[int, ...] = ()) -> None:
@@ -122,7 +163,7 @@ class SeedGenerator:
         self.seed(seed)
 
     def seed(self, seed: int | None = None) -> None:
-        """Start anew from ``seed`` (or from fresh entropy)."""
+        """Start anew from ``seed``, or from one drawn from torch's default generator."""
         self._seed = fresh_seed() if seed is None else check_seed(seed)
         self._shared_count = 0
         self._own_count = 0

@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+
 from torchpipe.context import Context, Memory, Trace
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.failure import add_position
 from torchpipe.global_random import GlobalRandom
-from torchpipe.nodes import DataPipe, is_node, node_name
+from torchpipe.holders import Holders
+from torchpipe.iterator import refusing_misfits
+from torchpipe.nodes import DataPipe, inputs_of, is_node, node_name, walk
 from torchpipe.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 from torchpipe.worker_info import WorkerInfo
@@ -34,6 +38,7 @@ _BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
 
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed behind so many
+_AHEAD, _AHEAD_S = 1000, 500e-6  # what may be made ahead of a consumer in the same thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +121,7 @@ class Shard:
         self._policy = policy()
         self._context: Context | None = None
         self._stream: Any = iter(())
+        self._may_run_ahead = False
         apart = ([section] if section else []) + ([_BRANCH, branch] if branch else [])
         key = (spec.seed, spec.epoch, spec.global_shard, *apart)
         self._random = GlobalRandom(key) if manage_random else None
@@ -162,32 +168,55 @@ class Shard:
         )
         self._iterator = context.iterate(graph)
         self._context = context
+        self._holders = Holders(self._iterator)
         if cursor.snapshot is not None:
-            state = decode(cursor.snapshot, allow_pickle=True)
-            self._iterator.load_state_dict(state["iterator"])
-            if self._random is not None:
-                self._random.load_state_dict(state["random"])
+            state = decode(cursor.snapshot, allow_pickle=True)  # checked or allowed, see above
+            with refusing_misfits(f"shard {spec.shard}"):
+                self._iterator.load_state_dict(state["iterator"])
+                if self._random is not None:
+                    self._random.load_state_dict(state["random"])
         self._announce_replay(cursor)
         self._iterator.drop(cursor.skip)
         self._stream = self._iterator.items()
         self.produced = position
+        self._may_run_ahead = _at_hand(graph, context) and (self._feed is None or self._feed.at_hand)
 
     def _announce_replay(self, cursor: Cursor) -> None:
-        assert self._context is not None
-        if cursor.snapshot is None and cursor.skip and self._context.replays:
-            names = ", ".join(node_name(item.node) for item in self._context.replays)
+        replays = [] if self._context is None else self._context.replays
+        if cursor.snapshot is None and cursor.skip and replays:
+            names = ", ".join(node_name(item.node) for item in replays)
             warnings.warn(
                 f"replaying {cursor.skip} items of shard {self.spec.shard} to resume, because {names} keeps no state",
                 ReplayWarning,
                 stacklevel=3,
             )
 
-    def produce(self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None) -> Chunk:
+    @property
+    def at_hand(self) -> bool:
+        """Can nothing but the user's functions make the next item wait? Known once started."""
+        return self._may_run_ahead
+
+    def produce_for_same_thread(self) -> Chunk:
+        """One item, and if that was quick, more until 0.5 ms have passed: changing random states over takes long.
+
+        Only where the sources' items are at hand: a source that waits, perhaps for what the consumer is going to do
+        with the items before, is asked for one item at a time.
+        """
+        return self.produce(_AHEAD, _AHEAD_S, closely=True) if self._may_run_ahead else self.produce(1)
+
+    def produce(
+        self,
+        limit: int,
+        seconds: float = 0.0,
+        note: Callable[[int, int], None] | None = None,
+        *,
+        closely: bool = False,
+    ) -> Chunk:
         """The next items, at most ``limit`` (at least 1); no further one is begun after ``seconds``, or little more.
 
         A chunk also ends where a snapshot is due. Quick items are made several at a time, between two looks at the
-        clock: ``note`` is told the index of the first and their number before they are made. User errors are returned
-        in the chunk, with a note of their position; only BaseExceptions such as KeyboardInterrupt escape.
+        clock, unless ``closely``: ``note`` is told the index of the first and their number before. User errors are
+        returned in the chunk, with a note of their position; only BaseExceptions such as KeyboardInterrupt escape.
         """
         chunk = Chunk()
         items, stream, policy = chunk.items, self._stream, self._policy
@@ -195,7 +224,7 @@ class Shard:
         first, due = self.produced, False
         try:
             while True:
-                at_once = min(self._at_once, limit - len(items), policy.left)
+                at_once = 1 if closely else min(self._at_once, limit - len(items), policy.left)
                 if note is not None:
                     note(first + len(items), at_once)
                 made = len(items)
@@ -237,14 +266,15 @@ class Shard:
 
     def _take_snapshot(self, chunk: Chunk) -> None:
         """Let ``chunk`` carry a snapshot, if one can be taken here; an older one and more items to drop do as well."""
-        assert self._context is not None
+        replays = [] if self._context is None else self._context.replays
         self._policy.begin()
         try:
             random_state = None if self._random is None else self._random.state_dict()
-            if random_state is not None and any(item.replayed for item in self._context.replays):
+            if random_state is not None and any(item.replayed for item in replays):
                 # A replayed node may have drawn from the global states: only a replay of the whole shard is exact.
                 return
-            chunk.snapshot = encode({"iterator": self._iterator.state_dict(), "random": random_state})
+            state = {"iterator": self._iterator.state_dict(), "random": random_state}
+            chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
             if not self._refused:
                 self._refused = True
@@ -273,6 +303,13 @@ def initialize_graphs(graphs: tuple[DataPipe, ...], init_fn: InitFn | None, spec
     info = WorkerInfo(spec.num_shards, spec.shard)
     with GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS)).installed():
         return tuple(_expect_node(init_fn(graph, info), "worker_init_fn") for graph in graphs)
+
+
+def _at_hand(graph: DataPipe, context: Context) -> bool:
+    """Do all sources have their items at hand? Iterators of the user's may wait, unless their node says otherwise."""
+    return all(
+        getattr(node, "at_hand", bool(inputs_of(node)) or isinstance(node, TorchMapDataPipe)) for node in walk(graph)
+    ) and all(getattr(item.node, "at_hand", False) for item in context.replays)
 
 
 def _expect_node(value: Any, function: str) -> DataPipe:

@@ -14,11 +14,15 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.nodes import callable_name
 
-__all__ = ["check_columns", "check_count", "check_function", "check_input", "check_length"]
+__all__ = ["MAX_SHARDS", "check_columns", "check_count", "check_function", "check_input", "check_length"]
 
 
-def check_count(name: str, value: object, *, at_least: int) -> int:
-    """Return ``value`` as an int. Raises: TypeError if it is no integer, ValueError if it is below ``at_least``."""
+MAX_SHARDS = 4096
+"""The most shards of a rank. Each has memory of its own when it runs, so a state must not ask for any number."""
+
+
+def check_count(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
+    """Return ``value`` as an int. Raises: TypeError if it is no integer, ValueError if it is out of bounds."""
     if isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     try:
@@ -27,6 +31,8 @@ def check_count(name: str, value: object, *, at_least: int) -> int:
         raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}") from None
     if number < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {number}")
+    if at_most is not None and number > at_most:
+        raise ValueError(f"{name} must be at most {at_most}, got {number}")
     return number
 
 

@@ -20,6 +20,7 @@ WORKLOADS = {
     "p7": "p7_stage_cost",
     "p8": "p8_device",
     "p9": "p9_memory",
+    "p13": "p13_in_process",
 }
 
 # Measured by scaling.py, at several sizes.

@@ -22,7 +22,7 @@ import cloudpickle
 import torch
 
 from reading_services._runtime.arena import anonymous_file
-from reading_services._runtime.items import reduce_tensor
+from reading_services._runtime.items import reduce_tensor, refuse_file
 
 __all__ = ["GraphImage"]
 
@@ -88,7 +88,9 @@ def _from_duplicate(body: bytes, buffers: tuple[tuple[int, int, bool], ...], dup
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    dispatch_table = ChainMap({torch.Tensor: reduce_tensor}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table = ChainMap(
+        {torch.Tensor: reduce_tensor, io.TextIOWrapper: refuse_file}, cloudpickle.Pickler.dispatch_table
+    )
 
 
 def _dump(parts: Any, keep_in_band: Any) -> bytes:

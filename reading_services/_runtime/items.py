@@ -10,13 +10,15 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+import sys
+from collections import ChainMap
 from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
 import torch
 
-__all__ = ["OUT_OF_BAND_BYTES", "dump_items", "load_items", "reduce_tensor"]
+__all__ = ["OUT_OF_BAND_BYTES", "dump_items", "load_items", "reduce_tensor", "refuse_file"]
 
 OUT_OF_BAND_BYTES = 16 << 10  # a smaller buffer is quicker copied along than looked after
 
@@ -62,8 +64,22 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
     return _rebuild, (pickle.PickleBuffer(data), tensor.dtype, tuple(tensor.shape))
 
 
+def refuse_file(file: io.TextIOWrapper) -> Any:
+    """In the place of cloudpickle's way, which makes a StringIO of an open text file, with all that is in it."""
+    for name in ("stdin", "stdout", "stderr"):
+        if file is getattr(sys, name):
+            return getattr, (sys, name)
+    raise TypeError(
+        f"cannot pickle the open file {file.name!r}: read it where it was opened, and hand on what it holds"
+    )
+
+
 class _Pickler(pickle.Pickler):
     dispatch_table = copyreg.dispatch_table | {torch.Tensor: reduce_tensor}
+
+
+class _CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    dispatch_table = ChainMap({io.TextIOWrapper: refuse_file}, cloudpickle.Pickler.dispatch_table)
 
 
 def dump_items(items: list[Any]) -> tuple[bytes, list[memoryview]]:
@@ -87,7 +103,8 @@ def dump_items(items: list[Any]) -> tuple[bytes, list[memoryview]]:
     try:
         _Pickler(file, protocol=5, buffer_callback=keep_in_band).dump(items)
     except Exception:  # classes and functions made inside a function
-        return bytes(cloudpickle.dumps(items, protocol=5)), []
+        file, buffers = io.BytesIO(), []
+        _CloudPickler(file, protocol=5).dump(items)
     return file.getvalue(), buffers
 
 

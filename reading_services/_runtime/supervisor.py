@@ -73,7 +73,8 @@ class Supervisor:
         check_room_for_files("the supervisor of the workers")
         self.num_workers = num_workers
         self.restarts = 0
-        self.longest_buffer = 0  # items that have waited in the dispatcher for one shard, so far as it has told
+        # Items that have waited in the dispatcher for one shard, as it has told; may a shard drop more than others?
+        self.longest_buffer, self.uneven = 0, True
         self._context = context
         self._graph = graph
         self._node_names = node_names
@@ -241,7 +242,7 @@ class Supervisor:
                 warnings.warn(text, warning_category(category), stacklevel=2)
             case Grown(items=items):
                 self.longest_buffer = max(self.longest_buffer, items)
-                level = logging.WARNING if items >= _LONG_BUFFER else logging.DEBUG
+                level = logging.WARNING if items >= _LONG_BUFFER and self.uneven else logging.DEBUG
                 _log.log(level, "%d dispatched items wait for a shard that drops less than others", items)
             case Failed(error=data):
                 worker.failed = True

@@ -1,9 +1,10 @@
 """Run by test_spmd.py in a process with four XLA devices: ``layouts`` and ``train FOLDER [KILL_AT]`` under SPMD,
-``other_device`` without it."""
+``other_device`` and ``syncs`` without it."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -29,6 +30,12 @@ BATCH = 8
 class Pair(NamedTuple):
     image: Any
     label: Any
+
+
+class Sequence(list[Any]):
+    def __init__(self, items: list[Any], extra: Any) -> None:
+        super().__init__(items)
+        self.extra = extra
 
 
 def devices() -> tuple[Any, Any, Any]:
@@ -68,7 +75,12 @@ def layouts() -> dict[str, Any]:
     both = {"image": Sharding(line, ("data", None)), "label": rows}
     minibatch = Sharding(square, (("data", "model"), None), minibatch=True)
     uneven = move(torch.arange(14.0).reshape(7, 2), rows)
+    said: list[str] = []
+    logging.getLogger("torchpipe").addFilter(lambda record: not said.append(record.getMessage()))
     return {
+        "labels": [[spec_of(item) for item in move((image, label), rows)] for _ in range(2)],
+        "labels of the drop-in": [[spec_of(item) for item in batch] for batch in drop_in((image, label), rows)],
+        "said": said,
         "nested": [spec_of(nested["pair"].image), spec_of(nested["pair"].label), spec_of(nested["scale"])],
         "nested values": [nested["pair"].image.cpu().tolist(), nested["pair"].label.cpu().tolist(), nested["names"]],
         "nested type": type(nested["pair"]).__name__,
@@ -79,9 +91,10 @@ def layouts() -> dict[str, Any]:
         "scalar": spec_of(move([torch.tensor(1.0)], [Sharding(line, ())])[0]),
         "drop-in": [[spec_of(item) for item in batch] for batch in drop_in([image, label], [rows, None])],
         "errors": {
-            "rank": error_of(lambda: move([image, label], rows)),
+            "rank": error_of(lambda: move([image, torch.ones(8, 2, 2)], rows)),
             "rank in a tree": error_of(lambda: move({"image": image, "label": label}, both)),
             "missing": error_of(lambda: move({"image": image, "label": label}, {"image": rows})),
+            "missing attribute": error_of(lambda: move(Sequence([image], label), [rows])),
             "too much": error_of(lambda: move({"image": image}, both)),
             "container": error_of(lambda: move({"image": image}, {"image": [rows]})),
             "axis": error_of(lambda: move(image, Sharding(line, ("model", None)))),
@@ -95,6 +108,20 @@ def layouts() -> dict[str, Any]:
             "labels on two axes": error_of(lambda: send(xs, label, xs.ShardingSpec(square, ("data",)))),
         },
     }
+
+
+def syncs() -> int:
+    """Nine steps whose work the loader starts: the drop-in, the stage, and the stage on another device."""
+    import torch_xla
+
+    batches = [torch.ones(4), torch.zeros(4), torch.ones(4)]
+    kept = []  # what is dropped before it is computed never is
+    for batch in MpDeviceLoader(batches, torch_xla.device()):
+        kept.append(batch + 1)
+    for device in ("xla", "xla:2"):
+        for batch in IterableWrapper(batches).to_device(device, sync="loader"):
+            kept.append(batch + 1)
+    return len(kept)
 
 
 def drop_in(batch: Any, tree: Any) -> list[Any]:
@@ -189,7 +216,7 @@ def train(folder: Path, kill_at: int | None) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("layouts", "other_device"):
+    if sys.argv[1] in ("layouts", "other_device", "syncs"):
         print(json.dumps(globals()[sys.argv[1]]()))
     else:
         train(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None)

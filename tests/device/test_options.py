@@ -23,7 +23,7 @@ from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.to_device import ToDevice
-from torchpipe.state import decode, encode
+from torchpipe.state import Cursor, decode, encode
 from torchpipe.testing import FakeBackend
 
 REFUSED = [
@@ -50,6 +50,10 @@ REFUSED = [
     ({"on_new_shape": "ignore"}, ValueError, "on_new_shape must be one of 'allow', 'warn', 'pad', 'drop', 'raise'"),
     ({"convert_numpy": 1}, TypeError, "convert_numpy must be True or False"),
     ({"pad_value": "0"}, TypeError, "pad_value must be a number"),
+    ({"pad_to": [8, 16]}, ValueError, "needs on_new_shape='pad'"),
+    ({"on_new_shape": "pad", "pad_to": []}, ValueError, "ascending"),
+    ({"on_new_shape": "pad", "pad_to": [16, 8]}, ValueError, r"ascending, such as .*; got \[16, 8\]"),
+    ({"on_new_shape": "pad", "pad_to": {"x": 8}}, ValueError, "a dict of such lists by the keys of the batch; got 8"),
     ({"input_sharding": object()}, ValueError, "input_sharding is for device='xla'"),
 ]
 
@@ -205,6 +209,64 @@ def test_another_shape_is_padded_with_the_value_asked_for() -> None:
     assert received == [[[0, 0]] * 3, [[1, 1], pad, pad], [pad] * 3, [[3, 3]] * 3]
 
 
+def texts(*shapes: tuple[int, int]) -> list[dict[str, Any]]:
+    """Token numbers and their embeddings, labels, and an image whose channels are no length."""
+    return [
+        {
+            "x": torch.full((rows, length), 7),
+            "deep": [torch.ones(rows, length, 3)],
+            "y": torch.ones(rows),
+            "image": torch.ones(rows, 3, 4),
+            "n": index,
+        }
+        for index, (rows, length) in enumerate(shapes)
+    ]
+
+
+def test_lengths_are_padded_to_a_few_fixed_ones() -> None:
+    sizes = {"x": [4, 8, 16], "deep": [4, 8, 16]}
+    items = texts((2, 3), (2, 8), (2, 1), (1, 9), (2, 16), (2, 4))
+    with start(staged(items, "pad", pad_to=sizes, pad_value=-1)) as iterator:
+        received = list(iterator)
+        assert stats_of(iterator).new_shapes == 3  # of 4 in length, 8 and 16, and a last, smaller batch
+    assert [tuple(batch["x"].shape) for batch in received] == [(2, 4), (2, 8), (2, 4), (2, 16), (2, 16), (2, 4)]
+    assert all(batch["deep"][0].shape == (*batch["x"].shape, 3) for batch in received)
+    assert {(*batch["y"].shape, *batch["image"].shape) for batch in received} == {(2, 2, 3, 4)}
+    assert received[0]["x"].tolist() == [[7, 7, 7, -1]] * 2
+    assert received[3]["x"].tolist() == [[7] * 9 + [-1] * 7, [-1] * 16]
+    with start(staged([(torch.ones(1, 3), torch.ones(1))] * 2, "pad", pad_to=[8])) as iterator:
+        assert [tuple(part.shape) for part in next(iterator)] == [(1, 8), (1,)]
+
+
+def test_L7_a_length_beyond_the_largest_is_an_error_at_its_place() -> None:
+    with start(staged(texts((2, 4), (2, 9), (2, 4)), "pad", pad_to=[4, 8])) as iterator:
+        assert next(iterator)["n"] == 0
+        with pytest.raises(ValueError, match=r"batch\['x'\] of \[2, 9\] on cpu cannot be padded .* to one of \[4, 8\]"):
+            next(iterator)
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=10),
+    parts=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=4),
+    every=st.sampled_from([1, 3, None]),
+)
+def test_L2_lengths_are_padded_alike_after_a_restore(
+    lengths: list[tuple[int, int]], parts: list[tuple[int, int]], every: int | None
+) -> None:
+    items = texts((2, 5), *lengths)
+    received: list[Any] = []
+    state = None
+    for count, depth in [*parts, (99, 2)]:
+        node = staged(items, "pad", pad_to={"x": [1, 4, 9], "deep": [5, 9]}, prefetch=depth)
+        with start(node, every=every, state=state) as iterator:
+            received += [batch for _, batch in zip(range(count), iterator)]
+            state = decode(encode(iterator.state_dict()))
+    assert numbers(received) == list(range(len(items)))
+    for batch, (_, length) in zip(received, [(2, 5), *lengths]):
+        assert tuple(batch["x"].shape) == (2, next(size for size in (1, 4, 9) if size >= length))
+        assert tuple(batch["deep"][0].shape) == (2, next(size for size in (5, 9) if size >= length), 3)
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [
@@ -281,7 +343,7 @@ def test_L3_a_state_with_shapes_loads_without_the_stage_and_the_other_way_round(
 
 def test_L8_damaged_shapes_are_refused() -> None:
     with pytest.raises(StateError, match="shapes are damaged"):
-        start(staged(rows(1), "drop"), state={"__cursor__": [None, 0], "shapes": [["float32"]]})
+        start(staged(rows(1), "drop"), state=Cursor().to_state() | {"shapes": [["float32"]]})
 
 
 # --- the pace

@@ -48,7 +48,7 @@ def test_processes_take_turns(method: str, given: str, tmp_path: Path) -> None:
     for child in children:
         child.start()
     for child in children:
-        child.join(90)
+        child.join()
     assert [child.exitcode for child in children] == [0, 0, 0]
     assert counter.read_text() == str(3 * ROUNDS)
 
@@ -61,7 +61,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert counter.read_text() == str(4 * ROUNDS)
 
 
@@ -84,12 +84,12 @@ def test_L4_a_holder_that_is_killed_sets_the_lock_free(tmp_path: Path) -> None:
     held = context.Event()
     holder = context.Process(target=hold, args=(str(tmp_path / "lock"), held))
     holder.start()
-    assert held.wait(60)
+    assert held.wait()
     with pytest.raises(TimeoutError, match=r"lock was held by others for 0\.05 s"):
         SerialExecutor(tmp_path / "lock", timeout=0.05).run(lambda: None)
     assert holder.pid is not None
     os.kill(holder.pid, signal.SIGKILL)
-    holder.join(20)
+    holder.join()
     assert SerialExecutor(tmp_path / "lock", timeout=60).run(lambda: "free") == "free"
 
 
@@ -105,10 +105,10 @@ def test_L7_a_long_wait_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFix
     logging.getLogger("torchpipe").addHandler(handler)
     holder = threading.Thread(target=executor.run, args=(lambda: (inside.set(), told.wait(30)),))
     holder.start()
-    assert inside.wait(20)
+    assert inside.wait()
     results.append(executor.run(lambda: "mine"))
     logging.getLogger("torchpipe").removeHandler(handler)
-    holder.join(20)
+    holder.join()
     assert results == ["mine"]
     assert "still waiting for the lock" in caplog.text
 
@@ -129,7 +129,7 @@ def test_a_child_forked_while_the_lock_is_held_does_not_hold_it(tmp_path: Path) 
     def fork_inside() -> None:
         child = context.Process(target=nested_in_child, args=(executor, result))
         child.start()
-        child.join(30)
+        child.join()
 
     executor.run(fork_inside)
     assert result.get() == "waited"

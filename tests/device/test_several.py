@@ -59,7 +59,7 @@ def test_a_thread_for_each_device() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert got == expected(Saved(300).order(0), 3, "drop")
 
 
@@ -133,11 +133,11 @@ def test_L7_a_wait_in_another_thread_ends_when_the_loader_is_closed() -> None:
     threads = [threading.Thread(target=wait, args=(index,)) for index in range(2)]
     for thread in threads:
         thread.start()
-    assert loader.blocked.wait(20)
+    assert loader.blocked.wait()
     for stream in streams:
         stream.interrupt()
     for thread in threads:
-        thread.join(20)
+        thread.join()
     assert [type(error) for error in caught] == [IteratorInvalidated] * 2
     loader.gate.set()
     group.close()
@@ -158,10 +158,10 @@ def test_L6_close_does_not_wait_for_a_loader_that_blocks(read: int, caplog: pyte
 
     reader = threading.Thread(target=drain_it)
     reader.start()
-    assert loader.blocked.wait(20)
+    assert loader.blocked.wait()
     group.close()
     group.close()
-    reader.join(20)
+    reader.join()
     assert len(caught) == 1
     assert caplog.text.count("still runs the input of Plain") == 1
     loader.gate.set()

@@ -185,7 +185,7 @@ def test_processes_share_one_copy_until_they_write(method: str) -> None:
         child = context.Process(target=look, args=(copy, queue))
         child.start()
         found, before, after, called = queue.get()
-        child.join(60)
+        child.join()
         assert (child.exitcode, found, called) == (0, size // 4 + size // 8, 4)
         assert before[1] >= 2 * size
         assert before[0] < MIB  # it has read all, and has nothing of its own
@@ -280,7 +280,7 @@ def spawned(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
         environment.pop(name, None)
     command = [sys.executable, "-m", "tests.device.spawned", str(folder)]
     with open(folder / "log", "w") as log:
-        done = subprocess.run(command, stdout=log, stderr=log, timeout=200, check=False, env=environment, cwd=root)
+        done = subprocess.run(command, stdout=log, stderr=log, check=False, env=environment, cwd=root)
     assert done.returncode == 0, (folder / "log").read_text()
     return folder
 
@@ -290,7 +290,7 @@ def facts(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.xla
-@pytest.mark.timeout(250)
+@pytest.mark.timeout(900)
 def test_each_ordinal_of_a_spawn_has_its_share(spawned: Path) -> None:
     from tests.device.spawned import LENGTH, SEED, graph
 
@@ -309,7 +309,7 @@ def test_each_ordinal_of_a_spawn_has_its_share(spawned: Path) -> None:
 
 
 @pytest.mark.xla
-@pytest.mark.timeout(250)
+@pytest.mark.timeout(900)
 def test_ordinals_take_turns_and_an_error_names_its_own(spawned: Path) -> None:
     assert (spawned / "counter").read_text() == str(4 * 25)
     text = (spawned / "error").read_text()

@@ -17,13 +17,12 @@ SCRIPT = Path(__file__).with_name("spmd_script.py")
 pytestmark = [pytest.mark.xla, pytest.mark.slow]
 
 
-def run_script(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "PYTHONPATH": str(root)}
+def run_script(root: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "PYTHONPATH": str(root)} | more
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", str(SCRIPT), *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
         env=environment,
     )
@@ -60,6 +59,16 @@ def test_the_drop_in_loader_divides_too(layouts: dict[str, Any]) -> None:
     assert layouts["drop-in"] == [["{devices=[4,1]0,1,2,3}", "{replicated}"]] * 2
 
 
+def test_one_spec_for_images_and_labels_replicates_the_labels_and_says_so(layouts: dict[str, Any]) -> None:
+    """As torch_xla's examples have it: ``input_sharding=ShardingSpec(mesh, ('data', None))`` over (image, label)."""
+    for place in ("labels", "labels of the drop-in"):
+        assert layouts[place] == [["{devices=[4,1]0,1,2,3}", "{replicated}"]] * 2
+    (said,) = [text for text in layouts["said"] if "fewer than" in text]
+    assert said.startswith(
+        "batch[1] has 1 dimensions, fewer than the one spec ('data', None) of its batch: it is copied"
+    )
+
+
 def test_rows_that_do_not_divide_evenly_keep_their_values(layouts: dict[str, Any]) -> None:
     assert layouts["uneven"] == ["{devices=[4,1]0,1,2,3}", [float(value) for value in range(14)]]
 
@@ -67,14 +76,15 @@ def test_rows_that_do_not_divide_evenly_keep_their_values(layouts: dict[str, Any
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("rank", "ValueError: batch[1] has 1 dimensions and its spec ('data', None) has 2"),
+        ("rank", "ValueError: batch[1] has 3 dimensions and its spec ('data', None) has 2"),
         ("rank in a tree", "ValueError: batch['label'] has 1 dimensions"),
-        ("missing", "ValueError: input_sharding has nothing for batch['label']"),
+        ("missing", "KeyError: \"input_sharding has nothing for batch['label']"),
+        ("missing attribute", "KeyError: 'input_sharding has nothing for batch.extra"),
         ("too much", "ValueError: input_sharding has ['label'] at batch"),
         ("container", "ValueError: batch['image'] is a tensor, but input_sharding has list at its place"),
         ("axis", "ValueError: the sharding ('model', None) does not fit the mesh"),
         ("axis twice", "ValueError: the sharding ('data', 'data') does not fit the mesh"),
-        ("minibatch rows", "ValueError: batch has 7 rows for the 4 devices of this host"),
+        ("minibatch rows", "RuntimeError: When minibatch is configured, the per-host batch size must be divisible by"),
         ("minibatch part", "ValueError: the sharding ('data', None) with minibatch=True must divide the first"),
         ("other device", "ValueError: input_sharding is for device='xla'"),
     ],
@@ -99,11 +109,21 @@ def test_the_work_of_another_device_is_started_there(pytestconfig: pytest.Config
     assert result["executions behind"] == 4  # all was computed before it was read
 
 
+def test_pt_xla_debug_says_that_the_loader_has_started_the_work(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    done = run_script(pytestconfig.rootpath, "syncs", PT_XLA_DEBUG_LEVEL="2", PT_XLA_DEBUG_FILE=str(report))
+    assert done.returncode == 0, done.stderr
+    lines = report.read_text().splitlines()
+    causes = [lines[number + 1] for number, line in enumerate(lines) if "Execution Cause" in line]
+    assert len(causes) == 9
+    assert [cause for cause in causes if "torch_xla.sync in parallel loader at step end" not in cause] == []
+
+
 def lines_of(folder: Path) -> list[Any]:
     return [json.loads(line) for line in (folder / "seen").read_text().splitlines()]
 
 
-@pytest.mark.timeout(330)
+@pytest.mark.timeout(1200)
 def test_L2_a_training_that_is_killed_goes_on_exactly(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()

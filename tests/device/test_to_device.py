@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sources import Script, feed_threads, start, wait_idle, wait_until
+from torchpipe import DataLoader2
 from torchpipe import device as devices
 from torchpipe.datapipe import IterDataPipe
 from torchpipe.device import Backend, resolve
@@ -18,7 +19,8 @@ from torchpipe.device.cpu import CpuBackend
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.iter.wrapper import IterableWrapper
-from torchpipe.state import decode, encode
+from torchpipe.reading_service import InProcessReadingService
+from torchpipe.state import Cursor, decode, encode
 from torchpipe.testing.devices import FakeBackend
 
 EVERY = st.sampled_from([1, 3, None])
@@ -105,7 +107,7 @@ def test_L7_a_failed_transfer_is_raised_at_its_place_and_taken_again(
 
 def test_dropped_batches_of_a_restore_are_not_transferred() -> None:
     fake = FakeBackend()
-    with start(stage(9, 2, fake=fake), state={"__cursor__": [None, 6]}) as iterator:
+    with start(stage(9, 2, fake=fake), state=Cursor(None, 6).to_state()) as iterator:
         assert indices(iterator) == [6, 7, 8]
     assert indices(fake.transferred) == [6, 7, 8]
 
@@ -137,7 +139,7 @@ def test_L6_close_waits_for_a_transfer_and_then_closes_the_device() -> None:
     fake = FakeBackend(block_at=1)
     iterator = start(stage(9, 2, fake=fake))
     next(iterator)
-    fake.blocked.wait(20)
+    fake.blocked.wait()
     fake.gate.set()
     iterator.close()
     iterator.close()
@@ -213,3 +215,66 @@ def test_L7_missing_cuda_is_reported_at_the_first_batch() -> None:
 def test_the_depth_is_checked(value: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="prefetch"):
         ToDevice(IterableWrapper([1]), "cpu", value)
+
+
+def in_loader(graph: Any, **options: Any) -> DataLoader2[Any]:
+    return DataLoader2(graph, reading_service=InProcessReadingService(**options))
+
+
+def test_L7_a_loader_in_process_says_once_that_nothing_overlaps(caplog: pytest.LogCaptureFixture) -> None:
+    graph = IterableWrapper(batches(5)).to_device(FakeBackend(), prefetch=8)
+    for loader in (DataLoader2(graph), DataLoader2(graph)):
+        with loader:
+            assert indices(loader) == indices(loader) == list(range(5))
+    (record,) = caplog.records
+    assert "to_device(prefetch=8) moves each batch when it is asked for" in record.getMessage()
+    assert "InProcessReadingService(prefetch_cnt=1)" in record.getMessage()
+    caplog.clear()
+    for said in (
+        DataLoader2(IterableWrapper(batches(5)).to_device(FakeBackend(), prefetch=0)),
+        DataLoader2(IterableWrapper(batches(5)).to_device("cpu")),
+        in_loader(IterableWrapper(batches(5)).to_device(FakeBackend()), prefetch_cnt=1),
+    ):
+        with said:
+            assert indices(said) == list(range(5))
+    assert caplog.records == []
+
+
+def test_prefetch_cnt_lets_the_device_stage_run_ahead_in_its_own_thread() -> None:
+    """Also with sync="loader", which must not be read by another thread that runs ahead."""
+    fake = FakeBackend(block_at=3)
+    graph = IterableWrapper(batches(9)).to_device(fake, prefetch=3, sync="loader")
+    with in_loader(graph, prefetch_cnt=1) as loader:
+        assert "Prefetcher" not in loader.explain()
+        iterator = iter(loader)
+        assert next(iterator)["index"] == 0
+        assert fake.blocked.wait(20)  # three more are moved without being asked for
+        (thread,) = feed_threads()
+        assert (thread.name, {thread}) == ("torchpipe ToDevice", fake.threads)
+        fake.gate.set()
+        assert indices(iterator) == list(range(1, 9))
+    assert fake.calls.count("sync") == 9
+
+
+@pytest.mark.parametrize("cnt", [0, 1])
+def test_the_loaders_iterator_offers_the_stats_of_the_stage(cnt: int) -> None:
+    fake = FakeBackend(delay_s=0.001)
+    with in_loader(IterableWrapper(batches(9)).to_device(fake, prefetch=2).map(dict), prefetch_cnt=cnt) as loader:
+        iterator = iter(loader)
+        assert iterator.stats().items == 0
+        assert len(list(iterator)) == 9
+        stats = iterator.stats()
+    assert (stats.items, stats.moved_bytes) == (9, 9 * 12)
+    assert stats.transfer_s >= 0.009
+    assert stats.pull_s > 0
+    assert stats.consumer_wait_s > (0.009 if cnt == 0 else 0)
+
+
+def test_where_nothing_runs_ahead_there_are_no_stats() -> None:
+    iterator = iter(DataLoader2(IterableWrapper(batches(3)).prefetch(2)))
+    with pytest.raises(RuntimeError, match="nothing runs ahead or moves batches"):
+        iterator.stats()
+    with in_loader(IterableWrapper(batches(3)), prefetch_cnt=2) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert iterator.stats().items == 1

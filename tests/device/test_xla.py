@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -81,6 +82,30 @@ def test_nested_batches_keep_their_types(backend: XlaBackend) -> None:
     assert torch.equal(result["again"].cpu(), tensor)
     assert batch["again"] is tensor
     assert tensor.device.type == "cpu"
+
+
+def test_what_torch_xla_moves_arrives_too(backend: XlaBackend) -> None:
+    """Attributes of objects and torch_xla's DataWrapper; and a packed sequence as RNNs take it."""
+    import torch_xla.utils.utils
+
+    class Wrapper(torch_xla.utils.utils.DataWrapper):  # type: ignore[misc, name-defined]
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.tensor = tensor
+
+        def get_tensors(self) -> list[torch.Tensor]:
+            return [self.tensor]
+
+        def from_tensors(self, tensors: list[torch.Tensor]) -> Any:
+            return {"unwrapped": tensors[0]}
+
+    batch = [types.SimpleNamespace(x=torch.ones(2)), Wrapper(torch.ones(3)), {torch.ones(4)}]
+    namespace, unwrapped, tensors = moved(backend, batch)
+    found = [namespace.x, unwrapped["unwrapped"], *tensors]
+    assert [(tensor.device.type, len(tensor)) for tensor in found] == [("xla", 2), ("xla", 3), ("xla", 4)]
+    packed = moved(backend, torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)]))
+    assert (packed.data.device.type, packed.batch_sizes.device.type) == ("xla", "cpu")
+    padded, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed)
+    assert (padded.device.type, tuple(padded.shape), lengths.tolist()) == ("xla", (3, 2, 2), [3, 1])
 
 
 EXACT = [
@@ -331,5 +356,5 @@ print(float(next(iterator).sum()))
 
 def test_L6_a_process_that_exits_in_mid_epoch_exits_cleanly(pytestconfig: pytest.Config) -> None:
     command = [sys.executable, "-X", "faulthandler", "-c", EXITING.format(root=str(pytestconfig.rootpath))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "1048576.0\n"), done.stderr

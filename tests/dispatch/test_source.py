@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from torchpipe.dispatch import DispatchSource, Mark, dispatch_start
 from torchpipe.iter import IterableWrapper
 from torchpipe.shard import ShardSpec
-from torchpipe.state import SnapshotPolicy, encode
+from torchpipe.state import Cursor, SnapshotPolicy, encode
 
 
 class Dealing(RuleBasedStateMachine):
@@ -71,12 +71,13 @@ class Dealing(RuleBasedStateMachine):
     @rule()
     def restore(self) -> None:
         self.source.close()
-        snapshots = {
-            shard: encode(
-                {"iterator": {"__dispatched__": [taken, self.marks[shard].position, self.marks[shard].snapshot]}}
-            )
-            for shard, taken in self.taken.items()
-        }
+        count = self.spec.num_shards
+        snapshots: dict[int, bytes | None] = {}
+        for shard, taken in self.taken.items():
+            mark = self.marks[shard]
+            since = taken - len(range(shard, mark.position, count))
+            state = {"dealt": Cursor(mark.snapshot, since, taken), "position": mark.position}
+            snapshots[shard] = encode({"iterator": state})
         start = dispatch_start(snapshots, self.spec.num_shards)
         # As late as can be: the newest mark that any shard knows and that none has yet to pass.
         first = min(start.needed.values(), default=0)

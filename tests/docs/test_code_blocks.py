@@ -49,7 +49,6 @@ def test_block_runs_as_it_stands(name: str, code: str, output: str | None, tmp_p
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert done.returncode == 0, f"{name}:\n{done.stderr}"
     if output is not None:

@@ -11,10 +11,10 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_digits.py"
 
 
-@pytest.mark.timeout(300)  # five processes that import torch: slow on a machine that is busy
+@pytest.mark.timeout(1200)  # five processes that import torch: slow on a machine that is busy
 def test_the_demo_loses_and_repeats_nothing(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--device", "cpu", "--epochs", "2", "--min-accuracy", "0.8"]
-    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "8000 samples in 2 epochs: 0 lost, 0 repeated, same order" in done.stdout
     assert "each of 4000 digits once in every epoch: yes" in done.stdout
@@ -31,7 +31,6 @@ def test_one_epoch_is_too_few(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert done.returncode == 2
     assert "at least 2, got 1" in done.stderr

@@ -113,7 +113,7 @@ def test_a_thread_that_waits_for_a_stopped_worker_is_woken_by_shutdown() -> None
     ahead = iterator._stream
     wait_until(lambda: ahead._ahead._feed.consumer_waits)  # type: ignore[attr-defined]
     loader.shutdown()
-    consumer.join(20)
+    consumer.join()
     assert not consumer.is_alive()
     assert len(errors) == 1
     assert feed_threads() == []

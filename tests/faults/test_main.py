@@ -39,7 +39,7 @@ def check(cell: Cell, folder: Path, context: str, method: str = "fork") -> float
             # What is tested is that time passes: more of it than the workers are given to show that they live
             threading.Event().wait(1.5 * TIMEOUT_S)
             os.kill(process.pid, signal.SIGCONT)
-        process.join(60)
+        process.join()
         code = process.exitcode
         wait_until(lambda: survivors(process.pid) == [])
         gone_at = time.monotonic()
@@ -88,7 +88,7 @@ def test_stopped_workers_do_not_survive_either(context: str, method: str) -> Non
     process = multiprocessing.get_context(method).Process(target=die_over_stopped_workers, args=(context,))
     process.start()
     try:
-        process.join(60)
+        process.join()
         assert process.exitcode == -signal.SIGKILL
         wait_until(lambda: survivors(process.pid) == [])
     finally:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.laws.executors import make_loader, make_service, oracle, pids
+from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs
+from tests.laws.kills import kills_in, run_with_kills
 
 SHARDS = 3
-Kill = tuple[int, int, str]  # before which item (of both epochs), which of the processes, how
-
-KILLS = st.lists(
-    st.tuples(st.integers(0, 80), st.integers(0, 3), st.sampled_from(["SIGKILL", "SIGSEGV", "SIGTERM"])),
-    min_size=1,
-    max_size=4,
-)
 
 
-def survive(spec: GraphSpec, workers: int, ahead: tuple[int, int, int], kills: list[Kill], context: str) -> None:
+def survive(
+    spec: GraphSpec, workers: int, ahead: tuple[int, int, int], most: int, context: str, data: st.DataObject
+) -> None:
     worker_prefetch, main_prefetch, every = ahead
     expected = oracle(spec, SHARDS)
     # Kills may fall on one position by chance, which is not what this is about: a large budget
@@ -36,26 +30,9 @@ def survive(spec: GraphSpec, workers: int, ahead: tuple[int, int, int], kills: l
         worker_prefetch_cnt=worker_prefetch,
         main_prefetch_cnt=main_prefetch,
     )
-    count = 0
+    kills = data.draw(kills_in(expected, most), "kills")
     with make_loader(spec, service) as loader:
-
-        def strike() -> None:
-            running = pids(loader)
-            for at, victim, how in kills:
-                if at == count and running:
-                    try:
-                        os.kill(running[victim % len(running)], getattr(signal, how))
-                    except ProcessLookupError:
-                        pass
-
-        for epoch in expected:
-            iterator, got = iter(loader), []
-            strike()
-            for item in iterator:
-                got.append(repr(item))
-                count += 1
-                strike()
-            assert got == epoch
+        assert run_with_kills(loader, len(expected), kills) == expected
 
 
 AHEAD = st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(1, 7))
@@ -67,25 +44,25 @@ def examples(share: float) -> Callable[[object], object]:
 
 
 @examples(1.0)
-@given(graph_specs(), st.integers(1, SHARDS), AHEAD, KILLS)
+@given(graph_specs(), st.integers(1, SHARDS), AHEAD, st.data())
 def test_any_graph_survives_any_kill(
-    spec: GraphSpec, workers: int, ahead: tuple[int, int, int], kills: list[Kill]
+    spec: GraphSpec, workers: int, ahead: tuple[int, int, int], data: st.DataObject
 ) -> None:
-    survive(spec, workers, ahead, kills, "fork")
+    survive(spec, workers, ahead, 4, "fork", data)
 
 
 @examples(0.1)
-@given(graph_specs(), st.integers(1, SHARDS), AHEAD, KILLS)
+@given(graph_specs(), st.integers(1, SHARDS), AHEAD, st.data())
 def test_any_graph_survives_any_kill_under_forkserver(
-    spec: GraphSpec, workers: int, ahead: tuple[int, int, int], kills: list[Kill]
+    spec: GraphSpec, workers: int, ahead: tuple[int, int, int], data: st.DataObject
 ) -> None:
-    survive(spec, workers, ahead, kills, "forkserver")
+    survive(spec, workers, ahead, 4, "forkserver", data)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @examples(0.04)
-@given(graph_specs(max_length=12), st.integers(1, 2), AHEAD, KILLS.map(lambda kills: [(0, *kills[0][1:])]))
+@given(graph_specs(max_length=12), st.integers(1, 2), AHEAD, st.data())
 def test_any_graph_survives_a_kill_under_spawn(
-    spec: GraphSpec, workers: int, ahead: tuple[int, int, int], kills: list[Kill]
+    spec: GraphSpec, workers: int, ahead: tuple[int, int, int], data: st.DataObject
 ) -> None:
-    survive(spec, workers, ahead, kills, "spawn")
+    survive(spec, workers, ahead, 1, "spawn", data)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from torchpipe.graph import draw, plan
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
+from torchpipe.map import SequenceWrapper
 
 
 def double(item: int) -> int:
@@ -50,3 +54,29 @@ def test_what_is_dispatched_comes_first() -> None:
         "main section: here",
         "  merge: one item from each shard in turn",
     ]
+
+
+class Rows:
+    """Can only be iterated."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+def marked(graph: Any) -> list[str]:
+    """The names of the nodes of which every shard does all the work."""
+    lines = draw(plan(graph), "in workers", "here").splitlines()
+    return [line.split()[1] for line in lines if line.endswith("[every shard does all of this]")]
+
+
+def test_it_says_what_every_shard_does() -> None:
+    data = IterableWrapper([[1], [2]])
+    assert marked(data.shuffle().sharding_filter().map(double)) == []
+    assert marked(data.header(1).concat(data).shuffle().sharding_filter().shuffle()) == []
+    assert marked(IterableWrapper(range(3)).shuffle().sharding_filter()) == []
+    assert marked(SequenceWrapper("abc").map(str).shuffle().sharding_filter()) == []
+    assert marked(SequenceWrapper("abc").map(str).to_iter_datapipe().shuffle().sharding_filter()) == []
+    assert marked(data.map(double).shuffle().sharding_filter().map(str)) == ["Mapper(double)", "Shuffler"]
+    assert marked(IterableWrapper(Rows()).shuffle().sharding_filter()) == ["IterableWrapper", "Shuffler"]
+    assert marked(data.map(double).zip(data.sharding_filter().map(str))) == []
+    assert marked(data.map(double).sharding_round_robin_dispatch().map(str)) == []

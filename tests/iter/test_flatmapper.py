@@ -185,3 +185,13 @@ def test_wrong_arguments_are_refused() -> None:
         FlatMapper([1])
     with pytest.raises(TypeError):
         len(IterableWrapper([1]).flatmap(upto))
+
+
+def test_columns_without_a_function_are_handed_out() -> None:
+    rows = IterableWrapper([(1, [2, 3], "x"), (4, [5], "y")])
+    assert list(rows.flatmap(input_col=(0, 2))) == [1, "x", 4, "y"]
+    assert list(rows.flatmap(input_col=[0, 1])) == [1, [2, 3], 4, [5]]
+    assert list(rows.flatmap(input_col=1)) == [2, 3, 5]
+    assert list(rows.flatmap(input_col=[1])) == [2, 3, 5]
+    with pytest.raises(ValueError, match="at least one column"):
+        rows.flatmap(input_col=[])

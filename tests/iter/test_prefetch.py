@@ -15,8 +15,9 @@ from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
 from torchpipe.iter.mapper import Mapper
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.shuffler import Shuffler
+from torchpipe.iter.to_device import ToDevice
 from torchpipe.iter.wrapper import IterableWrapper
-from torchpipe.state import decode, encode
+from torchpipe.state import Cursor, decode, encode
 
 EVERY = st.sampled_from([1, 3, None])
 
@@ -157,7 +158,7 @@ def test_a_state_is_refused_after_the_start() -> None:
 
 def test_a_state_beyond_the_end_is_refused() -> None:
     with pytest.raises(StateError, match="has the data become shorter"):
-        start(Prefetcher(Script(range(3)), 2), state={"__cursor__": [None, 5]})
+        start(Prefetcher(Script(range(3)), 2), state=Cursor(None, 5).to_state())
 
 
 def test_it_is_a_description() -> None:
@@ -173,3 +174,9 @@ def test_it_is_a_description() -> None:
 def test_the_buffer_size_is_checked(value: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="buffer_size"):
         Prefetcher(IterableWrapper(range(5)), value)
+
+
+@pytest.mark.parametrize("make", [Prefetcher, lambda given: ToDevice(given, "cpu")])
+def test_an_input_that_is_no_node_is_refused_at_once(make: Any) -> None:
+    with pytest.raises(TypeError, match=r"needs an IterDataPipe as its input, got \[1, 2, 3\] .* IterableWrapper"):
+        make([1, 2, 3])

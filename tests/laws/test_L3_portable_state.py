@@ -68,7 +68,7 @@ def test_L3_what_does_not_fit_is_refused_with_both_sides() -> None:
         loader.load_state_dict(state)
     with (
         make_loader(RICH, make_service(None, 2)) as loader,
-        pytest.raises(StateMismatchError, match="version 99.*version 1"),
+        pytest.raises(StateMismatchError, match="version 99.*version 2"),
     ):
         loader.load_state_dict(state | {"version": 99})
 

@@ -210,6 +210,7 @@ def test_L5_workers_run_ahead_no_further_than_the_bytes_asked_for(tmp_path: Path
 SCRIPT = """
 import resource
 import sys
+import threading
 import warnings
 
 import torch
@@ -220,6 +221,7 @@ from torchpipe import DataLoader2
 
 if __name__ == "__main__":
     context, way = sys.argv[1:]
+    threading.Thread(target=threading.Event().wait, daemon=True).start()  # as many a library has one
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))
     graph = batches(20, way=way)
@@ -231,7 +233,8 @@ if __name__ == "__main__":
     with DataLoader2(graph) as loader:
         print(len(kept), all(torch.equal(*both) for both in zip(kept, loader, strict=True)))
     for warning in caught:
-        print(warning.category.__name__, warning.message)
+        if warning.category is not DeprecationWarning:  # newer Pythons' of os.fork() in a process with threads
+            print(warning.category.__name__, warning.message)
 """
 
 
@@ -250,7 +253,6 @@ def test_L5_without_shared_memory_the_stream_is_the_same_and_a_warning_says_so(
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
         env=environment,
     )
     assert done.returncode == 0, done.stderr

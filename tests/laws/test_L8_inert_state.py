@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from dataclasses import dataclass
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs, text_of
 from tests.laws.test_L2_exact_resume import state_after
-from torchpipe.errors import StateError, UnsafeStateError
+from torchpipe.errors import OpaqueStateWarning, StateError, UnsafeStateError
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader_state import STATE_KEYS
 from torchpipe.state import inspect
@@ -40,11 +40,14 @@ def test_L8_torch_reads_it_with_weights_only(spec: GraphSpec, shards: int, data:
     assert f"epoch: {state['epoch']}" in inspect(state)
 
 
-@dataclass
 class Sample:
     """Not plain data: only pickle can rebuild it."""
 
-    number: int
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __repr__(self) -> str:
+        return f"Sample({self.number})"
 
 
 def sample(number: int) -> Sample:
@@ -59,7 +62,11 @@ def test_L8_other_objects_load_only_when_allowed(workers: int | None) -> None:
         iterator = iter(loader)
         for _ in range(9):
             next(iterator)
-        state = loader.state_dict()
+        with pytest.warns(OpaqueStateWarning, match=r"^Shuffler holds items of type tests\.laws.*\.Sample, which only"):
+            state = loader.state_dict()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loader.state_dict()  # said once
     assert "opaque tests.laws.test_L8_inert_state.Sample" in inspect(state)
     with make_loader(graph, make_service(workers, 2, every=1)) as loader:
         with pytest.raises(UnsafeStateError, match=r"Sample.*allow_pickle=True"):
@@ -84,7 +91,8 @@ def test_L8_a_hostile_state_runs_nothing(tmp_path: Path) -> None:
     )
     with make_loader(graph, make_service(None, 1, every=1)) as loader:
         next(iter(loader))
-        state = loader.state_dict()
+        with pytest.warns(OpaqueStateWarning, match="Bomb"):
+            state = loader.state_dict()
     with make_loader(graph, make_service(None, 1)) as loader:
         with pytest.raises(UnsafeStateError):
             loader.load_state_dict(state)

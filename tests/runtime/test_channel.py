@@ -227,7 +227,7 @@ def test_a_blocked_sender_ends_when_the_other_side_closes() -> None:
     while ours.receive(wait=False) is not None:
         pass
     ours.close()
-    sender.join(10)
+    sender.join()
     assert [type(error) for error in errors] == [ChannelClosed]
     theirs.close()
 

@@ -11,6 +11,7 @@ import datetime
 import decimal
 import enum
 import pickle
+import sys
 import threading
 from typing import Any, NamedTuple
 
@@ -240,6 +241,14 @@ def test_what_cannot_be_sent_raises() -> None:
         for item in (threading.Lock(), file, (number for number in range(3))):
             with pytest.raises((TypeError, pickle.PicklingError)):
                 dump_items([1, {"deep": [item]}])
+
+
+def test_an_open_text_file_is_no_item_and_does_not_become_what_it_holds() -> None:
+    with open(__file__) as file:
+        for item in (file, lambda: file.name):
+            with pytest.raises(TypeError, match=r"cannot pickle the open file '.*test_items.py': read it where"):
+                dump_items([{"deep": [item]}])
+    assert trip(lambda: sys.stderr)[0]() is sys.stderr
 
 
 def test_no_items() -> None:

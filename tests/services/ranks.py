@@ -73,7 +73,7 @@ class TogetherRank(FixedRank):
         self._every = every
 
     def run_iteration(self, start: EpochStart, begin: Begin) -> NodeIterator[Any]:
-        inner = begin(replace(start, state=inner_state(start.state)))
+        inner = begin(replace(start, state=inner_state(start.state, start.delivered)))
         return AgreementIterator(inner, self._exchange, uneven=self._uneven, every=self._every, state=start.state)
 
 

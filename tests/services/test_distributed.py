@@ -41,7 +41,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
                     subprocess.Popen([*command, *scenarios], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
                 )
         try:
-            codes = [process.wait(90) for process in processes]
+            codes = [process.wait() for process in processes]
         finally:
             for process in processes:
                 process.kill()

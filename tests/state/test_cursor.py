@@ -26,9 +26,10 @@ def test_a_cursor_counts_from_its_newest_snapshot(steps: list[tuple[int, bool]])
 
 
 def test_a_cursor_is_a_state() -> None:
-    cursor = Cursor(b"abc", 3)
+    cursor = Cursor(encode({"position": 2}), 3, 5)
     assert Cursor.from_state(decode(encode(cursor.to_state()))) == cursor
     assert Cursor.from_state({"position": 1}) is None
+    assert Cursor.from_state({"cursor": [encode({"position": 2}), 3, 5]}) is None  # the type says it, not the name
     assert Cursor.from_state(None) is None
 
 

@@ -27,6 +27,7 @@ def kill_one(service: ReadingServiceInterface) -> None:
         os.kill(pids[0], signal.SIGKILL)
 
 
+@pytest.mark.timeout(1200)  # dozens of loaders, each with processes of its own
 @pytest.mark.parametrize("context", PROCESSES)
 def test_worker_processes_pass(context: str) -> None:
     slow = context == "spawn"  # a process takes seconds to start there

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 
-from torchpipe.device import Backend
+from torchpipe.device import Backend, _as_parallel_loader
 from torchpipe.device.several import DeviceStream, SeveralDevices
 from torchpipe.device.xla import XlaBackend
 from torchpipe.state import SnapshotPolicy
@@ -160,22 +160,19 @@ class _PerDeviceLoader:
             batch = next(self._stream)
         except StopIteration:
             if self._on_xla:
-                import torch_xla
-
-                torch_xla.sync()
+                _sync()
             raise
         self._yielded += 1
         return batch
 
     def _sync_if_due(self) -> None:
-        import torch_xla
         import torch_xla.debug.profiler as xp
 
         profiler: Any = xp
         if profiler.get_tracer_marked_step():  # a StepTrace around the step has just called it
             profiler.set_tracer_marked_step(False)
         elif self._yielded % self._loader.batches_per_execution == 0:
-            torch_xla.sync()
+            _sync()
 
 
 class _MpDeviceLoader:
@@ -238,6 +235,12 @@ class _MpDeviceLoader:
     def close(self) -> None:
         """End the threads of a live epoch. Idempotent. ``state_dict`` still answers."""
         self._position.close()
+
+
+def _sync() -> None:
+    import torch_xla
+
+    _as_parallel_loader.next(torch_xla.sync)
 
 
 def _normal(device: str | torch.device | Backend) -> torch.device | Backend:

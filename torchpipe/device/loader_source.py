@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchpipe.errors import ReplayWarning, StateError
-from torchpipe.iterator import NodeIterator, is_stateful
+from torchpipe.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 
 __all__ = ["LoaderSource", "loader_start", "source_policy"]
@@ -51,18 +51,30 @@ class LoaderSource(NodeIterator[Any]):
         self.first = False  # and it is the first such batch of this pass
         self.renewed = False
         self.end: bytes | None = None
-        if cursor.snapshot is not None:
-            self._restore(decode(cursor.snapshot, allow_pickle=allow_pickle))
+        saved = None if cursor.snapshot is None else decode(cursor.snapshot, allow_pickle=allow_pickle)
+        if saved is not None:
+            self._restore(saved)
         self._generators = _generator_states(loader)
         self._iterator: Iterator[Any] | None = iter(loader)
+        # A StatefulDataLoader puts back the order of its epoch and not the generator that draws those of later ones.
+        # With workers it does, and the generator may have drawn further than the batches that were received.
+        states = saved.get("generators", []) if saved is not None and self._stateful else []
+        if states and not getattr(loader, "num_workers", 0):
+            with refusing_misfits(type(loader).__name__):
+                _put_back(loader, states)
+            if saved is not None and saved.get("over"):
+                self._iterator = iter(loader)  # the first one has drawn the order of the next epoch already
 
     def _restore(self, saved: dict[str, Any]) -> None:
+        with refusing_misfits(type(self._loader).__name__):
+            self._load(saved)
+
+    def _load(self, saved: dict[str, Any]) -> None:
         if self._stateful:
             self._loader.load_state_dict(saved["loader"])
             return
-        for generator, state in zip(_generators(self._loader), saved["generators"]):
-            generator.set_state(state)
-        self._drop += saved["count"]
+        _put_back(self._loader, saved["generators"])
+        self._drop += stored_count(saved, "count")
         if self._drop:
             warnings.warn(_replay_text(self._loader, self._drop), ReplayWarning, stacklevel=2)
 
@@ -106,8 +118,7 @@ class LoaderSource(NodeIterator[Any]):
         return held
 
     def _next(self) -> Any:
-        assert self._iterator is not None, "read after close()"
-        item = next(self._iterator)
+        item = next(self._iterator)  # type: ignore[arg-type]  # it is there until close()
         self._count += 1
         return item
 
@@ -119,13 +130,15 @@ class LoaderSource(NodeIterator[Any]):
 
     def _snapshot_of_end(self) -> bytes | None:
         try:
+            if self._stateful:
+                return encode(_stateful_start(self._loader) | {"over": True})
             return loader_start(self._loader)
         except StateError:
             return None  # the cursor of the last batch is true as well
 
     def state_dict(self) -> dict[str, Any]:
         if self._stateful:
-            return {"loader": _state_of(self._loader)}
+            return _stateful_start(self._loader)
         return {"generators": self._generators, "count": self._count}
 
     def interrupt(self) -> None:
@@ -172,8 +185,18 @@ def source_policy(source: LoaderSource, policy: SnapshotPolicy, loader: Any) -> 
 def loader_start(loader: Any) -> bytes:
     """The position at which the next ``iter(loader)`` begins, or where a begun one stands. Raises: StateError."""
     if is_stateful(loader):
-        return encode({"loader": _state_of(loader)})
+        return encode(_stateful_start(loader))
     return encode({"generators": _generator_states(loader), "count": 0})
+
+
+def _stateful_start(loader: Any) -> dict[str, Any]:
+    state = _state_of(loader)  # which may begin an epoch, and draw for that
+    return {"loader": state, "generators": _generator_states(loader)}
+
+
+def _put_back(loader: Any, states: list[torch.Tensor]) -> None:
+    for generator, state in zip(_generators(loader), states):
+        generator.set_state(state)
 
 
 def _state_of(loader: Any) -> Any:

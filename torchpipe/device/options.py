@@ -5,6 +5,7 @@ Runs where a graph is built. Imports ``staged`` and ``validate``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -13,9 +14,10 @@ import torch
 from torchpipe.staged import Limits
 from torchpipe.validate import check_count
 
-__all__ = ["DeviceOptions", "OnNewShape", "Sync"]
+__all__ = ["DeviceOptions", "OnNewShape", "PadTo", "Sync"]
 
 Sync: TypeAlias = Literal["none", "loader"]
+PadTo: TypeAlias = Sequence[int] | Mapping[Any, Sequence[int]]
 OnNewShape: TypeAlias = Literal["allow", "warn", "pad", "drop", "raise"]
 
 
@@ -29,7 +31,8 @@ class DeviceOptions:
     arrays. ``input_sharding`` is for XLA's SPMD. With ``sync="loader"`` the stage starts what the training loop has
     built, after each ``batches_per_execution`` batches; it waits for the device after each ``wait_every``.
     ``on_new_shape`` is what happens to batches that differ from the pass's first in shape or dtype; ``"pad"`` fills
-    with ``pad_value``.
+    with ``pad_value``; with ``pad_to`` dimension 1 of each tensor goes up to the next of these sizes: a list for all
+    tensors, or a dict of lists by the batch's keys for those under them.
 
     Raises: TypeError or ValueError, naming the option.
     """
@@ -47,6 +50,7 @@ class DeviceOptions:
     wait_every: int | None = None
     on_new_shape: OnNewShape = "allow"
     pad_value: float = 0
+    pad_to: PadTo | None = None
 
     def __post_init__(self) -> None:
         check_count("device_prefetch", self.device_prefetch, at_least=0)
@@ -63,6 +67,7 @@ class DeviceOptions:
             raise TypeError(f"convert_numpy must be True or False, got {self.convert_numpy!r}")
         if isinstance(self.pad_value, bool) or not isinstance(self.pad_value, int | float):
             raise TypeError(f"pad_value must be a number, got {self.pad_value!r}")
+        object.__setattr__(self, "pad_to", _ascending(self.pad_to))
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -75,6 +80,11 @@ class DeviceOptions:
             raise ValueError(
                 f"host_prefetch_bytes={self.host_prefetch_bytes} bounds a queue that is not there: set host_prefetch "
                 "to the number of batches that may wait in it"
+            )
+        if self.pad_to is not None and self.on_new_shape != "pad":
+            raise ValueError(
+                f"pad_to={self.pad_to!r} needs on_new_shape='pad': the other dimensions are filled up to those of the "
+                "first batch, so that as few shapes occur as pad_to has sizes"
             )
         if self.sync == "none" and self.batches_per_execution != 1:
             raise ValueError(
@@ -114,3 +124,22 @@ def _float_dtype(value: object) -> torch.dtype | None:
             "before to_device()"
         )
     return dtype
+
+
+def _ascending(value: object) -> tuple[int, ...] | dict[Any, tuple[int, ...]] | None:
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {key: _sizes(sizes) for key, sizes in value.items()}
+    return _sizes(value)
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    sizes = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    whole = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
+    if not sizes or not whole or list(sizes) != sorted(set(sizes)):
+        raise ValueError(
+            "pad_to must be the sizes that may occur, ascending, such as [128, 256, 512], or a dict of such lists by "
+            f"the keys of the batch; got {value!r}"
+        )
+    return sizes

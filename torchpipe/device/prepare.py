@@ -7,13 +7,14 @@ Runs in the thread that pulls, batch by batch in order: what the guard decides i
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from torchpipe.device.options import DeviceOptions
-from torchpipe.device.tree import path_of, replace_arrays, replace_tensors, tensors_in
+from torchpipe.device.options import DeviceOptions, PadTo
+from torchpipe.device.tree import children, path_of, replace_arrays, replace_tensors, tensors_in
 from torchpipe.errors import StateError
 from torchpipe.feed import Admitted
 
@@ -54,6 +55,10 @@ class BatchGate:
         if self._options.dtype is not None:
             batch = replace_tensors(batch, self._cast)
         tensors = tensors_in(batch)
+        sizes = _sizes_for(batch, tensors, self._options.pad_to)
+        if any(sizes):
+            batch = self._to_sizes(batch, tensors, sizes)
+            tensors = tensors_in(batch)
         shapes: Shapes = tuple((str(tensor.dtype), tuple(_size(tensor))) for tensor in tensors)
         self._count(shapes)
         mark = None
@@ -61,12 +66,12 @@ class BatchGate:
             if self._reference is None:
                 self._reference = shapes
                 mark = [[dtype, list(shape)] for dtype, shape in shapes]
-            elif shapes != self._reference:
+            elif shapes != self._wanted(shapes, sizes):
                 if self._options.on_new_shape == "drop":
                     return None
                 if self._options.on_new_shape == "raise":
                     raise ValueError(self._difference(batch, tensors, shapes, "is refused: on_new_shape='raise'"))
-                batch = self._pad(batch, tensors, shapes)
+                batch = self._pad(batch, tensors, shapes, self._wanted(shapes, sizes))
                 tensors = tensors_in(batch)
         return Admitted(batch, sum(map(_nbytes, tensors)), mark)
 
@@ -95,9 +100,34 @@ class BatchGate:
                 _text(shapes),
             )
 
-    def _pad(self, batch: Any, tensors: list[torch.Tensor], shapes: Shapes) -> Any:
+    def _wanted(self, shapes: Shapes, sizes: list[tuple[int, ...]]) -> Shapes:
+        """The reference, but for dimension 1 of those that have sizes of their own for it."""
         reference = self._reference
         assert reference is not None
+        if not any(sizes) or len(shapes) != len(reference):
+            return reference
+        return tuple(
+            (dtype, (*wanted[:1], *shape[1:2], *wanted[2:]) if own else wanted)
+            for own, (_, shape), (dtype, wanted) in zip(sizes, shapes, reference)
+        )
+
+    def _to_sizes(self, batch: Any, tensors: list[torch.Tensor], sizes: list[tuple[int, ...]]) -> Any:
+        """Fill dimension 1 up to the next of ``sizes``."""
+        wanted = []
+        for tensor, own in zip(tensors, sizes):
+            shape = _size(tensor)
+            if own:
+                size = next((size for size in own if size >= shape[1]), None)
+                if size is None or (size > shape[1] and tensor.device.type != "cpu"):
+                    raise ValueError(
+                        f"{path_of(batch, tensor)} of {list(shape)} on {tensor.device} cannot be padded in dimension 1 "
+                        f"to one of {list(own)}: cut it in a map() before, or let pad_to have a larger size"
+                    )
+                shape = (shape[0], size, *shape[2:])
+            wanted.append(shape)
+        return replace_tensors(batch, lambda parts: [self._padded(*pair) for pair in zip(parts, wanted)])
+
+    def _pad(self, batch: Any, tensors: list[torch.Tensor], shapes: Shapes, reference: Shapes) -> Any:
         if len(shapes) != len(reference):
             raise ValueError(self._difference(batch, tensors, shapes, "cannot be padded"))
         for tensor, (dtype, shape), (wanted_dtype, wanted) in zip(tensors, shapes, reference):
@@ -110,7 +140,7 @@ class BatchGate:
         )
 
     def _padded(self, tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-        if tuple(tensor.shape) == shape:
+        if _size(tensor) == shape:
             return tensor
         filled = torch.full(shape, self._options.pad_value, dtype=tensor.dtype, device=tensor.device)
         filled[tuple(slice(0, size) for size in tensor.shape)] = tensor
@@ -130,6 +160,20 @@ class BatchGate:
             f"this pass it was {_text(reference[index : index + 1])}. Drop the last, smaller batch "
             "(batch(..., drop_last=True)), pad in a map() to a few fixed sizes, or use on_new_shape='allow'"
         )
+
+
+def _sizes_for(batch: Any, tensors: list[torch.Tensor], pad_to: PadTo | None) -> list[tuple[int, ...]]:
+    """For each tensor the sizes that its dimension 1 may have; () if it has none, or may have any."""
+    if pad_to is None:
+        return []
+    own = dict.fromkeys(map(id, tensors), () if isinstance(pad_to, Mapping) else tuple(pad_to))
+    if isinstance(pad_to, Mapping):
+        names = getattr(batch, "_fields", ())
+        for key, _, part in children(batch):
+            sizes = pad_to.get(key, pad_to.get(names[key]) if names else None)
+            if sizes:
+                own.update(dict.fromkeys(map(id, tensors_in(part)), tuple(sizes)))
+    return [own[id(tensor)] if len(_size(tensor)) > 1 else () for tensor in tensors]
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor | None:

@@ -19,13 +19,14 @@ from torchpipe.device import Backend, resolve
 from torchpipe.device.deal import Deal, Position, Share, Tail
 from torchpipe.device.loader_source import LoaderSource, loader_start, source_policy
 from torchpipe.errors import IteratorInvalidated, StateError, StateMismatchError
-from torchpipe.iterator import is_stateful
+from torchpipe.holders import OpaqueWarnings
+from torchpipe.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 from torchpipe.validate import check_count
 
 __all__ = ["DeviceStream", "SeveralDevices"]
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 _log = logging.getLogger("torchpipe")
 
@@ -143,6 +144,7 @@ class SeveralDevices:
         self._make_policy = policy
         self._loaded: tuple[Position, bool] | None = None  # where the next epoch() is to go on, and if it may unpickle
         self._deal: Deal | None = None
+        self._opaque = OpaqueWarnings()
         # Weakly: whoever drops the streams ends their threads, and the position stays here.
         self._streams: weakref.WeakSet[DeviceStream] = weakref.WeakSet()
 
@@ -211,7 +213,11 @@ class SeveralDevices:
                     "warning given then; it can now, from the next epoch on"
                 )
             position = replace(position, cursor=Cursor(snapshot))
-        cursor = position.cursor
+        state = self._state(position)
+        self._opaque.tell(state["payload"])
+        return state
+
+    def _state(self, position: Position) -> dict[str, Any]:
         return {
             "version": STATE_VERSION,
             "devices": len(self.devices),
@@ -220,7 +226,7 @@ class SeveralDevices:
                 {
                     "stateful": is_stateful(self.loader),
                     "loader": type(self.loader).__name__,
-                    "cursor": [cursor.snapshot, cursor.skip],
+                    "cursor": position.cursor,
                     "groups": position.groups,
                     "ahead": list(position.ahead),
                     "over": position.over,
@@ -310,25 +316,27 @@ def _read_state(state: Any, loader: Any, devices: int, allow_pickle: bool) -> Po
             f"the state has version {state['version']!r}, this torchpipe reads version {STATE_VERSION}: load it with "
             "the version of torchpipe that wrote it"
         )
-    payload = decode(state["payload"])
-    try:
-        snapshot, skip = payload["cursor"]
+    payload = decode(state["payload"], allow_pickle=allow_pickle)
+    with refusing_misfits("a device loader"):
         position = Position(
-            Cursor(snapshot, skip),
-            payload["groups"],
+            payload["cursor"],
+            stored_count(payload, "groups"),
             tuple(payload["ahead"]),
             over=payload["over"],
-            earlier=payload["earlier"],
+            earlier=stored_count(payload, "earlier"),
         )
         stateful, saved_over = payload["stateful"], payload["loader"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise StateError(f"the state is damaged ({error!r}). Use an older checkpoint") from error
+        sound = type(position.cursor) is Cursor and position.cursor.snapshot is not None
+        if not (sound and position.ahead and {type(part) for part in position.ahead} == {int}):
+            raise ValueError(f"no position: {position!r:.80}")
+        told = (state["devices"], state["delivered"])
+        if told != (len(position.ahead), position.delivered) or min(position.ahead) != 0:
+            raise ValueError(f"devices and delivered are {told!r:.80}, but its payload belongs to others")
     if stateful != is_stateful(loader):
         raise StateMismatchError(
             f"the state was saved over a {saved_over} with{'' if stateful else 'out'} state_dict(), this loader is a "
             f"{type(loader).__name__} with{'out' if stateful else ''} one: load it over a loader of the same kind"
         )
-    decode(snapshot, allow_pickle=allow_pickle)  # complain now
     if len(position.ahead) == devices:
         return position
     if any(position.ahead):

@@ -5,15 +5,21 @@ Runs where a graph is built and in the feed threads. Imports ``device.tree``; to
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 
-from torchpipe.device.tree import children, tensors_in
+from torchpipe.device.tree import children, path_of, tensors_in
 
 __all__ = ["Sharding", "check_rank", "check_specs", "specs_for", "specs_in"]
+
+_MAX_WARNINGS = 16
+_told: set[tuple[int, Any]] = set()  # what this process has been warned of: once, not in each epoch
+
+_log = logging.getLogger("torchpipe")
 
 PartitionSpec: TypeAlias = "tuple[tuple[int | str, ...] | int | str | None, ...]"
 
@@ -64,36 +70,59 @@ def check_specs(tree: Any) -> None:
 
 
 def specs_for(batch: Any, tree: Any) -> list[tuple[torch.Tensor, Any]]:
-    """Each tensor of ``batch`` with its spec in ``tree``; None: it is to be replicated, since the tree says so.
+    """Each tensor of ``batch`` with its spec in ``tree``; None: it is to be replicated.
 
-    Raises: ValueError for tensors that ``tree`` says nothing about, and for parts of it that the batch does not have.
+    Raises: KeyError for tensors that ``tree`` says nothing about, ValueError for parts of it that the batch does not
+    have.
     """
+    if _is_spec(tree):
+        return [(tensor, _fitting(tensor, tree, batch)) for tensor in tensors_in(batch)]
     found: dict[int, tuple[torch.Tensor, Any]] = {}
     _match(batch, tree, "batch", found)
+    for tensor in tensors_in(batch):  # attributes of containers, which have no place in the tree
+        if id(tensor) not in found:
+            raise _nothing_for(path_of(batch, tensor))
     return list(found.values())
+
+
+def _fitting(tensor: torch.Tensor, spec: Any, batch: Any) -> Any:
+    """The one spec of a whole batch, or None for a tensor of a lower rank: labels beside images."""
+    partition = tuple(spec.partition_spec)
+    if tensor.dim() >= len(partition):
+        return spec
+    if (tensor.dim(), partition) not in _told and len(_told) < _MAX_WARNINGS:
+        _told.add((tensor.dim(), partition))
+        _log.warning(
+            "%s has %d dimensions, fewer than the one spec %r of its batch: it is copied to every device. Give "
+            "input_sharding as a tree like the batch to divide it (torchpipe.device.Sharding(mesh, ('data',)) for "
+            "labels), or with None in its place to replicate it without this warning",
+            path_of(batch, tensor),
+            tensor.dim(),
+            partition,
+        )
+    return None
+
+
+def _nothing_for(where: str) -> KeyError:
+    return KeyError(f"input_sharding has nothing for {where}: add its spec, or None to have it on every device")
 
 
 # Not nested in the function above: one that calls itself is a cycle, and would keep the tensors until it is collected.
 def _match(value: Any, specs: Any, where: str, found: dict[int, tuple[torch.Tensor, Any]]) -> None:
-    if isinstance(value, torch.Tensor):
-        if specs is not None and not _is_spec(specs):
-            raise ValueError(f"{where} is a tensor, but input_sharding has {type(specs).__name__} at its place")
-        _, before = found.setdefault(id(value), (value, specs))
-        if before is not specs:
-            raise ValueError(f"{where} occurs several times in the batch, and input_sharding has two specs for it")
-        return
+    if isinstance(value, torch.Tensor) and specs is not None and not _is_spec(specs):
+        raise ValueError(f"{where} is a tensor, but input_sharding has {type(specs).__name__} at its place")
     if specs is None or _is_spec(specs):
-        for _, name, child in children(value):
-            _match(child, specs, where + name, found)
+        for tensor in tensors_in(value):
+            _, before = found.setdefault(id(tensor), (tensor, specs))
+            if before is not specs:
+                raise ValueError(f"{where} occurs several times in the batch, and input_sharding has two specs for it")
         return
     below = _keyed(value, specs)
     for key, name, child in children(value):
         if key in below:
             _match(child, below.pop(key), where + name, found)
         elif tensors_in(child):
-            raise ValueError(
-                f"input_sharding has nothing for {where}{name}: add its spec, or None to have it on every device"
-            )
+            raise _nothing_for(where + name)
     if below:
         raise ValueError(f"input_sharding has {list(below)!r} at {where}, which the batch does not have there")
 
@@ -107,7 +136,8 @@ def _keyed(value: Any, specs: Any) -> dict[Any, Any]:
 
 
 def check_rank(tensor: torch.Tensor, spec: Any, where: str, devices: int) -> None:
-    """Raises: ValueError where torch_xla would replicate ``tensor`` silently, or fail without naming it."""
+    """Raises: ValueError where torch_xla would replicate ``tensor`` silently, or fail without naming it; RuntimeError,
+    as torch_xla does, for rows of a minibatch that do not divide evenly."""
     partition = tuple(spec.partition_spec)
     if len(partition) != tensor.dim():
         raise ValueError(
@@ -120,7 +150,10 @@ def check_rank(tensor: torch.Tensor, spec: Any, where: str, devices: int) -> Non
     if any(part is not None for part in partition[1:]):
         raise ValueError(f"{where}: with minibatch=True only the first dimension can be divided, not {partition!r}")
     if tensor.dim() and tensor.shape[0] % devices:
-        raise ValueError(
-            f"{where} has {tensor.shape[0]} rows for the {devices} devices of this host, which minibatch=True does not "
-            "divide evenly: choose a multiple as the batch size, and drop_last=True"
+        # The first two sentences are for scripts that look for torch_xla's
+        raise RuntimeError(
+            "When minibatch is configured, the per-host batch size must be divisible by local runtime device count. "
+            f"Per host input data shape = {tensor.shape}, local_runtime_device_count = {devices}. {where} has "
+            f"{tensor.shape[0]} rows for the {devices} devices of this host: choose a multiple as the batch size, and "
+            "drop_last=True"
         )

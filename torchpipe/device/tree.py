@@ -1,70 +1,65 @@
 """Find and replace the tensors in a batch, whatever it is nested in; everything else keeps its type and identity.
 
-Runs in the feed thread. Imports nothing of torchpipe.
+Runs in the feed thread. Imports ``device.parts``.
 
-Looked into: lists, tuples, named tuples, mutable mappings and dataclasses (frozen or with slots, too), with their
-subclasses. Numbers, strings, numpy arrays and all other objects are left as they are.
+What has changed parts is copied, and its constructor does not run; what cannot be copied is refused by its path. A part
+that occurs several times is copied once.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 
+from torchpipe.device.parts import PLAIN, Part, changed_copy, children, parts_of
+
 __all__ = ["children", "path_of", "replace_arrays", "replace_tensors", "tensors_in"]
 
-_Child: TypeAlias = tuple[Any, str, Any]  # its key, how a path names it, the child
 
-_PLAIN = (int, float, complex, bool, str, bytes, type(None))
+class _Survey:
+    """What is where in a batch, each container looked into once. Holds the batch, and no cycle of its own."""
 
+    def __init__(self, batch: Any, kind: type) -> None:
+        self.leaves: dict[int, tuple[Any, str]] = {}  # by id: the leaf, and where it first occurs
+        self.parts: dict[int, tuple[Any, list[Part]]] = {}  # by id: the container, which keeps its id, and its parts
+        self.keys: list[str] = []  # where mappings have leaves in their keys
+        self._kind = kind
+        try:
+            self._look(batch, "batch")
+        except RecursionError:
+            raise ValueError(
+                "a batch is nested too deeply to be looked through for its tensors: put them into a flatter structure"
+            ) from None
 
-def children(value: Any) -> Iterator[_Child]:
-    """The parts of a container: (its key, how a path names it, the part). Nothing for all else."""
-    if type(value) in _PLAIN:
-        return
-    if isinstance(value, list | tuple):
-        names = getattr(value, "_fields", None)
-        for index, item in enumerate(value):
-            yield index, f".{names[index]}" if names else f"[{index}]", item
-    elif isinstance(value, MutableMapping):
-        for key, item in value.items():
-            yield key, f"[{key!r}]", item
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            if hasattr(value, field.name):
-                yield field.name, f".{field.name}", getattr(value, field.name)
+    def _look(self, value: Any, where: str) -> None:
+        if isinstance(value, self._kind):
+            self.leaves.setdefault(id(value), (value, where))
+        elif type(value) not in PLAIN and id(value) not in self.parts:
+            parts = list(parts_of(value))
+            self.parts[id(value)] = value, parts
+            for _, name, part in parts:
+                if type(part) not in PLAIN:
+                    self._look(part, where + name)
+            if isinstance(value, Mapping):
+                for key in value:
+                    if type(key) not in PLAIN and _Survey(key, self._kind).leaves:
+                        self.keys.append(where)
 
 
 def tensors_in(batch: Any) -> list[torch.Tensor]:
-    """The tensors in ``batch``, subclasses included, in its order; one that occurs several times is listed once."""
-    found: dict[int, torch.Tensor] = {}
-    _collect(batch, found)
-    return list(found.values())
+    """The tensors in ``batch``, subclasses included, in its order; one that occurs several times is listed once.
+
+    Raises: ValueError if it is nested too deeply.
+    """
+    return [tensor for tensor, _ in _Survey(batch, torch.Tensor).leaves.values()]
 
 
-# Not nested in the function above: one that calls itself is a cycle, and would keep the tensors until it is collected.
-def _collect(value: Any, found: dict[int, torch.Tensor]) -> None:
-    if isinstance(value, torch.Tensor):
-        found.setdefault(id(value), value)
-        return
-    for _, _, child in children(value):
-        _collect(child, found)
-
-
-def path_of(batch: Any, tensor: torch.Tensor, prefix: str = "batch") -> str:
+def path_of(batch: Any, tensor: torch.Tensor) -> str:
     """Where ``tensor`` first occurs in ``batch``, as Python would write it: ``batch['image'][0]``."""
-    if batch is tensor:
-        return prefix
-    for _, name, child in children(batch):
-        found = path_of(child, tensor, prefix + name)
-        if found:
-            return found
-    return ""
+    return _Survey(batch, torch.Tensor).leaves.get(id(tensor), (None, ""))[1]
 
 
 def replace_tensors(batch: Any, move: Callable[[list[torch.Tensor]], list[torch.Tensor]]) -> Any:
@@ -72,73 +67,58 @@ def replace_tensors(batch: Any, move: Callable[[list[torch.Tensor]], list[torch.
 
     The batch itself is not changed; parts of it that hold no tensor are used as they are. A tensor that occurs several
     times is moved once.
+
+    Raises: ValueError if a part that holds tensors contains itself; TypeError, naming it, if one cannot be copied with
+    other tensors in it, or has tensors for keys.
     """
-    tensors = tensors_in(batch)
+    survey = _Survey(batch, torch.Tensor)
+    if survey.keys:
+        raise TypeError(
+            f"{survey.keys[0]} has a tensor in a key, where none can be moved: make keys of plain values, such as "
+            "tensor.item(), in a map() before"
+        )
+    tensors = [tensor for tensor, _ in survey.leaves.values()]
     if not tensors:
         return batch
-    moved = dict(zip(map(id, tensors), move(tensors), strict=True))
-    return _rebuild(batch, lambda leaf: moved[id(leaf)] if isinstance(leaf, torch.Tensor) else None)
+    return _rebuild(batch, dict(zip(survey.leaves, move(tensors), strict=True)), survey)
 
 
 def replace_arrays(batch: Any, convert: Callable[[np.ndarray[Any, Any]], torch.Tensor | None]) -> Any:
     """``batch`` with its numpy arrays replaced by what ``convert`` makes of each; None leaves it. One that occurs
-    several times is converted once."""
-    made: dict[int, torch.Tensor | None] = {}
-
-    def replace(leaf: Any) -> torch.Tensor | None:
-        if not isinstance(leaf, np.ndarray):
-            return None
-        if id(leaf) not in made:
-            made[id(leaf)] = convert(leaf)
-        return made[id(leaf)]
-
-    return _rebuild(batch, replace)
+    several times is converted once. Raises: as :func:`replace_tensors`."""
+    survey = _Survey(batch, np.ndarray)
+    made = {key: convert(array) for key, (array, _) in survey.leaves.items()}
+    return _rebuild(batch, {key: tensor for key, tensor in made.items() if tensor is not None}, survey)
 
 
-def _rebuild(value: Any, replace: Callable[[Any], Any]) -> Any:
-    """``value`` with those parts changed for which ``replace`` does not say None."""
-    new_value = replace(value)
-    if new_value is not None:
-        return new_value
-    if isinstance(value, torch.Tensor):
+def _rebuild(batch: Any, new: dict[int, Any], survey: _Survey) -> Any:
+    return _rebuilt(batch, "batch", new, survey.parts, {}) if new else batch
+
+
+# Not nested in the function above: one that calls itself is a cycle, and would keep the tensors until it is collected.
+def _rebuilt(
+    value: Any, where: str, made: dict[int, Any], parts: dict[int, tuple[Any, list[Part]]], inside: dict[int, bool]
+) -> Any:
+    """``value`` with what ``made`` has in the place of its parts. ``inside`` says of the containers around it whether
+    they have been found in themselves."""
+    known = id(value)
+    if known in made:
+        return made[known]
+    if known in inside:
+        inside[known] = True
         return value
-    old = list(children(value))
-    new = [(key, _rebuild(child, replace)) for key, _, child in old]
-    if all(fresh is child for (_, fresh), (_, _, child) in zip(new, old)):
+    if type(value) in PLAIN or known not in parts:
         return value
-    return _remake(value, new)
-
-
-def _remake(value: Any, new: list[tuple[Any, Any]]) -> Any:
-    """A copy of the container ``value`` with new children. Only subclasses of list and tuple run their constructor."""
-    kind = type(value)
-    items = [child for _, child in new]
-    if kind is list:
-        return items
-    if isinstance(value, tuple):
-        make = getattr(kind, "_make", kind)
-        return make(items)
-    if isinstance(value, list):
-        return kind(items)
-    if kind is dict:
-        return dict(new)
-    if isinstance(value, MutableMapping):
-        clone = copy.copy(value)
-        clone.update(new)
-        return clone
-    return _remake_dataclass(value, new)
-
-
-def _remake_dataclass(value: Any, new: list[tuple[Any, Any]]) -> Any:
-    """Neither ``__init__`` nor ``__post_init__`` runs: the fields hold what they made of their arguments."""
-    clone = object.__new__(type(value))
-    for cls in type(value).__mro__:
-        slots = vars(cls).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                object.__setattr__(clone, name, getattr(value, name))
-    if hasattr(value, "__dict__"):
-        clone.__dict__.update(value.__dict__)
-    for name, child in new:
-        object.__setattr__(clone, name, child)
-    return clone
+    inside[known] = False
+    new = [(key, _rebuilt(part, where + name, made, parts, inside)) for key, name, part in parts[known][1]]
+    in_itself = inside.pop(known)
+    if all(fresh is part for (_, fresh), (_, _, part) in zip(new, parts[known][1])):
+        made[known] = value
+        return value
+    if in_itself:
+        raise ValueError(
+            f"{where}, of type {type(value).__name__}, contains itself and tensors: no copy can be made of it with "
+            "other tensors. Take the reference to itself out in a map() before to_device()"
+        )
+    made[known] = changed_copy(value, new, where)
+    return made[known]

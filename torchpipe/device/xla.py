@@ -12,10 +12,12 @@ import importlib.util
 import logging
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from torchpipe.device import _as_parallel_loader
 from torchpipe.device.sharding import check_rank, check_specs, specs_for, specs_in
 from torchpipe.device.tree import path_of, replace_tensors
 
@@ -74,7 +76,8 @@ class XlaBackend:
     device ``index`` or a spec does not fit its mesh, RuntimeError for a sharding without SPMD. ``transfer``: TypeError,
     naming the tensor, for what torch_xla would change or leave on the CPU: unsigned integers above 8 bits, complex128,
     sparse, nested and quantized tensors, wrapper subclasses, parts of an autograd graph, tensors on other devices;
-    ValueError for a tensor that ``input_sharding`` does not fit.
+    ValueError for a tensor that ``input_sharding`` does not fit, KeyError for one that it has nothing for, RuntimeError
+    for rows of a minibatch that the devices do not divide.
     """
 
     name = "xla"
@@ -218,9 +221,10 @@ class XlaBackend:
         import torch_xla
 
         if self._device == torch_xla.device():
-            torch_xla.sync()
+            _as_parallel_loader.next(torch_xla.sync)
         else:
-            _native()._xla_step_marker(str(self._device), [], wait=False)
+            native = partial(_native()._xla_step_marker, str(self._device), [], wait=False)
+            _as_parallel_loader.next(partial(_as_parallel_loader.mark_step, native))
 
     def wait(self) -> None:
         import torch_xla.core.xla_model as xm

@@ -94,8 +94,8 @@ def _must_run_in_main(node: DataPipe) -> bool:
 def plan(root: DataPipe) -> Plan:
     """Split the graph that ends in ``root`` into its sections.
 
-    Raises: GraphError for a cycle, for two sharding points on one path, for dispatching points in several branches,
-    and where what comes once an epoch would be read twice; TypeError if ``root`` is no node.
+    Raises: GraphError for a cycle, for too long a chain, for two sharding points on one path, for dispatching points
+    in several branches, and where what comes once an epoch would be read twice; TypeError if ``root`` is no node.
     """
     nodes = walk(root)
     in_main: set[int] = set()

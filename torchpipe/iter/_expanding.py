@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from torchpipe.context import Context
 from torchpipe.errors import StateError
 from torchpipe.global_random import GlobalRandom
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count, stored_items
 from torchpipe.nodes import DataPipe, node_name
 
 __all__ = ["ExpandingIterator"]
@@ -69,10 +69,10 @@ class ExpandingIterator(NodeIterator[T]):
     def set_state(self, state: dict[str, Any]) -> None:
         self._within = "handed_out" in state
         if self._within:
-            self._handed_out = state["handed_out"]
+            self._handed_out = stored_count(state, "handed_out")
             self._start = _Start({}, _loaded(state["random"]))
         else:
-            self._parts = list(state["left"])
+            self._parts = stored_items(state, "left")
 
     def run(self) -> Iterator[T]:
         source = self.source.items()
@@ -110,9 +110,9 @@ class ExpandingIterator(NodeIterator[T]):
         Whatever makes the item and its parts sees the global random states that it saw the first time; afterwards those
         in place now are put back.
         """
-        assert self._start is not None
-        self._start.state = self._outer_state()
-        with _loaded(self._start.random.state_dict()).installed():
+        noted = GlobalRandom.present() if self._start is None else self._start.random
+        start = self._start = _Start(self._outer_state(), noted)
+        with _loaded(start.random.state_dict()).installed():
             item = next(source, _END)
             parts = iter(() if item is _END else self.expand(item))
             for done in range(self._handed_out):

@@ -9,8 +9,9 @@ from torchpipe.background import ONE_QUEUE, FeedStats, Pacer, RunAhead
 from torchpipe.context import Context
 from torchpipe.errors import StateError
 from torchpipe.feed import Gate, Mover
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, refusing_misfits
 from torchpipe.nodes import DataPipe, node_name
+from torchpipe.positions import Positions
 from torchpipe.staged import Limits
 from torchpipe.state import Cursor, encode
 
@@ -50,22 +51,37 @@ class RunAheadIterator(NodeIterator[T_co]):
         limits: Limits = ONE_QUEUE,
     ) -> None:
         super().__init__(node, context, source)
+        self._name = node_name(node)
         self._ahead = RunAhead(
             self.source,
             depth=depth if context.threads else 0,
             policy=context.policy(),
             mover=mover,
-            name=node_name(node),
+            name=self._name,
             gate=gate,
             pacer=pacer,
             limits=limits,
         )
         self._gate = gate
+        self._hands_on = mover is None
         self._transparent = mover is None and (depth == 0 or not context.threads)
 
     @property
     def exact_after_error(self) -> bool:  # type: ignore[override]
         return self.source.exact_after_error if self._transparent else True
+
+    @property
+    def positional(self) -> bool:
+        # Also where a thread then runs ahead over positions alone: the state is the same with this stage and without.
+        return self._hands_on and self.source.positional
+
+    def by_position(self) -> Positions:
+        return self.source.by_position()
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Is there anything to count: a thread, or a device to move to?"""
+        return not self._transparent
 
     def run(self) -> Iterator[T_co]:
         # Not a generator of this object's own: it would keep an abandoned pass alive until the collector runs.
@@ -82,8 +98,9 @@ class RunAheadIterator(NodeIterator[T_co]):
             raise StateError(
                 f"{type(self).__name__} has already started: load a state into a new iterator, before its first item"
             )
-        if self._gate is not None and state.get(_MARK) is not None:
-            self._gate.load(state[_MARK])
+        if self._gate is not None and isinstance(state, dict) and state.get(_MARK) is not None:
+            with refusing_misfits(self._name):
+                self._gate.load(state[_MARK])
             self._ahead.mark = state[_MARK]
         self.source.load_state_dict(state)  # takes both forms; of a cursor, it drops the items that were handed out
         if not self._transparent:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
+from torchpipe.positions import Positions
 from torchpipe.validate import check_input
 
 __all__ = ["Concater"]
@@ -23,6 +24,8 @@ class Concater(IterDataPipe[T]):
 
     Raises: ValueError without inputs; TypeError for an input that is no iterable node.
     """
+
+    selects = True
 
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:
         if not datapipes:
@@ -40,15 +43,40 @@ class Concater(IterDataPipe[T]):
 
 class _ConcatIterator(NodeIterator[T]):
     reading = 0
+    _numbered = False  # pairs with positions, not items
 
     def get_state(self) -> dict[str, Any]:
         return {"reading": self.reading}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.reading = state["reading"]
+        self.reading = stored_count(state, "reading", at_most=len(self.inputs) - 1)
 
-    def run(self) -> Iterator[T]:
+    @property
+    def positional(self) -> bool:
+        return all(item.positional for item in self.inputs)
+
+    def by_position(self) -> Positions:
+        """Positions are pairs: the number of the input, a position of that."""
+        parts = [item.by_position() for item in self.inputs]
+        self._numbered = True
+
+        def reader() -> Callable[[Any], Any]:
+            read = [part.reader() for part in parts]
+            return lambda pair: read[pair[0]](pair[1])
+
+        def holds(pair: Any) -> bool:
+            if not (isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[0]) is int):
+                return False
+            return 0 <= pair[0] < len(parts) and parts[pair[0]].holds(pair[1])
+
+        return Positions(self, reader, holds)
+
+    def run(self) -> Iterator[Any]:
         for number, item in enumerate(self.inputs):
             if number >= self.reading:
                 self.reading = number
-                yield from item.items()
+                if self._numbered:
+                    for position in item.items():
+                        yield number, position
+                else:
+                    yield from item.items()

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
 from torchpipe.validate import check_count, check_input
 
 __all__ = ["Cycler"]
@@ -61,8 +61,9 @@ class _CycleIterator(NodeIterator[T]):
         return {"round": self.round, "found": self.found}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._enter(state["round"])
-        self.found = state["found"]
+        most = None if self.node.count is None else max(0, self.node.count - 1)
+        self._enter(stored_count(state, "round", at_most=most))
+        self.found = bool(state["found"])
 
     def run(self) -> Iterator[T]:
         count = self.node.count

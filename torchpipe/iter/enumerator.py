@@ -45,6 +45,8 @@ class _EnumerateIterator(NodeIterator[tuple[int, T]]):
         return {"number": self.number}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        if type(state["number"]) is not int:
+            raise TypeError("number is no integer")
         self.number = state["number"]
 
     def run(self) -> Iterator[tuple[int, T]]:

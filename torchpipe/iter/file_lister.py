@@ -12,7 +12,7 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.errors import StateError
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
 from torchpipe.validate import check_length
 
 __all__ = ["FileLister"]
@@ -32,6 +32,8 @@ class FileLister(IterDataPipe[str]):
     Raises: FileNotFoundError for a folder that is missing when the node is made or when it is listed; StateError if
     the folder has changed since a state was saved.
     """
+
+    thins = True
 
     fingerprint_ignores = ("roots",)  # a run may move to where the data lies elsewhere
 
@@ -119,11 +121,17 @@ class _ListIterator(NodeIterator[str]):
 
     def get_state(self) -> dict[str, Any]:
         if self.paths is not None:
-            self.expected = [len(self.paths), self._relative(self.position)]
+            self.expected = [len(self.paths), self._relative(self.paths, self.position)]
         return {"root": self.root, "position": self.position, "expected": list(self.expected)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.root, self.position, self.expected = state["root"], state["position"], list(state["expected"])
+        root, (count, last) = state["root"], state["expected"]
+        known = range(len(self.given)) if self.given is not None else None
+        if root is not None and (root not in known if known is not None else type(root) is not str):
+            raise ValueError(f"no folder {root!r:.60}")
+        if type(count) is not int or type(last) is not str:
+            raise TypeError("no number of files and path")
+        self.root, self.position, self.expected = root, stored_count(state, "position"), [count, last]
 
     def run(self) -> Iterator[str]:
         if self.root is not None:
@@ -135,7 +143,7 @@ class _ListIterator(NodeIterator[str]):
 
     def _list(self) -> Iterator[str]:
         self.paths = self.node.paths_in(self._root_path())
-        self._check_unchanged()
+        self._check_unchanged(self.paths)
         while self.position < len(self.paths):
             self.position += 1
             yield self.paths[self.position - 1]
@@ -143,20 +151,18 @@ class _ListIterator(NodeIterator[str]):
     def _root_path(self) -> str:
         return self.given[self.root] if self.given is not None else _path(self.root)  # type: ignore[index]
 
-    def _relative(self, position: int) -> str:
+    def _relative(self, paths: Sequence[str], position: int) -> str:
         """The path handed out at ``position``, from the root on: the data may lie elsewhere when a state is loaded."""
-        assert self.paths is not None
-        return os.path.relpath(self.paths[position - 1], self._root_path()) if position else ""
+        return os.path.relpath(paths[position - 1], self._root_path()) if position else ""
 
-    def _check_unchanged(self) -> None:
+    def _check_unchanged(self, paths: Sequence[str]) -> None:
         if not self.position:
             return
-        assert self.paths is not None
         count, last = self.expected
-        found = self._relative(self.position) if self.position <= len(self.paths) else "nothing"
-        if (len(self.paths), found) != (count, last):
+        found = self._relative(paths, self.position) if self.position <= len(paths) else "nothing"
+        if (len(paths), found) != (count, last):
             raise StateError(
                 f"{self._root_path()!r} has changed since the state was saved: it had {count} files with {last!r} at "
-                f"position {self.position}, now it has {len(self.paths)} with {found!r} there. Restore the folder, or "
+                f"position {self.position}, now it has {len(paths)} with {found!r} there. Restore the folder, or "
                 "begin the epoch anew"
             )

@@ -33,6 +33,8 @@ class Filter(IterDataPipe[T]):
     returns something else than a truth value (a forgotten ``return`` gives None).
     """
 
+    thins = True
+
     @overload
     def __init__(self, datapipe: IterDataPipe[T], filter_fn: Callable[[T], Any]) -> None: ...
     @overload

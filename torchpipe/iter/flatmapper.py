@@ -26,8 +26,8 @@ R = TypeVar("R")
 _HELD = (list, tuple, str, bytes, range, dict, collections.deque, MappingView, np.ndarray, torch.Tensor, set, frozenset)
 
 
-def _unchanged(item: Any) -> Any:
-    return item
+def _unchanged(*parts: Any) -> Any:
+    return parts[0] if len(parts) == 1 else parts
 
 
 @functional_datapipe("flatmap")
@@ -35,7 +35,8 @@ class FlatMapper(IterDataPipe[R]):
     """Applies ``fn`` to every item and hands out the items of its results, one after the other.
 
     Results may be containers or iterators, also endless ones. Without ``fn`` the items themselves are taken apart. With
-    ``input_col`` (an index or key, or a list of them) ``fn`` is called with those parts of the item.
+    ``input_col`` (an index or key, or a list of them) ``fn`` is called with those parts of the item; without ``fn``,
+    one part is taken apart, several are handed out one after the other.
 
     State: after a container, what is left of it. Within an iterator, the state of the input before the item, the number
     of results handed out and the global random states: ``fn`` is called again and these are dropped, so it should
@@ -44,18 +45,24 @@ class FlatMapper(IterDataPipe[R]):
     Raises: TypeError if ``fn`` is no function or, while iterating, returns nothing iterable.
     """
 
+    thins = True
+
+    at_hand = False  # an iterator that fn returns may wait, for what the consumer does
+
     @overload
     def __init__(self, datapipe: IterDataPipe[Iterable[R]]) -> None: ...
+    @overload
+    def __init__(self: FlatMapper[Any], datapipe: IterDataPipe[Any], *, input_col: Any) -> None: ...
     @overload
     def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T], Iterable[R]]) -> None: ...
     @overload
     def __init__(self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]], input_col: Any) -> None: ...
+
     def __init__(
         self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]] | None = None, input_col: Any = None
     ) -> None:
         check_input("flatmap", datapipe)
-        if fn is not None:
-            check_columns("fn", fn, input_col)
+        check_columns("fn", _unchanged if fn is None else fn, input_col)
         self.datapipe = datapipe
         self.fn = fn
         self.input_col = input_col

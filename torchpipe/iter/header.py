@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
+from torchpipe.positions import Positions
 from torchpipe.validate import check_count, check_input
 
 __all__ = ["Header"]
@@ -23,6 +24,8 @@ class Header(IterDataPipe[T]):
 
     Raises: ValueError if ``limit`` is negative.
     """
+
+    selects = True
 
     def __init__(self, source_datapipe: IterDataPipe[T], limit: int | None = 10) -> None:
         check_input("header", source_datapipe)
@@ -44,11 +47,18 @@ class _HeadIterator(NodeIterator[T]):
         super().__init__(node, context, node.source_datapipe)
         self.count = 0
 
+    @property
+    def positional(self) -> bool:
+        return self.source.positional
+
+    def by_position(self) -> Positions:
+        return self.source.by_position()
+
     def get_state(self) -> dict[str, Any]:
         return {"count": self.count}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
+        self.count = stored_count(state, "count", at_most=self.node.limit)
 
     def run(self) -> Iterator[T]:
         limit = self.node.limit

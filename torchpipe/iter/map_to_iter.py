@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
-from torchpipe.errors import StateError
 from torchpipe.iterator import NodeIterator
+from torchpipe.keys import KeysIterator
 
 __all__ = ["MapToIterConverter"]
 
@@ -21,10 +21,14 @@ T = TypeVar("T")
 class MapToIterConverter(IterDataPipe[T]):
     """Reads the keys ``indices`` of a map-style node in order, by default ``range(len(datapipe))``.
 
+    A ``sharding_filter`` behind it, ``shuffle`` between them or not, makes each shard read only the keys that it keeps.
+
     State: one integer. Resuming costs nothing, however far on.
 
     Raises: TypeError if ``datapipe`` is not map-style or ``indices`` cannot be indexed (a generator, say).
     """
+
+    by_index = True
 
     def __init__(self, datapipe: MapDataPipe[T], indices: Sequence[Any] | None = None) -> None:
         if not isinstance(datapipe, TorchMapDataPipe):
@@ -41,30 +45,5 @@ class MapToIterConverter(IterDataPipe[T]):
         return len(self.datapipe if self.indices is None else self.indices)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        return _KeysIterator(self, context)
-
-
-class _KeysIterator(NodeIterator[T]):
-    node: MapToIterConverter[T]
-
-    def __init__(self, node: MapToIterConverter[T], context: Context) -> None:
-        super().__init__(node, context)
-        self.position = 0
-
-    def get_state(self) -> dict[str, Any]:
-        return {"position": self.position}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.position = state["position"]
-        if self.position > len(self.node):
-            raise StateError(
-                f"the state stands behind item {self.position}, but to_iter_datapipe() reads only {len(self.node)}: "
-                "is it the same data?"
-            )
-
-    def run(self) -> Iterator[T]:
-        data = self.node.datapipe
-        indices = range(len(data)) if self.node.indices is None else self.node.indices
-        for index in range(self.position, len(indices)):
-            self.position = index + 1
-            yield data[indices[index]]
+        keys = range(len(self)) if self.indices is None else self.indices
+        return KeysIterator(self, context, self.datapipe, len(self), lambda: keys)

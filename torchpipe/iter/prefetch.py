@@ -8,7 +8,7 @@ from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iterator import NodeIterator
-from torchpipe.validate import check_count
+from torchpipe.validate import check_count, check_input
 
 __all__ = ["Prefetcher"]
 
@@ -30,8 +30,10 @@ class Prefetcher(IterDataPipe[T_co]):
     """
 
     alters_stream = False
+    selects = True
 
     def __init__(self, source_datapipe: IterDataPipe[T_co], buffer_size: int = 10) -> None:
+        check_input("prefetch", source_datapipe)
         self.source_datapipe = source_datapipe
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
-from torchpipe.seeds import ItemStreams
+from torchpipe.iterator import NodeIterator, stored_count
+from torchpipe.seeds import ItemStreams, stored_key
 from torchpipe.validate import check_columns, check_input
 
 __all__ = ["RandomMapper"]
@@ -55,8 +55,8 @@ class _RandomMapIterator(NodeIterator[R]):
         return {"key": list(self.streams.key), "index": self.index}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.streams = ItemStreams(tuple(state["key"]))
-        self.index = state["index"]
+        self.streams = ItemStreams(stored_key(state["key"]))
+        self.index = stored_count(state, "index")
 
     def run(self) -> Iterator[R]:
         fn, generator = self.fn, self.streams.generator

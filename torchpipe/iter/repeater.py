@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
 from torchpipe.validate import check_count, check_input
 
 __all__ = ["Repeater"]
@@ -48,7 +48,7 @@ class _RepeatIterator(NodeIterator[T]):
         return {"left": self.left, "item": self.item} if self.left else {"left": 0}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.left = state["left"]
+        self.left = stored_count(state, "left", at_most=self.node.times)
         self.item = state["item"] if self.left else None
 
     def run(self) -> Iterator[T]:

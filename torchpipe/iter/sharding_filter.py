@@ -9,8 +9,9 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
 from torchpipe.nodes import division
+from torchpipe.positions import SelectingIterator
 from torchpipe.validate import check_count, check_input
 
 __all__ = ["SHARDING_PRIORITIES", "ShardingFilter", "ShardingRoundRobinDispatcher"]
@@ -31,6 +32,8 @@ class ShardingFilter(IterDataPipe[T]):
     """
 
     divides = True
+    selects = True
+    fingerprint_ignores = ("_groups",)  # which part is kept is not the graph's identity
 
     def __init__(
         self, source_datapipe: IterDataPipe[T], sharding_group_filter: SHARDING_PRIORITIES | None = None
@@ -111,24 +114,27 @@ class ShardingRoundRobinDispatcher(ShardingFilter[T]):
         super().__init__(source_datapipe, SHARDING_PRIORITIES.MULTIPROCESSING)
 
 
-class _ShardIterator(NodeIterator[T]):
+class _ShardIterator(SelectingIterator[T]):
     def __init__(self, node: ShardingFilter[T], context: Context, parts: int, part: int) -> None:
-        super().__init__(node, context, node.source_datapipe)
         self.parts = parts
         self.part = part
         self.seen = 0
-        self.strides = self.source.stride(parts, part)
+        super().__init__(node, context, node.source_datapipe)
+
+    def skips(self) -> bool:
+        self.strides = self.source.stride(self.parts, self.part)
+        return self.strides
 
     def get_state(self) -> dict[str, Any]:
         return {"seen": self.source.position if self.strides else self.seen}  # type: ignore[attr-defined]
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.seen = state["seen"]
+        self.seen = stored_count(state, "seen")
 
-    def run(self) -> Iterator[T]:
+    def choose(self) -> Iterator[Any]:
         return self.source.items() if self.strides else self._filtered()
 
-    def _filtered(self) -> Iterator[T]:
+    def _filtered(self) -> Iterator[Any]:
         parts, part = self.parts, self.part
         for item in self.source.items():
             index = self.seen

@@ -9,7 +9,8 @@ from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.errors import StateError
 from torchpipe.functional import lookup
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_items
+from torchpipe.positions import SelectingIterator
 from torchpipe.seeds import IndexStream, StreamKey, check_seed
 from torchpipe.validate import check_count, check_input
 
@@ -26,10 +27,16 @@ class Shuffler(IterDataPipe[T]):
     which keeps their shares apart; after it, each has an order of its own. A buffer as large as the data gives every
     order the same chance. ``unbatch_level`` takes lists apart first, as ``unbatch`` does.
 
-    State: up to ``buffer_size - 1`` items, a key and the number of draws.
+    Of a source that is read by position (a sequence, a map-style node; ``sharding_filter``, ``header``, ``concat`` and
+    other shuffles of such) the buffer holds positions, and each item is made when it is handed out: the buffer costs 8
+    bytes an item, and behind it ``sharding_filter`` makes each shard read only the items that it keeps.
+
+    State: up to ``buffer_size - 1`` items or positions, a key and the number of draws.
 
     Raises: ValueError if ``buffer_size`` is below 1.
     """
+
+    selects = True
 
     def __init__(self, datapipe: IterDataPipe[T], *, buffer_size: int = 10000, unbatch_level: int = 0) -> None:
         check_input("shuffle", datapipe)
@@ -60,30 +67,44 @@ class Shuffler(IterDataPipe[T]):
         return _ShuffleIterator(self, context, key if self.own_seed is None else (self.own_seed, *key[1:]))
 
 
-class _ShuffleIterator(NodeIterator[T]):
+class _ShuffleIterator(SelectingIterator[T]):
     node: Shuffler[T]
 
     def __init__(self, node: Shuffler[T], context: Context, key: StreamKey) -> None:
         super().__init__(node, context, node.datapipe)
         self.random = IndexStream(key)
-        self.buffer: list[T] = []
+        self.buffer: list[Any] = []  # of items, or of positions
+        self._kept = "buffer" if self.positions is None else "places"
 
     def get_state(self) -> dict[str, Any]:
         if not self.node.enabled:
             return {}
-        return {"random": self.random.state_dict(), "buffer": list(self.buffer)}
+        return {"random": self.random.state_dict(), self._kept: list(self.buffer)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if ("buffer" in state) != self.node.enabled:
+        if ("random" in state) != self.node.enabled:
             raise StateError(
-                f"the state was saved with shuffling {'on' if 'buffer' in state else 'off'}, which it is not now: "
+                f"the state was saved with shuffling {'on' if 'random' in state else 'off'}, which it is not now: "
                 "call set_shuffle() as it was called then"
             )
         if self.node.enabled:
             self.random.load_state_dict(state["random"])
-            self.buffer = list(state["buffer"])
+            self.buffer = self._checked(state)
 
-    def run(self) -> Iterator[T]:
+    def _checked(self, state: dict[str, Any]) -> list[Any]:
+        if self._kept not in state:
+            forms = "items" if self.positions is None else "positions"
+            raise StateError(
+                f"the shuffle buffer in the state holds no {forms}, as it does here: is it another source?"
+            )
+        kept = stored_items(state, self._kept, at_most=self.node.buffer_size)
+        if self.positions is not None and not all(map(self.positions.holds, kept)):
+            raise StateError(
+                "the shuffle buffer in the state holds positions that are not in the data: is it the same?"
+            )
+        return kept
+
+    def choose(self) -> Iterator[Any]:
         source = self.source.items()
         if not self.node.enabled:
             yield from source
@@ -96,7 +117,7 @@ class _ShuffleIterator(NodeIterator[T]):
         while buffer:
             yield self._take(index(len(buffer)))
 
-    def _take(self, place: int) -> T:
+    def _take(self, place: int) -> Any:
         buffer = self.buffer
         item, buffer[place] = buffer[place], buffer[-1]  # the last one fills the gap: no shifting
         buffer.pop()

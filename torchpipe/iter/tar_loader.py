@@ -45,6 +45,8 @@ class TarArchiveLoader(IterDataPipe[tuple[str, StreamWrapper]]):
     path for archives that are damaged or cut off, even where ``tarfile`` alone would see a regular end.
     """
 
+    thins = True
+
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], mode: str = "r:*", length: int = -1) -> None:
         check_input("load_from_tar", datapipe)
         if not (isinstance(mode, str) and mode.startswith("r")):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import weakref
 from typing import Any, TypeVar
 
 import torch
@@ -9,15 +11,18 @@ import torch
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.device import Backend, BatchGate, DeviceOptions, pace_for, resolve
-from torchpipe.device.options import OnNewShape, Sync
+from torchpipe.device.cpu import CpuBackend
+from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iterator import NodeIterator
 from torchpipe.nodes import node_name
-from torchpipe.validate import check_count
+from torchpipe.validate import check_count, check_input
 
 __all__ = ["ToDevice"]
 
 T_co = TypeVar("T_co", covariant=True)
+
+_log = logging.getLogger("torchpipe")
 
 
 @functional_datapipe("to_device")
@@ -60,7 +65,9 @@ class ToDevice(IterDataPipe[T_co]):
         wait_every: int | None = None,
         on_new_shape: OnNewShape = "allow",
         pad_value: float = 0,
+        pad_to: PadTo | None = None,
     ) -> None:
+        check_input("to_device", source_datapipe)
         self.source_datapipe = source_datapipe
         self.device = device
         self.prefetch_count = check_count("prefetch", prefetch, at_least=0)
@@ -78,6 +85,7 @@ class ToDevice(IterDataPipe[T_co]):
             wait_every=wait_every,
             on_new_shape=on_new_shape,
             pad_value=pad_value,
+            pad_to=pad_to,
         )
         resolve(device, self.options)  # complain now, where the mistake is
 
@@ -94,6 +102,8 @@ class ToDevice(IterDataPipe[T_co]):
         return len(self.source_datapipe)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
+        if self.prefetch_count and not context.threads and self not in _told:
+            self._tell_of_no_thread()
         backend = self.device if isinstance(self.device, Backend) else resolve(self.device, self.options)
         return RunAheadIterator(
             self,
@@ -105,3 +115,18 @@ class ToDevice(IterDataPipe[T_co]):
             pacer=pace_for(backend, self.options),
             limits=self.options.limits,
         )
+
+    def _tell_of_no_thread(self) -> None:
+        if isinstance(self.device, CpuBackend) or (isinstance(self.device, str) and self.device == "cpu"):
+            return  # there is nothing to move
+        _told.add(self)
+        _log.warning(
+            "to_device(prefetch=%d) moves each batch when it is asked for: in this process functions draw from global "
+            "random states of their own, which no thread can have, so nothing overlaps with your loop. Pass "
+            "reading_service=InProcessReadingService(prefetch_cnt=1), if they do not draw from global states (those of "
+            "random_map do not), or MultiProcessingReadingService(num_workers=1); or say prefetch=0, if it is meant so",
+            self.prefetch_count,
+        )
+
+
+_told: weakref.WeakSet[ToDevice[Any]] = weakref.WeakSet()  # who has said that it has no thread: once, not each epoch

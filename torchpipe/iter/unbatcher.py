@@ -7,7 +7,7 @@ from typing import Any
 
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_items
 from torchpipe.validate import check_count, check_input
 
 __all__ = ["UnBatcher"]
@@ -21,6 +21,8 @@ class UnBatcher(IterDataPipe[Any]):
 
     Raises: ValueError if ``unbatch_level`` is below -1; IndexError, while iterating, if an item has fewer levels.
     """
+
+    thins = True
 
     def __init__(self, datapipe: IterDataPipe[Any], unbatch_level: int = 1) -> None:
         check_input("unbatch", datapipe)
@@ -43,7 +45,7 @@ class _UnBatchIterator(NodeIterator[Any]):
         return {"left": self.parts[self.handed_out :]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.parts = list(state["left"])
+        self.parts = stored_items(state, "left")
 
     def run(self) -> Iterator[Any]:
         yield from self._hand_out()

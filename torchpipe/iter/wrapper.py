@@ -10,7 +10,7 @@ import array
 import collections
 import copy
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, MappingView, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +21,8 @@ from torchpipe.context import Context
 from torchpipe.copying import copy_item, holds_mutable
 from torchpipe.datapipe import IterDataPipe
 from torchpipe.errors import ReplayWarning, StateError
-from torchpipe.iterator import NodeIterator, is_stateful
+from torchpipe.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.positions import Positions
 
 __all__ = ["IterableWrapper"]
 
@@ -29,6 +30,7 @@ T = TypeVar("T")
 
 _END: Any = object()
 _INDEXED = (Sequence, np.ndarray, torch.Tensor, array.array)
+_NUMBERS = (int, float, bool, type(None))
 _LISTED = (list, dict, collections.deque, MappingView)  # listed anew for each pass, which costs a pointer an item
 
 
@@ -45,9 +47,11 @@ class IterableWrapper(IterDataPipe[T]):
     for others the position, reached by replay, which a :class:`~torchpipe.ReplayWarning` announces. An iterator or
     generator serves a single pass.
 
-    Raises: TypeError for what is not iterable, and for sets, whose order differs between processes; RuntimeError, while
-    iterating, if an iterator that can be read once is read again.
+    Raises: TypeError for what is not iterable, for sets, whose order differs between processes, and for data frames,
+    which iterate their columns; RuntimeError, while iterating, if an iterator that can be read once is read again.
     """
+
+    fingerprint_ignores = ("_once",)
 
     def __init__(self, iterable: Iterable[T], deepcopy: bool = True) -> None:
         if isinstance(iterable, set | frozenset):
@@ -55,23 +59,36 @@ class IterableWrapper(IterDataPipe[T]):
                 "IterableWrapper cannot wrap a set: its order differs between processes, so shards would overlap and "
                 "no position could be found again. Pass sorted(...) or list(...) instead"
             )
+        if type(iterable).__name__ == "DataFrame" and hasattr(iterable, "columns"):
+            raise TypeError(
+                "IterableWrapper cannot tell what of a DataFrame to yield: iterating one gives its columns. Give it "
+                'the rows, df.to_dict("records") or list(df.itertuples(index=False)), or list(df.columns)'
+            )
         if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
             raise TypeError(f"IterableWrapper needs an iterable, got {iterable!r} of type {type(iterable).__name__}")
         self.iterable = iterable
         self.deepcopy = deepcopy
         self._once = _Once() if isinstance(iterable, Iterator) and not is_stateful(iterable) else None
 
+    @property
+    def at_hand(self) -> bool:
+        """Does reading an item wait for nothing? An iterable of the user's may, for what the consumer does."""
+        return isinstance(self.iterable, TorchIterDataPipe) or (
+            _is_indexed(self.iterable) and not is_stateful(self.iterable)
+        )
+
     def __len__(self) -> int:
         return len(self.iterable)  # type: ignore[arg-type]
+
+    @property
+    def by_index(self) -> bool:
+        """Is it read by index, so that nobody makes items that another shard keeps?"""
+        return not is_stateful(self.iterable) and _is_indexed(self.iterable)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         if isinstance(self.iterable, TorchIterDataPipe):
             return context.iterate(self.iterable)
-        if is_stateful(self.iterable):
-            return _IterableIterator(self, context)
-        if _is_indexed(self.iterable):
-            return _SequenceIterator(self, context)
-        return _IterableIterator(self, context)
+        return _SequenceIterator(self, context) if self.by_index else _IterableIterator(self, context)
 
 
 class _Once:
@@ -85,6 +102,8 @@ def _is_indexed(value: Any) -> bool:
     if isinstance(value, _INDEXED + _LISTED):
         return True
     kind = type(value)
+    if hasattr(kind, "__getitems__") and hasattr(kind, "__len__"):
+        return True  # reading several by index is what torch's loader asks of map-style data
     return not hasattr(kind, "__iter__") and hasattr(kind, "__len__") and not isinstance(value, Mapping)
 
 
@@ -109,12 +128,41 @@ class _SequenceIterator(NodeIterator[T]):
         super().__init__(node, context)
         self._passed = 0  # items up to the last one yielded, unless ``_rest`` knows better
         self._parts, self._part = 1, 0
+        self._yields_positions = False
+        self._held: Any = None  # the items as they are when the pass begins
         self._rest: Any = None  # an iterator that tells how many items it has left
         self._first = self._length = 0  # of what ``_rest`` began with: the index of its first item, its length
 
     def stride(self, parts: int, part: int) -> bool:
         self._parts, self._part = parts, part
         return True
+
+    @property
+    def positional(self) -> bool:
+        items = self.node.iterable
+        # Numbers are as small as their positions, and quicker at hand.
+        return not (type(items) is range or (type(items) in (list, tuple) and type(next(iter(items), "")) in _NUMBERS))
+
+    def by_position(self) -> Positions:
+        self._yields_positions = True
+        return Positions(self, self._reader, self._holds)
+
+    def _holds(self, value: Any) -> bool:
+        return type(value) is int and 0 <= value < len(self.node)
+
+    def _reader(self) -> Callable[[Any], Any]:
+        items = self._items()
+        if type(items) is tuple and not (self.node.deepcopy and holds_mutable(items)):
+            return items.__getitem__
+        return (lambda place: copy_item(items[place])) if self.node.deepcopy else (lambda place: items[place])
+
+    def _items(self) -> Any:
+        if self._held is None:
+            items: Any = self.node.iterable
+            if isinstance(items, _LISTED) and (self.node.deepcopy or not isinstance(items, list)):
+                items = tuple(items)  # type: ignore[arg-type]  # a pass is not disturbed by what is added to a list or taken from it
+            self._held = items
+        return self._held
 
     @property
     def position(self) -> int:
@@ -129,7 +177,7 @@ class _SequenceIterator(NodeIterator[T]):
         return {"position": self.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._passed = state["position"]
+        self._passed = stored_count(state, "position")
         if self._passed > len(self.node):
             raise StateError(
                 f"the state stands behind item {self._passed}, but the sequence given to IterableWrapper has only "
@@ -137,10 +185,10 @@ class _SequenceIterator(NodeIterator[T]):
             )
 
     def run(self) -> Iterator[T]:
-        items: Any = self.node.iterable
-        if isinstance(items, _LISTED) and (self.node.deepcopy or not isinstance(items, list)):
-            items = tuple(items)  # type: ignore[arg-type]  # a pass is not disturbed by what is added to a list or taken from it
+        items = self._items()
         self._first = self._passed + (self._part - self._passed) % self._parts
+        if self._yields_positions:
+            items = range(len(items))
         if type(items) is range or (type(items) is tuple and not (self.node.deepcopy and holds_mutable(items))):
             rest = items[self._first :: self._parts]
             self._length, self._rest = len(rest), iter(rest)
@@ -202,7 +250,7 @@ class _IterableIterator(NodeIterator[T]):
         return {"position": self.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.position = state["position"]
+        self.position = stored_count(state, "position")
         self._loaded = copy.deepcopy(state)
         if "iterator" in state:
             self._iterator = self._open()

@@ -1,7 +1,14 @@
 """Map-style nodes, which are read by key."""
 
+from typing import TYPE_CHECKING
+
 from torchpipe.datapipe import MapDataPipe, functional_datapipe
 from torchpipe.map.mapper import Mapper
 from torchpipe.map.sequence_wrapper import SequenceWrapper
+from torchpipe.map.shuffler import Shuffler
+from torchpipe.not_ported import module_getattr
 
-__all__ = ["MapDataPipe", "Mapper", "SequenceWrapper", "functional_datapipe"]
+if not TYPE_CHECKING:  # checkers would take every name for an attribute
+    __getattr__ = module_getattr(__name__, "map")
+
+__all__ = ["MapDataPipe", "Mapper", "SequenceWrapper", "Shuffler", "functional_datapipe"]

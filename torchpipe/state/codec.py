@@ -1,51 +1,54 @@
-"""Bytes <-> plain data, without pickle for plain data and versioned.
+"""Bytes <-> plain data, without pickle for plain data, versioned and checked.
 
-Runs in every process. Imports only ``errors``.
+Runs in every process. Imports ``errors``, ``cursor``, ``kinds`` and ``named``.
 
-The container format is msgpack. What msgpack lacks (tuples, sets, big integers, tensors, arrays ...) are extensions
-listed in ``_Ext``. Anything else is kept as an opaque pickle that :func:`decode` refuses unless ``allow_pickle=True``,
-which is numpy's convention for ``.npy`` files.
+    "TPS" | version | checksum | length of the notes | notes | data
+
+The notes say what the data hold that only pickle can rebuild, so that it can be told without opening them. Both are
+msgpack. What that lacks (tuples, sets, tensors ...) is a list whose first element is a *tag*, an extension without
+content that no user's data can hold; so nothing is nested in bytes, and neither packing nor unpacking recurses in
+Python. The snapshots in cursors alone are encoded of themselves, and are opened and checked along with what holds them.
+
+Anything else is kept as an opaque pickle. There is one place that unpickles, below, and it does so only if
+``allow_pickle`` says so, which is numpy's convention for ``.npy`` files. A loader asks that question when its state is
+loaded; what has passed it has no pickle left in it, however deep, unless the user allows pickles.
 """
 
 from __future__ import annotations
 
-import enum
 import io
 import pickle
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 import msgpack
-import numpy as np
-import torch
-from torch.utils.data.datapipes.datapipe import DataChunk
 
 from torchpipe.errors import StateError, UnsafeStateError
+from torchpipe.state.cursor import Cursor
+from torchpipe.state.kinds import MAKERS, Unfit, kind_of
+from torchpipe.state.named import IMAGE, NAMED, ClassMissing, make_image, make_named, take_image, take_named
 
-__all__ = ["FORMAT_VERSION", "OpaqueItem", "decode", "encode"]
+__all__ = ["FORMAT_VERSION", "OpaqueItem", "decode", "encode", "opaque_notes"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _MAGIC = b"TPS"
+_HEAD = 12  # bytes before the notes
+_NO_NOTES = msgpack.packb([])
+_OPAQUE, _CURSOR, _EXTENSION = 8, 12, 42  # the codes of tags, beside those of kinds: part of the format
+_MAX_SNAPSHOTS_DEEP = 32  # one for each stage that runs ahead of another, and two for the dispatcher
+_MAX_COUNT = 1 << 62
+_TAGS = {code: msgpack.ExtType(code, b"") for code in (*MAKERS, _OPAQUE, _CURSOR, _EXTENSION, NAMED, IMAGE)}
+_TUPLE = _TAGS[1]
+_MARKED = {bytearray, memoryview, msgpack.ExtType}  # msgpack would pack these its own way, without asking ``extend``
 
-
-class _Ext(enum.IntEnum):
-    """Extension type codes: part of the format, never renumber."""
-
-    TUPLE = 1
-    SET = 2
-    FROZENSET = 3
-    BIG_INT = 4
-    TENSOR = 5
-    ARRAY = 6
-    SCALAR = 7
-    OPAQUE = 8
-    COMPLEX = 9
-    BYTEARRAY = 10
-    DATA_CHUNK = 11
+Note = tuple[str, str]
+"""(the type of an item that only pickle can rebuild, the node that holds it or "")."""
 
 
 class OpaqueItem:
-    """What ``inspect`` shows for an item that only pickle could rebuild; it is never unpickled."""
+    """What ``inspect`` shows for an item that only pickle, or a class of the user's, could rebuild."""
 
     def __init__(self, type_name: str, size_bytes: int) -> None:
         self.type_name = type_name
@@ -55,69 +58,89 @@ class OpaqueItem:
         return f"<opaque {self.type_name}, {self.size_bytes} bytes>"
 
 
-def _pack(value: Any) -> bytes:
-    if _holds_bytearray(value):
-        value = _mark_bytearrays(value)
-    try:
-        packed = msgpack.packb(value, default=_extend, strict_types=True, use_bin_type=True)
-    except UnicodeEncodeError:  # names of files that are not UTF-8; not always, because it takes a slower path
-        packed = msgpack.packb(
-            value, default=_extend, strict_types=True, use_bin_type=True, unicode_errors="surrogatepass"
-        )
-    assert isinstance(packed, bytes)
-    return packed
-
-
-def _holds_bytearray(value: Any) -> bool:
-    """Is there a bytearray in these lists and dicts? msgpack would make bytes of it, without asking ``_extend``."""
-    if type(value) not in (list, dict):
-        return type(value) is bytearray
-    items = value if type(value) is list else value.values()
-    kinds = set(map(type, items))
-    return bytearray in kinds or ((list in kinds or dict in kinds) and any(map(_holds_bytearray, items)))
-
-
-def _mark_bytearrays(value: Any) -> Any:
-    if type(value) is list:
-        return [_mark_bytearrays(item) for item in value]
-    if type(value) is dict:
-        return {key: _mark_bytearrays(item) for key, item in value.items()}
-    return msgpack.ExtType(_Ext.BYTEARRAY, bytes(value)) if type(value) is bytearray else value
-
-
-def _extend(value: Any) -> msgpack.ExtType:
+def _holds_marked(value: Any) -> bool:
+    """Is there anything in these lists and dicts that msgpack would pack without asking ``extend``?"""
     kind = type(value)
-    if kind is tuple:
-        return msgpack.ExtType(_Ext.TUPLE, _pack(list(value)))
-    if kind is set:
-        return msgpack.ExtType(_Ext.SET, _pack(list(value)))
-    if kind is frozenset:
-        return msgpack.ExtType(_Ext.FROZENSET, _pack(list(value)))
-    if kind is int:
-        return msgpack.ExtType(_Ext.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
-    if kind is torch.Tensor and _is_plain_tensor(value):
-        flat = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return msgpack.ExtType(_Ext.TENSOR, _pack([str(value.dtype).removeprefix("torch."), list(value.shape), flat]))
-    if kind is np.ndarray and value.dtype.kind in "biufcmMSUV" and value.dtype.names is None:
-        return msgpack.ExtType(_Ext.ARRAY, _pack([value.dtype.str, list(value.shape), value.tobytes()]))
-    if isinstance(value, np.generic) and value.dtype.kind in "biufcmMSU":
-        return msgpack.ExtType(_Ext.SCALAR, _pack([value.dtype.str, value.tobytes()]))
-    if kind is complex:
-        return msgpack.ExtType(_Ext.COMPLEX, _pack([value.real, value.imag]))
-    if kind is DataChunk:
-        return msgpack.ExtType(_Ext.DATA_CHUNK, _pack(list(value)))
-    return msgpack.ExtType(_Ext.OPAQUE, _pack([f"{kind.__module__}.{kind.__qualname__}", _pickle(value)]))
+    if kind is list:
+        kinds = set(map(type, value))
+    elif kind is dict:
+        kinds = {*map(type, value), *map(type, value.values())}
+        value = value.values()
+    else:
+        return kind in _MARKED
+    if not kinds.isdisjoint(_MARKED):
+        return True
+    return (list in kinds or dict in kinds) and any(map(_holds_marked, value))
 
 
-def _is_plain_tensor(value: torch.Tensor) -> bool:
-    return (
-        value.device.type == "cpu"
-        and value.layout is torch.strided
-        and not value.requires_grad
-        and not value.is_quantized
-        and not value.is_conj()
-        and not value.is_neg()
-    )
+class _Encoder:
+    """Packs one value. ``notes`` gathers what only pickle can rebuild."""
+
+    def __init__(self, locate: Callable[[str], str] | None) -> None:
+        self.notes: dict[Note, None] = {}
+        self._locate = locate
+
+    def pack(self, value: Any) -> bytes:
+        if _holds_marked(value):
+            value = self._mark(value)
+        try:
+            packed = msgpack.packb(value, default=self.extend, strict_types=True, use_bin_type=True)
+        except UnicodeEncodeError:  # names of files that are not UTF-8; not always, because it takes a slower path
+            packed = msgpack.packb(
+                value, default=self.extend, strict_types=True, use_bin_type=True, unicode_errors="surrogatepass"
+            )
+        return bytes(packed)
+
+    def _mark(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is list:
+            return [self._mark(item) for item in value]
+        if kind is dict:
+            return {self._mark_key(key): self._mark(item) for key, item in value.items()}
+        if kind is bytearray:
+            return [_TAGS[10], bytes(value)]
+        if kind is msgpack.ExtType:
+            return [_TAGS[_EXTENSION], value.code, value.data]
+        if kind is memoryview:
+            raise TypeError("a memoryview cannot be kept: it looks into memory that is not its own")
+        return value
+
+    def _mark_key(self, key: Any) -> Any:
+        if type(key) in _MARKED:
+            raise TypeError(f"a {type(key).__name__} as the key of a dict cannot be kept")
+        return key
+
+    def extend(self, value: Any) -> list[Any]:
+        """What stands for a value that msgpack cannot pack."""
+        kind = kind_of(type(value))
+        try:
+            if kind is not None:
+                parts = kind.take(value)
+                if kind.code not in (5, 6, 33):  # whose parts are their memory
+                    parts = self._mark(parts) if _holds_marked(parts) else parts
+                return [_TAGS[kind.code], *parts]
+            if type(value) is Cursor:
+                return self._cursor(value)
+            for code, take in ((NAMED, take_named), (IMAGE, take_image)):
+                taken = take(value)
+                if taken is not None:
+                    return [_TAGS[code], *(self._mark(taken) if _holds_marked(taken) else taken)]
+        except Unfit:
+            pass
+        return self._opaque(value)
+
+    def _cursor(self, cursor: Cursor) -> list[Any]:
+        if cursor.snapshot is not None:
+            self.notes.update(dict.fromkeys(opaque_notes(cursor.snapshot)))
+        return [_TAGS[_CURSOR], cursor.snapshot, cursor.skip, cursor.count]
+
+    def _opaque(self, value: Any) -> list[Any]:
+        kind = type(value)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        data = _pickle(value)
+        if self._locate is not None or not any(name == noted for noted, _ in self.notes):
+            self.notes[name, self._locate(name) if self._locate is not None else ""] = None
+        return [_TAGS[_OPAQUE], name, data]
 
 
 def _pickle(value: Any) -> bytes:
@@ -127,32 +150,86 @@ def _pickle(value: Any) -> bytes:
         return bytes(cloudpickle.dumps(value, protocol=5))
 
 
-def encode(value: Any) -> bytes:
+def encode(value: Any, *, locate: Callable[[str], str] | None = None) -> bytes:
     """Plain data -> bytes, an independent copy of ``value``.
 
-    Kept exactly: None, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, batches
-    (``DataChunk``), CPU tensors, numpy arrays and scalars, nested. Other objects are stored as opaque pickles.
+    Kept exactly: what ``kinds`` and ``named`` list (numbers, text, bytes, containers, dates, paths, CPU tensors, arrays
+    ...), nested. Other objects are stored as opaque pickles, and noted; ``locate`` tells which node holds the type.
 
-    Raises: StateError when an object cannot even be pickled (an open file, say) or nests deeper than 500 levels.
+    Raises: StateError when an object cannot even be pickled (an open file, say), is a tensor of an autograd graph, or
+    nests deeper than 500 levels.
     """
+    encoder = _Encoder(locate)
     try:
-        return _MAGIC + bytes([FORMAT_VERSION]) + _pack(value)
+        data = encoder.pack(value)
+        notes = msgpack.packb(list(encoder.notes)) if encoder.notes else _NO_NOTES
     except Exception as error:
         raise StateError(
             f"a buffered item cannot be saved ({type(error).__name__}: {error}). Buffer plain data instead: put "
             "shuffle() or batch() before files are opened, or after they are read"
         ) from error
+    length = len(notes).to_bytes(4, "big")
+    checksum = zlib.crc32(data, zlib.crc32(notes, zlib.crc32(length))).to_bytes(4, "big")
+    return b"".join((_MAGIC, bytes((FORMAT_VERSION,)), checksum, length, notes, data))
+
+
+def opaque_notes(data: bytes) -> list[Note]:
+    """What the encoded ``data`` hold that only pickle can rebuild, told by their head alone."""
+    length = int.from_bytes(data[8:_HEAD], "big")
+    notes = data[_HEAD : _HEAD + length]
+    return [] if notes == _NO_NOTES else [(str(name), str(node)) for name, node in msgpack.unpackb(notes)]
+
+
+class _Tag:
+    """The first element of a list that stands for something else."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+_READ_TAGS = {code: _Tag(code) for code in _TAGS}
 
 
 class _Decoder:
     def __init__(self, allow_pickle: bool, keep_opaque: bool) -> None:
         self._allow_pickle = allow_pickle
         self._keep_opaque = keep_opaque
+        self._open_tags = 0  # tags read, less those that were the first element of a list
+        self._snapshots: list[bytes] = []
 
-    def unpack(self, data: bytes) -> Any:
+    def read(self, data: bytes, depth: int = 0) -> Any:
+        """What the encoded ``data`` hold; the snapshots in their cursors are opened for checking only."""
+        if depth > _MAX_SNAPSHOTS_DEEP:
+            raise ValueError(f"snapshots nested more than {_MAX_SNAPSHOTS_DEEP} deep")
+        length = int.from_bytes(data[8:_HEAD], "big")
+        body = memoryview(data)[_HEAD:]
+        if zlib.crc32(body, zlib.crc32(data[8:_HEAD])) != int.from_bytes(data[4:8], "big"):
+            raise ValueError("the checksum differs: the bytes are not those that were saved")
+        if length > len(body):
+            raise ValueError("the notes are longer than all there is")
+        self._unpack(body[:length])
+        value = self._unpack(body[length:])
+        if self._open_tags:
+            raise ValueError("a tag stands where none belongs")
+        snapshots, self._snapshots = self._snapshots, []
+        for snapshot in snapshots:
+            _check_head(snapshot)
+            self.read(snapshot, depth + 1)
+        return value
+
+    def _unpack(self, data: memoryview) -> Any:
+        # First all is walked through without making anything: after that, no list is longer than its bytes are.
+        walker = msgpack.Unpacker(max_buffer_size=max(1, len(data)))
+        walker.feed(data)
+        walker.skip()
+        if walker.tell() != len(data):
+            raise ValueError(f"{len(data) - walker.tell()} bytes too many")
         return msgpack.unpackb(
             data,
-            ext_hook=self._extension,
+            ext_hook=self._tag,
+            list_hook=self._list,
             strict_map_key=False,
             raw=False,
             unicode_errors="surrogatepass",
@@ -161,69 +238,69 @@ class _Decoder:
             max_ext_len=len(data),
         )
 
-    def _extension(self, code: int, data: bytes) -> Any:
-        match code:
-            case _Ext.TUPLE:
-                return tuple(self.unpack(data))
-            case _Ext.SET:
-                return set(self.unpack(data))
-            case _Ext.FROZENSET:
-                return frozenset(self.unpack(data))
-            case _Ext.BIG_INT:
-                return int.from_bytes(data, "little", signed=True)
-            case _Ext.TENSOR:
-                name, shape, raw = self.unpack(data)
-                dtype = getattr(torch, name)
-                if not isinstance(dtype, torch.dtype):
-                    raise ValueError(f"unknown tensor dtype {name!r}")
-                if not raw:
-                    return torch.empty(0, dtype=dtype).reshape(shape)  # fails if the shape is not that of nothing
-                return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
-            case _Ext.ARRAY:
-                dtype_text, shape, raw = self.unpack(data)
-                return np.frombuffer(bytearray(raw), dtype=_plain_dtype(dtype_text)).reshape(shape)
-            case _Ext.SCALAR:
-                dtype_text, raw = self.unpack(data)
-                return np.frombuffer(raw, dtype=_plain_dtype(dtype_text))[0]
-            case _Ext.COMPLEX:
-                return complex(*self.unpack(data))
-            case _Ext.BYTEARRAY:
-                return bytearray(data)
-            case _Ext.DATA_CHUNK:
-                return DataChunk(self.unpack(data))
-            case _Ext.OPAQUE:
-                return self._opaque(*self.unpack(data))
-            case _:
-                raise ValueError(f"unknown extension type {code}")
+    def _tag(self, code: int, data: bytes) -> _Tag:
+        if data or code not in _READ_TAGS:
+            raise ValueError(f"unknown extension type {code}")
+        self._open_tags += 1
+        return _READ_TAGS[code]
 
-    def _opaque(self, type_name: str, data: bytes) -> Any:
+    def _list(self, items: list[Any]) -> Any:
+        if not items or type(items[0]) is not _Tag:
+            return items
+        self._open_tags -= 1
+        code = items.pop(0).code
+        make = MAKERS.get(code)
+        if make is not None:
+            return make(items)
+        match code:
+            case 8:
+                return self._opaque(*items)
+            case 12:
+                return self._cursor(*items)
+            case 42:
+                return msgpack.ExtType(*items)
+            case _ if self._keep_opaque:
+                return OpaqueItem(".".join(map(str, items[:2])), 0)
+            case _:
+                return make_named(items) if code == NAMED else make_image(items)
+
+    def _cursor(self, snapshot: Any, skip: Any, count: Any) -> Cursor:
+        for number in (skip, count):
+            if type(number) is not int or not 0 <= number < _MAX_COUNT:
+                raise ValueError("a cursor counts what is no number of items")
+        if skip > count or (snapshot is None and skip != count):
+            raise ValueError(f"a cursor drops {skip} items to stand behind {count}")
+        if snapshot is not None:
+            if type(snapshot) is not bytes:
+                raise ValueError("a cursor's snapshot is not bytes")
+            self._snapshots.append(snapshot)
+        return Cursor(snapshot, skip, count)
+
+    def _opaque(self, type_name: Any, data: Any) -> Any:
+        if type(type_name) is not str or type(data) is not bytes:
+            raise ValueError("an opaque item is not bytes with a name")
         if self._keep_opaque:
             return OpaqueItem(type_name, len(data))
         if not self._allow_pickle:
             raise UnsafeStateError(
-                f"the state holds a buffered item of type {type_name}, which only pickle can rebuild, and unpickling "
+                f"the state holds a buffered item of type {type_name:.200}, which only pickle can rebuild, and that "
                 "runs code. If you trust where the state comes from, load it with allow_pickle=True"
             )
-        return pickle.load(io.BytesIO(data))
+        try:
+            return pickle.load(io.BytesIO(data))
+        except (ImportError, AttributeError) as error:
+            raise StateError(
+                f"the state holds a buffered item of type {type_name:.200}, whose class is not there: {error}. Let it "
+                "be importable under the name that it had when the state was saved"
+            ) from error
+        except Exception as error:
+            raise StateError(
+                f"the state holds a buffered item of type {type_name:.200} that cannot be unpickled here "
+                f"({type(error).__name__}: {error})"
+            ) from error
 
 
-def _plain_dtype(text: str) -> np.dtype[Any]:
-    dtype = np.dtype(text)
-    if dtype.hasobject:
-        raise ValueError(f"array dtype {text!r} would hold objects")
-    return dtype
-
-
-def decode(data: bytes, *, allow_pickle: bool = False, keep_opaque: bool = False) -> Any:
-    """Bytes from :func:`encode` -> the data. Runs no code from ``data`` unless ``allow_pickle``.
-
-    ``keep_opaque`` leaves an :class:`OpaqueItem` where an opaque pickle stands, for looking at a state.
-
-    Raises: UnsafeStateError for opaque items without ``allow_pickle``; StateError for anything that is not a state.
-    """
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise StateError(f"a state must be bytes, got {type(data).__name__}")
-    data = bytes(data)
+def _check_head(data: bytes) -> None:
     if data[:3] != _MAGIC or len(data) < 5:
         raise StateError(f"not a torchpipe state: it begins with {data[:16]!r}. Was the file damaged or mixed up?")
     if data[3] != FORMAT_VERSION:
@@ -231,10 +308,29 @@ def decode(data: bytes, *, allow_pickle: bool = False, keep_opaque: bool = False
             f"the state has format version {data[3]}, this torchpipe reads version {FORMAT_VERSION}: "
             "load it with the version of torchpipe that wrote it"
         )
+    if len(data) <= _HEAD:
+        raise StateError(f"the state's {len(data)} bytes are damaged: they break off. Use an older checkpoint")
+
+
+def decode(data: bytes, *, allow_pickle: bool = False, keep_opaque: bool = False) -> Any:
+    """Bytes from :func:`encode` -> the data. Runs no code from ``data`` unless ``allow_pickle``.
+
+    The snapshots in cursors stay encoded, and have been opened and checked in the same way. ``keep_opaque`` leaves an
+    :class:`OpaqueItem` where an opaque pickle or a value of a user's class stands, for looking at a state.
+
+    Raises: UnsafeStateError for opaque items without ``allow_pickle``; StateError for anything that is not a state,
+    and where the class of an item is missing.
+    """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise StateError(f"a state must be bytes, got {type(data).__name__}")
+    data = bytes(data)
+    _check_head(data)
     try:
-        return _Decoder(allow_pickle, keep_opaque).unpack(data[4:])
+        return _Decoder(allow_pickle, keep_opaque).read(data)
     except StateError:
         raise
+    except ClassMissing as error:
+        raise StateError(str(error)) from error
     except Exception as error:
         raise StateError(
             f"the state's {len(data)} bytes are damaged ({type(error).__name__}: {error}). Use an older checkpoint"

@@ -1,6 +1,6 @@
 """Cursors: how everything that runs ahead of its consumer remembers a position.
 
-Runs in every process. Imports only ``codec``.
+Runs in every process. Imports nothing of torchpipe.
 
 A cursor is a snapshot and the number of items handed out since. Snapshots cost time, so they are taken every so often,
 and a restore drops the few items in between. Recovery, checkpoints and pausing all start from cursors.
@@ -14,33 +14,41 @@ from typing import Any
 
 __all__ = ["Cursor", "SnapshotPolicy"]
 
-_KEY = "__cursor__"
+_KEY = "cursor"  # what makes a state a cursor is the type of what stands there, not this name
 _MANY = 1 << 30
+_UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A position: go to ``snapshot`` (encoded state; None is the start of the epoch) and drop ``skip`` items."""
+    """A position: go to ``snapshot`` (an encoded state; None is the start of the epoch) and drop ``skip`` items.
+
+    ``count`` items of the epoch are before the position, if whoever makes the cursor counts them; else it says as many
+    as are dropped. The codec keeps cursors as a type of their own, and opens and checks the snapshots in them.
+    """
 
     snapshot: bytes | None = None
     skip: int = 0
+    count: int = _UNKNOWN
+
+    def __post_init__(self) -> None:
+        if self.count == _UNKNOWN:
+            object.__setattr__(self, "count", self.skip)
 
     def after(self, items: int, snapshot: bytes | None) -> Cursor:
         """The cursor ``items`` later; ``snapshot``, if any, was taken at just that point."""
         if snapshot is not None:
-            return Cursor(snapshot, 0)
-        return Cursor(self.snapshot, self.skip + items)
+            return Cursor(snapshot, 0, self.count + items)
+        return Cursor(self.snapshot, self.skip + items, self.count + items)
 
     def to_state(self) -> dict[str, Any]:
-        return {_KEY: [self.snapshot, self.skip]}
+        return {_KEY: self}
 
     @staticmethod
     def from_state(state: Any) -> Cursor | None:
         """The cursor that ``state`` holds, or None if it is an ordinary state."""
-        if isinstance(state, dict) and _KEY in state:
-            snapshot, skip = state[_KEY]
-            return Cursor(snapshot, skip)
-        return None
+        found = state.get(_KEY) if isinstance(state, dict) else None
+        return found if isinstance(found, Cursor) else None
 
 
 class SnapshotPolicy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from torchpipe.state.cursor import Cursor
 __all__ = ["inspect"]
 
 _MAX_TEXT = 72
+_MAX_DEPTH = 40
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxother, _REPR.maxstring = 4, _MAX_TEXT, _MAX_TEXT
 
 
 def inspect(state: Mapping[str, Any] | bytes) -> str:
@@ -22,11 +26,11 @@ def inspect(state: Mapping[str, Any] | bytes) -> str:
     lines: list[str] = []
     if isinstance(state, Mapping):
         for key, value in state.items():
-            if key == "payload":
+            if key == "payload" and isinstance(value, bytes):
                 lines.append(f"payload: {len(value)} bytes")
                 _show(decode(value, keep_opaque=True), 1, lines)
             else:
-                lines.append(f"{key}: {value}")
+                lines.append(f"{key}: {_short(value)}")
     else:
         _show(decode(state, keep_opaque=True), 0, lines)
     return "\n".join(lines)
@@ -35,21 +39,28 @@ def inspect(state: Mapping[str, Any] | bytes) -> str:
 def _show(value: Any, depth: int, lines: list[str]) -> None:
     pad = "  " * depth
     cursor = Cursor.from_state(value)
-    if cursor is not None:
+    if isinstance(value, Cursor):
+        cursor = value
+    if depth > _MAX_DEPTH:
+        lines.append(f"{pad}...")
+    elif cursor is not None:
         where = "the start of the epoch" if cursor.snapshot is None else f"a snapshot of {len(cursor.snapshot)} bytes"
         lines.append(f"{pad}{cursor.skip} items after {where}")
         if cursor.snapshot is not None:
             _show(decode(cursor.snapshot, keep_opaque=True), depth + 1, lines)
     elif isinstance(value, dict):
         for key, item in value.items():
-            if key == "graph" and isinstance(item, str):
+            if isinstance(item, Cursor):
+                lines.append(f"{pad}{_short(key)}:")
+                _show(item, depth + 1, lines)
+            elif key == "graph" and isinstance(item, str):
                 lines.append(f"{pad}graph:")
                 lines.extend(f"{pad}  {line}" for line in item.splitlines())
             elif isinstance(item, dict) or (isinstance(item, list) and item and isinstance(item[0], dict)):
-                lines.append(f"{pad}{key}:")
+                lines.append(f"{pad}{_short(key)}:")
                 _show(item, depth + 1, lines)
             else:
-                lines.append(f"{pad}{key}: {_short(item)}")
+                lines.append(f"{pad}{_short(key)}: {_short(item)}")
     elif isinstance(value, list) and value and isinstance(value[0], dict):
         for index, item in enumerate(value):
             lines.append(f"{pad}[{index}]")
@@ -63,5 +74,10 @@ def _short(value: Any) -> str:
         return f"{len(value)} items, the first {_short(value[0])}"
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
-    text = repr(value)
+    if type(value) is str and value.isidentifier() and len(value) <= _MAX_TEXT:
+        return value
+    try:
+        text = _REPR.repr(value)
+    except Exception as error:  # an integer of thousands of digits, say
+        text = f"<{type(value).__name__}, {type(error).__name__}>"
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."

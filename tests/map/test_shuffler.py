@@ -1,0 +1,102 @@
+"""``shuffle`` of map-style nodes: every key once, in an order of the pass's own; nothing is read that is not kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchpipe import DataLoader2, Shuffle
+from torchpipe.datapipe import iterate
+from torchpipe.errors import StateError
+from torchpipe.iter import IterableWrapper
+from torchpipe.map import SequenceWrapper, Shuffler
+from torchpipe.state import encode
+from torchpipe.testing import check_node
+
+
+def numbers(length: int) -> Any:
+    return SequenceWrapper(range(length))
+
+
+def test_L2_exact_resume() -> None:
+    check_node(lambda: numbers(12).shuffle())
+    check_node(lambda: numbers(12).map(str).shuffle().sharding_filter())
+    check_node(lambda: SequenceWrapper({"a": 1, "b": 2, "c": 3}).shuffle(indices=["a", "b", "c"]).cycle(2))
+
+
+@given(st.integers(0, 40), st.integers(0, 5), st.integers(0, 5))
+def test_L1_a_permutation_fixed_by_seed_and_epoch(length: int, seed: int, epoch: int) -> None:
+    node = numbers(length).shuffle()
+    items = list(iterate(node, seed=seed, epoch=epoch))
+    assert sorted(items) == list(range(length))
+    assert items == list(iterate(node, seed=seed, epoch=epoch))
+    if length >= 20:
+        assert items != list(iterate(node, seed=seed + 1, epoch=epoch))
+        assert items != list(iterate(node, seed=seed, epoch=epoch + 1))
+
+
+def test_the_order_stays_what_it_is() -> None:
+    assert list(iterate(numbers(8).shuffle(), seed=1)) == [3, 5, 1, 4, 2, 6, 0, 7]
+
+
+def test_every_order_has_the_same_chance() -> None:
+    node = numbers(3).shuffle()
+    counts = Counter(tuple(iterate(node, epoch=epoch)) for epoch in range(3000))
+    assert len(counts) == 6
+    assert all(400 < count < 600 for count in counts.values())  # 500 each; five standard deviations
+
+
+def test_keys_and_length() -> None:
+    node = SequenceWrapper({"a": 1, "b": 2, "c": 3}).shuffle(indices=["c", "a"])
+    assert len(node) == 2
+    assert sorted(node) == [1, 3]
+    assert len(numbers(5).shuffle().sharding_filter()) == 5
+    assert list(numbers(0).shuffle()) == []
+
+
+def test_switching_it_off() -> None:
+    node = numbers(20).shuffle()
+    assert list(DataLoader2(node, Shuffle(False))) == list(range(20))
+    state = iterate(node).state_dict()
+    off = numbers(20).shuffle().set_shuffle(False)
+    with pytest.raises(StateError, match="saved with shuffling on"):
+        iterate(off).load_state_dict(state)
+    assert list(iterate(numbers(20).shuffle().set_seed(3), seed=1)) == list(
+        iterate(numbers(20).shuffle().set_seed(3), seed=2)
+    )
+
+
+def test_L5_the_state_is_small_and_any_position_is_reached_at_once() -> None:
+    class Unread:
+        def __len__(self) -> int:
+            return 10**5
+
+        def __getitem__(self, index: int) -> int:
+            read.append(index)
+            return index
+
+    read: list[int] = []
+    graph = SequenceWrapper(Unread()).shuffle()
+    iterator = iterate(graph, seed=1)
+    iterator.load_state_dict(iterate(graph, seed=1).state_dict() | {"position": 10**5 - 2})
+    assert len(list(iterator)) == len(read) == 2
+    assert len(encode(iterator.state_dict())) < 100
+
+
+def test_wrong_arguments_are_refused() -> None:
+    wrong: Any = IterableWrapper([1])
+    with pytest.raises(TypeError, match="needs a MapDataPipe, got IterableWrapper"):
+        Shuffler(wrong)
+    with pytest.raises(TypeError, match="indices must be a list of keys"):
+        numbers(3).shuffle(indices=iter([1]))
+
+
+def test_data_that_became_shorter_is_an_error() -> None:
+    iterator = iterate(numbers(5).shuffle())
+    iterator.drop(5)
+    with pytest.raises(StateError, match="only 4 keys"):
+        iterate(numbers(4).shuffle()).load_state_dict(iterator.state_dict())

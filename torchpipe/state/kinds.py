@@ -1,0 +1,382 @@
+"""The types that a state keeps as plain data, each as a list of parts, and what is made of such parts again.
+
+Runs in every process. Imports nothing of torchpipe. Making one runs no code that a state could name: the classes here
+are Python's, numpy's and torch's own. Parts come from a file that anybody may have written, so each is checked before
+memory is taken for it; what does not fit raises ValueError, TypeError and the like, which the codec reports.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import pathlib
+import re
+import sys
+import types
+import uuid
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data.datapipes.datapipe import DataChunk
+
+__all__ = ["MAKERS", "Kind", "Unfit", "kind_of"]
+
+
+class Unfit(Exception):
+    """This value is of a kind that could be kept as data, but has something that would be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one type is kept. ``code`` is part of the format: never renumber."""
+
+    code: int
+    name: str
+    take: Callable[[Any], list[Any]]
+    make: Callable[[list[Any]], Any]
+
+
+def _need(condition: bool, what: str) -> None:
+    if not condition:
+        raise ValueError(what)
+
+
+def _whole(value: Any, name: str = "a number") -> int:
+    if type(value) is not int:
+        raise TypeError(f"{name} is {type(value).__name__}, not int")
+    return value
+
+
+def _one(parts: list[Any], kind: type) -> Any:
+    (part,) = parts
+    if type(part) is not kind:
+        raise TypeError(f"{kind.__name__} expected, found {type(part).__name__}")
+    return part
+
+
+def _plain(value: Any) -> None:
+    """Attributes that user code has attached would be lost."""
+    if getattr(value, "__dict__", None):
+        raise Unfit
+
+
+# --- containers
+
+
+def _take_counter(value: Any) -> list[Any]:
+    _plain(value)
+    return [dict(value)]
+
+
+_FACTORIES: dict[str, Any] = {
+    "": None, "list": list, "dict": dict, "set": set, "int": int, "float": float, "str": str, "tuple": tuple,
+}  # fmt: skip
+
+
+def _take_defaultdict(value: Any) -> list[Any]:
+    name = next((name for name, factory in _FACTORIES.items() if factory is value.default_factory), None)
+    if name is None:
+        raise Unfit
+    return [name, dict(value)]
+
+
+def _make_defaultdict(parts: list[Any]) -> Any:
+    name, content = parts
+    return defaultdict(_FACTORIES[name], _one([content], dict))
+
+
+def _make_deque(parts: list[Any]) -> Any:
+    return deque(parts[1:], None if parts[0] is None else _whole(parts[0]))
+
+
+# --- tensors and arrays
+
+_NUMPY_KINDS = "biufcmMSUV"
+_DTYPE_TEXT = re.compile(r"[<>|=][biufcmMSUV]\d*(\[[^\]]*\])?")
+_LAST_CHARACTER = 0x10FFFF
+_DTYPE_NAMES = {
+    dtype: str(dtype).removeprefix("torch.")
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8,
+                  torch.uint8, torch.bool)
+}  # fmt: skip
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    if type(value) is not list:
+        raise TypeError("a shape that is no list")
+    for size in value:
+        if type(size) is not int or size < 0:
+            raise ValueError("a shape of other than sizes")
+    return tuple(value)
+
+
+def _take_tensor(value: torch.Tensor) -> list[Any]:
+    _plain(value)
+    if value.grad_fn is not None or (value.is_leaf and value.grad is not None):
+        raise ValueError(
+            f"a tensor of shape {tuple(value.shape)} belongs to an autograd graph, which a state cannot hold: detach() "
+            "it where it is made"
+        )
+    if (
+        value.device.type != "cpu"
+        or value.layout is not torch.strided
+        or value.is_quantized
+        or value.is_conj()
+        or value.is_neg()
+    ):
+        raise Unfit
+    if value.requires_grad:
+        value = value.detach()
+        return [*_take_memory(value), True]
+    return [*_take_memory(value), False]
+
+
+def _take_memory(value: torch.Tensor) -> list[Any]:
+    data: Any
+    name = _DTYPE_NAMES.get(value.dtype)
+    if name is not None and value.is_contiguous() and value.numel():  # numpy sees it as it is: half the time
+        data = value.numpy().reshape(-1).view(np.uint8)
+    else:
+        name = str(value.dtype).removeprefix("torch.")
+        data = value.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return [name, list(value.shape), data.data]
+
+
+def _make_tensor(parts: list[Any]) -> torch.Tensor:
+    name, sizes, raw, requires_grad = parts
+    dtype, shape = _torch_dtype([name]), _shape(sizes)
+    _check_size(raw, shape, dtype.itemsize)
+    if not raw:
+        tensor = torch.empty(shape, dtype=dtype)
+    elif dtype is torch.bool:
+        tensor = torch.frombuffer(bytearray(raw), dtype=torch.uint8).ne(0).reshape(shape)
+    else:
+        tensor = torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+    return tensor.requires_grad_() if _one([requires_grad], bool) else tensor
+
+
+def _make_parameter(parts: list[Any]) -> Any:
+    tensor = _make_tensor(parts)
+    return torch.nn.Parameter(tensor.detach(), tensor.requires_grad)
+
+
+def _torch_dtype(parts: list[Any]) -> torch.dtype:
+    name = _one(parts, str)
+    dtype = vars(torch).get(name)  # not getattr(), which may import
+    if not isinstance(dtype, torch.dtype) or name.startswith("q"):
+        raise ValueError(f"unknown tensor dtype {name!r:.60}")
+    return dtype
+
+
+@lru_cache(maxsize=256)
+def _describe(dtype: np.dtype[Any]) -> Any:
+    """Text, or the list that numpy writes into .npy files. Raises: Unfit if that says less than the dtype."""
+    if dtype.kind not in _NUMPY_KINDS or dtype.hasobject:
+        raise Unfit
+    text = dtype.str if dtype.names is None and dtype.subdtype is None else np.lib.format.dtype_to_descr(dtype)
+    if _numpy_dtype(text) != dtype:
+        raise Unfit
+    return text
+
+
+def _numpy_dtype(described: Any) -> np.dtype[Any]:
+    if type(described) is str:
+        return _simple_dtype(described)
+    _need(type(described) is list, "an array's dtype is neither text nor a list")
+    dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(described)
+    _need(not dtype.hasobject, "an array's dtype would hold objects")
+    return dtype
+
+
+@lru_cache(maxsize=256)
+def _simple_dtype(text: str) -> np.dtype[Any]:
+    _need(_DTYPE_TEXT.fullmatch(text) is not None, f"array dtype {text!r:.60}")
+    return np.dtype(text)
+
+
+def _check_size(raw: Any, shape: tuple[int, ...], itemsize: int) -> None:
+    if type(raw) is not bytes or len(raw) != math.prod(shape) * itemsize:
+        raise ValueError(f"{len(raw)} bytes for the shape {shape} of elements of {itemsize}")
+
+
+def _array(dtype: np.dtype[Any], shape: tuple[int, ...], raw: Any) -> Any:
+    _check_size(raw, shape, dtype.itemsize)
+    if dtype.kind == "U" and raw:
+        words: Any = np.frombuffer(raw, dtype=np.dtype(np.uint32).newbyteorder(dtype.byteorder))
+        _need(bool((words <= _LAST_CHARACTER).all()), "text in an array holds what is no character")
+    data = bytearray(raw)
+    if dtype.kind == "b" and raw:
+        np.not_equal(np.frombuffer(data, dtype=np.uint8), 0, out=np.frombuffer(data, dtype=np.bool_))
+    return np.ndarray(shape, dtype, buffer=data) if raw else np.empty(shape, dtype)
+
+
+def _take_array(value: Any) -> list[Any]:
+    if value.dtype == object:
+        return [None, list(value.shape), *value.flat]
+    text = _describe(value.dtype)
+    if value.dtype.kind in "mMU" or value.dtype.names is not None or not value.flags.c_contiguous or not value.nbytes:
+        return [text, list(value.shape), value.tobytes()]
+    return [text, list(value.shape), value.reshape(-1).view(np.uint8).data]
+
+
+def _make_array(parts: list[Any]) -> Any:
+    described, sizes, *rest = parts
+    shape = _shape(sizes)
+    if described is None:
+        _need(len(rest) == math.prod(shape), f"{len(rest)} objects for shape {shape}")
+        array = np.empty(len(rest), dtype=object)
+        for index, item in enumerate(rest):
+            array[index] = item
+        return array.reshape(shape)
+    (raw,) = rest
+    return _array(_numpy_dtype(described), shape, raw)
+
+
+def _take_scalar(value: Any) -> list[Any]:
+    return [_describe(value.dtype), value.tobytes()]
+
+
+def _make_scalar(parts: list[Any]) -> Any:
+    described, raw = parts
+    return _array(_numpy_dtype(described), (), raw)[()]
+
+
+# --- small values
+
+
+def _make_big_int(parts: list[Any]) -> int:
+    return int.from_bytes(_one(parts, bytes), "little", signed=True)
+
+
+def _make_complex(parts: list[Any]) -> complex:
+    real, imag = parts
+    _need(type(real) is float and type(imag) is float, "a complex number of other parts than floats")
+    return complex(real, imag)
+
+
+_PATHS = {
+    kind.__name__: kind
+    for kind in (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
+}
+
+
+def _make_path(parts: list[Any]) -> Any:
+    name, text = parts
+    kind: Any = _PATHS[name]
+    if issubclass(kind, pathlib.Path):
+        kind = pathlib.Path  # of the system that reads it
+    return kind(_one([text], str))
+
+
+def _take_datetime(value: datetime.datetime) -> list[Any]:
+    fields = [value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond]
+    return [*fields, value.fold, value.tzinfo]
+
+
+def _make_datetime(parts: list[Any]) -> datetime.datetime:
+    *fields, fold, zone = parts
+    moment = datetime.datetime(*fields)
+    return moment.replace(tzinfo=zone, fold=fold)
+
+
+def _take_time(value: datetime.time) -> list[Any]:
+    return [value.hour, value.minute, value.second, value.microsecond, value.fold, value.tzinfo]
+
+
+def _make_time(parts: list[Any]) -> datetime.time:
+    *fields, fold, zone = parts
+    moment = datetime.time(*fields)
+    return moment.replace(tzinfo=zone, fold=fold)
+
+
+def _take_zone(value: Any) -> list[Any]:
+    if value.key is None:
+        raise Unfit
+    return [value.key]
+
+
+def _make_zone(parts: list[Any]) -> Any:
+    import zoneinfo
+
+    return zoneinfo.ZoneInfo(_one(parts, str))
+
+
+def _make_range(parts: list[Any]) -> range:
+    start, stop, step = (_whole(part) for part in parts)
+    return range(start, stop, step)
+
+
+def _make_fraction(parts: list[Any]) -> Fraction:
+    top, bottom = (_whole(part) for part in parts)
+    return Fraction(top, bottom)
+
+
+def _make_uuid(parts: list[Any]) -> uuid.UUID:
+    raw, safe = parts
+    return uuid.UUID(bytes=_one([raw], bytes), is_safe=uuid.SafeUUID(safe))
+
+
+def _take_timezone(value: datetime.timezone) -> list[Any]:
+    return list(value.__getinitargs__())  # type: ignore[attr-defined]
+
+
+KINDS: dict[type, Kind] = {
+    kind: Kind(code, kind.__name__, take, make)
+    for code, kind, take, make in (
+        (1, tuple, list, tuple),
+        (2, set, list, set),
+        (3, frozenset, list, frozenset),
+        (4, int, lambda v: [v.to_bytes(v.bit_length() // 8 + 1, "little", signed=True)], _make_big_int),
+        (5, torch.Tensor, _take_tensor, _make_tensor),
+        (6, np.ndarray, _take_array, _make_array),
+        (7, np.generic, _take_scalar, _make_scalar),
+        (9, complex, lambda v: [v.real, v.imag], _make_complex),
+        (10, bytearray, lambda v: [bytes(v)], lambda p: bytearray(_one(p, bytes))),
+        (11, DataChunk, list, DataChunk),
+        (13, pathlib.PurePath, lambda v: [type(v).__name__, str(v)], _make_path),
+        (14, datetime.datetime, _take_datetime, _make_datetime),
+        (15, datetime.date, lambda v: [v.year, v.month, v.day], lambda p: datetime.date(*p)),
+        (16, datetime.time, _take_time, _make_time),
+        (17, datetime.timedelta, lambda v: [v.days, v.seconds, v.microseconds], lambda p: datetime.timedelta(*p)),
+        (18, datetime.timezone, _take_timezone, lambda p: datetime.timezone(*p)),
+        (19, OrderedDict, _take_counter, lambda p: OrderedDict(_one(p, dict))),
+        (20, defaultdict, _take_defaultdict, _make_defaultdict),
+        (21, Counter, _take_counter, lambda p: Counter(_one(p, dict))),
+        (22, deque, lambda v: [v.maxlen, *v], _make_deque),
+        (23, Decimal, lambda v: [str(v)], lambda p: Decimal(_one(p, str))),
+        (24, Fraction, lambda v: [v.numerator, v.denominator], _make_fraction),
+        (25, uuid.UUID, lambda v: [v.bytes, v.is_safe.value], _make_uuid),
+        (26, range, lambda v: [v.start, v.stop, v.step], _make_range),
+        (27, slice, lambda v: [v.start, v.stop, v.step], lambda p: slice(p[0], p[1], p[2])),
+        (28, type(...), lambda v: [], lambda p: ...),
+        (29, types.SimpleNamespace, lambda v: [vars(v)], lambda p: types.SimpleNamespace(**_one(p, dict))),
+        (30, torch.Size, list, lambda p: torch.Size([_whole(part) for part in p])),
+        (31, torch.dtype, lambda v: [str(v).removeprefix("torch.")], _torch_dtype),
+        (32, torch.device, lambda v: [str(v)], lambda p: torch.device(_one(p, str))),
+        (33, torch.nn.Parameter, _take_tensor, _make_parameter),
+    )
+}
+KINDS |= dict.fromkeys(_PATHS.values(), KINDS[pathlib.PurePath])
+_ZONE = Kind(34, "ZoneInfo", _take_zone, _make_zone)
+
+
+def kind_of(kind: type) -> Kind | None:
+    """The kind that keeps values of just this type, or None."""
+    found = KINDS.get(kind)
+    if found is not None:
+        return found
+    if issubclass(kind, np.generic):
+        return KINDS[np.generic]
+    zoneinfo = sys.modules.get("zoneinfo")
+    return _ZONE if zoneinfo is not None and kind is zoneinfo.ZoneInfo else None
+
+
+MAKERS: dict[int, Callable[[list[Any]], Any]] = {kind.code: kind.make for kind in (*KINDS.values(), _ZONE)}
+"""What rebuilds a value from its parts, by the kind's code."""
