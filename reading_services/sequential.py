@@ -92,7 +92,8 @@ class SequentialReadingService(ReadingServiceInterface):
         return begin(start)
 
     def finalize_iteration(self) -> None:
-        self._executing.finalize_iteration()
+        for service in (self._executing, *self._preparing):
+            service.finalize_iteration()
 
     def finalize(self) -> None:
         with ExitStack() as stack:  # each is called, whatever the others raise

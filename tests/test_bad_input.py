@@ -106,6 +106,13 @@ def test_an_argument_of_a_loader_is_refused_when_it_is_made(arguments: tuple[Any
         DataLoader2(*arguments)
 
 
+def test_torchdatas_ways_to_load_a_state() -> None:
+    state = DataLoader2(numbers()).state_dict()
+    for load in (lambda: DataLoader2.from_state(state, workers()), lambda: DataLoader2(None)):
+        with pytest.raises(TypeError, match=r"a state holds no graph.* from_state\(state, datapipe, reading_service\)"):
+            load()
+
+
 def test_a_map_style_node_is_converted() -> None:
     loader: DataLoader2[Any] = DataLoader2(SequenceWrapper([1, 2]), lambda datapipe: datapipe.batch(2))
     assert list(loader) == [[1, 2]]

@@ -60,7 +60,7 @@ class DataLoader2(Generic[T_co]):
         if not is_node(datapipe):
             raise TypeError(
                 f"DataLoader2 needs a datapipe, got {datapipe!r} of type {type(datapipe).__name__}: "
-                "wrap an iterable in torchpipe.iter.IterableWrapper"
+                + _way_out(datapipe)
             )
         if reading_service is not None and not isinstance(reading_service, ReadingServiceInterface):
             raise TypeError(
@@ -309,6 +309,12 @@ class DataLoader2(Generic[T_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown()
+
+
+def _way_out(value: object) -> str:
+    if value is None or isinstance(value, ReadingServiceInterface):
+        return "a state holds no graph, so give it as well: from_state(state, datapipe, reading_service)"
+    return "wrap an iterable in torchpipe.iter.IterableWrapper"
 
 
 def _streamed(datapipe: DataPipe) -> DataPipe:

@@ -1,19 +1,24 @@
 """The registry behind ``dp.map(f).batch(8)``: which class each functional form builds.
 
 Runs in every process. Imports nothing of torchpipe. The typed view that editors and type checkers see is generated from
-this registry into ``functional_methods.pyi``.
+this registry into ``functional_methods.pyi``. What users registered with torch is found as well, through their nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 __all__ = ["functional_datapipe", "lookup", "registered"]
 
 _C = TypeVar("_C", bound=type)
 
 _registries: dict[str, dict[str, type]] = {"iter": {}, "map": {}}
+_TORCH: dict[str, Any] = {"iter": TorchIterDataPipe, "map": TorchMapDataPipe}
 
 
 def _kind(cls: type) -> str:
@@ -51,7 +56,7 @@ def lookup(kind: str, name: str, node: Any) -> Callable[..., Any] | None:
     """The bound functional form ``node.<name>``, or None if there is none."""
     cls = _registries[kind].get(name)
     if cls is None:
-        return None
+        return _registered_with_torch(kind, name, node)
 
     def build(*args: Any, **kwargs: Any) -> Any:
         return cls(node, *args, **kwargs)
@@ -59,6 +64,15 @@ def lookup(kind: str, name: str, node: Any) -> Callable[..., Any] | None:
     build.__name__ = name
     build.__doc__ = cls.__doc__
     return build
+
+
+def _registered_with_torch(kind: str, name: str, node: Any) -> Callable[..., Any] | None:
+    """A user's form that torch's ``functional_datapipe`` or ``register_datapipe_as_function`` made; none of torch's."""
+    form = _TORCH[kind].functions.get(name)
+    built = form.args[0] if isinstance(form, partial) and form.args else form
+    if form is None or str(getattr(built, "__module__", "")).startswith(("torch.", "torchdata.")):
+        return None
+    return partial(form, node)
 
 
 def registered(kind: str) -> dict[str, type]:

@@ -101,7 +101,9 @@ class _Prepared(PreparingReadingService):
         self._begin = begin
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_service"], name)
+        if name == "_service":  # a half-built object has none
+            raise AttributeError(name)
+        return getattr(self._service, name)
 
     def prepare(self, datapipe: DataPipe) -> DataPipe:
         ready = self._service.initialize(datapipe)

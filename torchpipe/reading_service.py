@@ -78,6 +78,9 @@ class ReadingServiceInterface(ABC):
         service._arguments = args, kwargs
         return service
 
+    def __init__(self) -> None:  # takes no arguments, unless a service says so: __new__ takes any
+        return
+
     def take(self) -> Self:
         """This service, for one loader; another one, made with the same arguments, if a loader has it already."""
         service = _made_anew(self) if self._taken else self

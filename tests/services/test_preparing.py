@@ -123,6 +123,21 @@ def test_torchdatas_methods_are_called_in_its_order() -> None:
     assert loader.reading_service.calls is again  # type: ignore[attr-defined]
 
 
+def test_they_are_called_before_another_service_too() -> None:
+    calls: list[str] = []
+    service = SequentialReadingService(Recording(calls), InProcessReadingService(num_shards=2))
+    with DataLoader2(numbers(), reading_service=service) as loader:
+        assert len([*loader, *loader]) == 24
+    names = [call.split()[0] for call in calls]
+    assert names == ["initialize", *["initialize_iteration", "finalize_iteration"] * 2, "finalize"]
+
+
+def test_a_service_takes_the_arguments_of_its_constructor_alone() -> None:
+    with pytest.raises(TypeError):
+        Negating(3)  # type: ignore[call-arg]
+    assert not hasattr(DataLoader2(numbers(), reading_service=Negating()).reading_service, "of_nobody")
+
+
 def test_what_initialize_must_return() -> None:
     class Forgetful(ReadingServiceInterface):
         def initialize(self, datapipe: Any) -> Any:
