@@ -79,7 +79,10 @@ class MultiProcessingReadingService(ShardedReadingService):
             stage, as :class:`~torchpipe.device.DeviceOptions` has them.
         timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose
             it longer than any native call of yours that keeps the interpreter lock. None: never.
-        max_deaths: deaths at one and the same item that are no accident any more but an error.
+        max_deaths: deaths at one and the same item that are no accident any more but an error. By a signal that may
+            come from outside (SIGKILL), it takes as many more as rule out chance.
+        max_restarts: how many processes this service may replace in its whole life; one death more is an error, whoever
+            is to blame. None: any number, so that accidents slow a run and never end it.
         policy: how often snapshots are taken; the default costs about 1 % of the time.
 
     Raises: ValueError or TypeError for arguments out of range, ImportError for a device whose library is missing;
@@ -113,6 +116,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         pad_value: float = 0,
         timeout: float | None = None,
         max_deaths: int = 3,
+        max_restarts: int | None = None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
     ) -> None:
         super().__init__(num_shards, worker_init_fn, worker_reset_fn)
@@ -142,6 +146,7 @@ class MultiProcessingReadingService(ShardedReadingService):
                 "to_device() in the graph"
             )
         self._max_deaths = check_count("max_deaths", max_deaths, at_least=1)
+        self._max_restarts = None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0)
         if num_shards is not None and num_shards < num_workers:
             raise ValueError(
                 f"num_shards={num_shards} is less than num_workers={num_workers}: some workers would have nothing to "
@@ -285,6 +290,8 @@ class MultiProcessingReadingService(ShardedReadingService):
                 window_bytes=self._window_bytes,
                 timeout_s=self._timeout_s,
                 max_deaths=self._max_deaths,
+                max_restarts=self._max_restarts,
+                earlier_restarts=self._earlier_restarts,
             )
         return self._supervisor
 

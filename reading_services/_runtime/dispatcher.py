@@ -14,7 +14,7 @@ from collections import defaultdict
 from functools import partial
 
 from reading_services._runtime.arena import Arena
-from reading_services._runtime.board import Board, BoardTrace, Slot
+from reading_services._runtime.board import Board, BoardTrace
 from reading_services._runtime.channel import ChannelClosed, SocketChannel
 from reading_services._runtime.dispatch_link import Link, same_user
 from reading_services._runtime.messages import Dealt, EndEpoch, Grown, Hello, Message, Notice, StartDispatch, Stop, Want
@@ -128,7 +128,7 @@ class Dispatcher:
 
     def _begin(self, message: StartDispatch) -> None:
         self._epoch = message
-        self._note(message.mark_position, 1)
+        self._board.approach(0, message.mark_position)
         self._doubtful = (1 << 62) if message.careful else message.doubtful
         spec = ShardSpec(
             seed=message.seed,
@@ -147,7 +147,7 @@ class Dispatcher:
             except Exception as error:
                 add_note(error, "torchpipe: while the dispatcher was starting")
                 self._source = DispatchSource.failed(error, start)
-        self._board[Slot.LANE] = -1
+        self._board.rest()
         for warning in caught:
             self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
         if message.fail_at is not None:
@@ -204,18 +204,13 @@ class Dispatcher:
     def _produce(self) -> None:
         assert self._source is not None
         one_by_one = self._source.position < self._doubtful
-        chunk: Chunk = self._source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, self._note)
-        self._board[Slot.LANE] = -1
+        chunk: Chunk = self._source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, partial(self._board.begin, 0))
+        self._board.rest()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
         if self._source.longest >= self._report_at:
             self._channel.send(Grown(items=self._source.longest))
             self._report_at = 2 * self._source.longest
-
-    def _note(self, position: int, count: int) -> None:
-        self._board[Slot.INDEX] = position
-        self._board[Slot.COUNT] = count
-        self._board[Slot.LANE] = 0
 
     def _deal(self) -> None:
         """Send every shard what it wants of what there is."""

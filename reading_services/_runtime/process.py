@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
@@ -24,6 +24,7 @@ from reading_services._runtime.channel import ChannelClosed, SocketChannel, sock
 from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.messages import Stop
 from reading_services._runtime.parcels import Receiver
+from reading_services._runtime.post_mortem import PostMortem
 from reading_services._runtime.worker import WorkerSetup, run_worker
 from torchpipe.failure import add_note
 
@@ -32,6 +33,13 @@ __all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]
 _log = logging.getLogger("torchpipe")
 
 _START_FILES = 24
+_REAP_S = 1.0
+_UNKNOWN_CODE = 255  # what multiprocessing says if a forkserver cannot be asked any more
+_OWN_SIGNALS = frozenset(
+    getattr(signal, name)
+    for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ")
+    if hasattr(signal, name)
+)
 _STARTUP_S = 120.0  # of one that is not stopped: before the first sign of life, importing torch included
 
 
@@ -58,6 +66,7 @@ class WorkerProcess:
         self._extra = extra
         self.ready = False
         self.failed = False  # it has said why it cannot go on, and ends by itself
+        self.silenced = False  # killed because it showed no sign of life
         self._context: Any = context
         self._graph = graph
         self.board = Board()
@@ -137,8 +146,33 @@ class WorkerProcess:
     def kill(self) -> None:
         self.process.kill()
 
-    def cause_of_death(self) -> str:
-        """How the process ended, in words; it has been joined."""
+    def examine(self, *, dispatcher: bool, node_names: Mapping[int, str], num_shards: int | None) -> PostMortem:
+        """How the process ended and what it was at. One that has closed its connection and lives on is killed."""
+        lane, index, count, node, begun = (
+            self.board[slot] for slot in (Slot.LANE, Slot.INDEX, Slot.COUNT, Slot.NODE, Slot.BEGUN)
+        )
+        # One that was killed for its silence died when it fell silent
+        end_s = self._seen_at if self.silenced else time.monotonic()
+        self.process.join(_REAP_S)
+        if self.is_alive():
+            self.kill()
+            self.process.join(_REAP_S)
+        lane = -1 if num_shards is None else lane
+        return PostMortem(
+            number=self.worker,
+            name=self.name,
+            pid=self.pid,
+            cause=self._cause_of_death(),
+            own=self._died_by_itself(),
+            dispatcher=dispatcher,
+            lane=lane,
+            shard=-1 if num_shards is None or lane < 0 else lane % num_shards,
+            items=range(index, index + max(1, count)),
+            begun_s=max(1e-3, end_s - begun / 1e9) if begun and lane >= 0 else None,
+            node=node_names.get(node),
+        )
+
+    def _cause_of_death(self) -> str:
         code = self.process.exitcode
         if code is None:
             return "has closed its connection but is still alive"
@@ -148,6 +182,16 @@ class WorkerProcess:
             except ValueError:
                 return f"was killed by signal {-code}"
         return f"exited with code {code}"
+
+    def _died_by_itself(self) -> bool:
+        """Has it brought about its end, as far as its exit code tells?
+
+        Somebody else's SIGKILL and one for want of memory look alike: neither is its own doing for certain.
+        """
+        code = self.process.exitcode
+        if code == _UNKNOWN_CODE and self._context.get_start_method() == "forkserver":
+            return False  # the server is gone, so nobody has told
+        return code is None or code >= 0 or -code in _OWN_SIGNALS
 
     def release(self) -> None:
         """Let go of the connection, the board and the process handle. The process has ended. Idempotent."""

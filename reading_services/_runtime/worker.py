@@ -19,7 +19,7 @@ from functools import partial
 import torch
 
 from reading_services._runtime.arena import Arena
-from reading_services._runtime.board import Board, BoardTrace, Slot
+from reading_services._runtime.board import Board, BoardTrace
 from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services._runtime.dispatch_link import RemoteFeed, Superseded, connect
 from reading_services._runtime.graph_image import GraphImage
@@ -173,7 +173,7 @@ class Worker:
                 elif lane is not None:
                     self._produce(lane)
             except Superseded as superseded:
-                self._board[Slot.LANE] = -1
+                self._board.rest()
                 frame = superseded.frame
                 if frame is None:
                     raise ChannelClosed("the main process is gone") from None
@@ -218,10 +218,11 @@ class Worker:
             generation=epoch.generation,
             shards=shards,
             window=epoch.window,
+            waiting=self._board.waiting,
         )
 
     def _start_lane(self, epoch: StartEpoch, start: ShardStart) -> None:
-        self._note(start.lane, start.count, 1)
+        self._board.approach(start.lane, start.count)
         spec = ShardSpec(
             seed=epoch.seed,
             epoch=epoch.epoch,
@@ -251,7 +252,7 @@ class Worker:
             self._send(epoch, start.lane, Chunk(error=error))
             return
         finally:
-            self._board[Slot.LANE] = -1
+            self._board.rest()
             for warning in caught:
                 self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
         self._lanes[start.lane] = _Lane(shard, start.doubtful, deque([0] * start.held))
@@ -281,9 +282,9 @@ class Worker:
         chunk = shard.produce(
             1 if one_by_one else lane.limit,
             _CHUNK_S if lane.ahead else _HUNGRY_S,
-            partial(self._note, number),
+            partial(self._board.begin, number),
         )
-        self._board[Slot.LANE] = -1
+        self._board.rest()
         self._take_grants()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
@@ -299,11 +300,6 @@ class Worker:
             grants, self._feed.grants = self._feed.grants, []
             for grant in grants:
                 self._handle(grant)
-
-    def _note(self, lane: int, index: int, count: int) -> None:
-        self._board[Slot.INDEX] = index
-        self._board[Slot.COUNT] = count
-        self._board[Slot.LANE] = lane
 
     def _retire(self, number: int) -> None:
         self._turns.remove(number)
