@@ -337,7 +337,7 @@ def _start_method(name: str | None, *, on_device: bool) -> BaseContext:
     if "forkserver" in known and (on_device or _accelerator_runtime_lives()):
         # Forking a process that has the runtime's threads is unsafe; a forkserver is forked before they exist.
         return _preloading(multiprocessing.get_context("forkserver"))
-    return multiprocessing.get_context()
+    return _preloading(multiprocessing.get_context())
 
 
 def _preloading(context: BaseContext) -> BaseContext:
@@ -346,7 +346,9 @@ def _preloading(context: BaseContext) -> BaseContext:
         # torchpipe there must not end up in the workers, which would follow this process's path without a preload.
         here = Path("torchpipe")
         shadowed = here.exists() and not here.samefile(Path(torchpipe.__file__).parent)
-        context.set_forkserver_preload(["torch"] if shadowed else ["reading_services._runtime.worker"])
+        context.set_forkserver_preload(
+            ["torch"] if shadowed else ["reading_services", "reading_services._runtime.dispatcher"]
+        )
     return context
 
 

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 __all__ = ["Death", "Decision", "Recovery", "restart_delay_s"]
 
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
-_FREE_RESTARTS = 10  # so many in a row at once, though a process gets nowhere: a storm of kills leaves gaps
+_FREE_RESTARTS = 30  # in a row, though it gets nowhere: in a storm of kills, fewer processes would be killed sooner
 _REST = 16  # times the time that the position takes to kill: what is needed to tell it from chance
 _MAX_REST_S = 30.0
+_CAREFUL_STARTS = 8  # others that die, or accidents, may let it begin anew before it gets to the place
 _CHANCE = 0.01  # of giving up a position that is innocent, summed up over all accidents of a run
 
 
@@ -49,8 +50,8 @@ class Death:
 class Decision:
     """``deaths`` is how many have been charged to the same place, 0 if this one is charged to none.
 
-    If it is not given up: start the process after ``start_s``, and let it begin ``rest_s`` later. With ``careful``, it
-    should note what it does. With ``exhausted``, the budget of restarts is used up.
+    If it is not given up: start the process after ``start_s``, and let it begin ``rest_s`` later.
+    ``exhausted`` says that the budget of restarts is used up.
     """
 
     deaths: int
@@ -58,7 +59,6 @@ class Decision:
     exhausted: bool = False
     start_s: float = 0.0
     rest_s: float = 0.0
-    careful: bool = False
 
 
 @dataclass(slots=True)
@@ -79,6 +79,7 @@ class Recovery:
         self._left = max_restarts
         self._suspects: dict[Hashable, _Suspect] = {}
         self._stuck: dict[int, tuple[Hashable, int]] = {}  # number -> its progress, and deaths since it changed
+        self._careful: dict[int, int] = {}  # number -> how many times more it begins with care
         self._outside = 0  # deaths from outside, wherever
         self._alive_s = 0.0  # of processes that have ended
         self._since: dict[int, float] = {}  # number -> when it was started
@@ -87,6 +88,7 @@ class Recovery:
         """Positions mean something else from now on."""
         self._suspects.clear()
         self._stuck.clear()
+        self._careful.clear()
 
     def started(self, number: int, now_s: float) -> None:
         self._since[number] = now_s
@@ -94,6 +96,12 @@ class Recovery:
     def ended(self, number: int, now_s: float) -> None:
         """A process has ended, by a death or not. Idempotent."""
         self._alive_s += now_s - self._since.pop(number, now_s)
+
+    def careful(self, number: int) -> bool:
+        """Should the process, which begins now, note what it does? Its next death may be the one to be explained."""
+        left = self._careful.get(number, 0)
+        self._careful[number] = left - 1
+        return left > 0
 
     def record(self, death: Death, now_s: float) -> Decision:
         """Note a death of a process that is needed: what is to be done."""
@@ -116,15 +124,16 @@ class Recovery:
         rest_s = 0.0
         if death.own:
             rest_s = restart_delay_s(deaths)
-        elif len(outside) > 1 and others < len(outside):  # otherwise it is clear that this is a storm
-            rest_s = min(_MAX_REST_S, max(4 * restart_delay_s(len(outside)), _REST * max(outside)))
+        elif len(outside) > 1 and not others:  # those that die elsewhere tell as much as a rest would
+            rest_s = min(_MAX_REST_S, max(4 * restart_delay_s(deaths), _REST * max(outside)))
+        if deaths >= self._max_deaths - 1:
+            self._careful[death.number] = _CAREFUL_STARTS
         starting = death.begun_s is None
         return Decision(
             deaths=deaths,
             give_up=own >= self._max_deaths or guilty,
             start_s=rest_s if starting else 0.0,
             rest_s=0.0 if starting else rest_s,
-            careful=deaths >= self._max_deaths - 1,
         )
 
     def _count_stuck(self, death: Death) -> int:

@@ -60,7 +60,6 @@ class _Plan:
 
     start_at: float  # in monotonic seconds, as is
     begin_at: float  # when it goes on
-    careful: bool
     all_anew: bool  # do the others have to begin anew with it?
 
 
@@ -275,7 +274,7 @@ class Supervisor:
             self.restarts += 1
             # Not slept here: the wait goes on for the others, and ends with interrupt()
             start_at = now + decision.start_s
-            self._plans[number] = _Plan(start_at, start_at + decision.rest_s, decision.careful, all_anew)
+            self._plans[number] = _Plan(start_at, start_at + decision.rest_s, all_anew)
             self._carry_out_plans()
 
     def _lose(self, worker: WorkerProcess, dead: PostMortem) -> None:
@@ -297,11 +296,11 @@ class Supervisor:
             if plan.begin_at <= now and self._crew.is_ready(number):
                 del self._plans[number]
                 if plan.all_anew:
-                    self._begin_all(number if plan.careful else None)
+                    self._begin_all()
                 elif number == _DISPATCHER:
-                    self._begin_dispatcher(careful=plan.careful)
+                    self._begin_dispatcher()
                 else:
-                    self._begin_worker(number, careful=plan.careful)
+                    self._begin_worker(number)
 
     def _examine(self, worker: WorkerProcess) -> PostMortem:
         dispatcher = worker.worker == _DISPATCHER
@@ -334,16 +333,16 @@ class Supervisor:
             if not ledger.over and (dead.dispatcher or not alone or dead.lane in (ledger.lane, -1)):
                 ledger.arrive(Arrival(error=error))
 
-    def _begin_all(self, careful: int | None = None) -> None:
+    def _begin_all(self) -> None:
         """Begin a new generation: the dispatcher at the newest mark that serves all shards, and every worker."""
         self._generation += 1
         if self._dispatch is not None and _DISPATCHER not in self._plans:
-            self._begin_dispatcher(careful=careful == _DISPATCHER)
+            self._begin_dispatcher()
         for worker in range(self.num_workers):
             if worker in self._crew and worker not in self._plans:  # which begin when they have rested
-                self._begin_worker(worker, careful=careful == worker)
+                self._begin_worker(worker)
 
-    def _begin_dispatcher(self, *, careful: bool) -> None:
+    def _begin_dispatcher(self) -> None:
         assert self._dispatch is not None
         assert self._epoch is not None
         going_on = [item for item in self._ledgers.values() if item.branch == self._dispatch.branch and not item.over]
@@ -352,7 +351,7 @@ class Supervisor:
             self._generation,
             going_on,
             doubtful=self._dispatch_doubtful,
-            careful=careful,
+            careful=self._recovery.careful(_DISPATCHER),
             fail_at=self._fail_at,
         )
         self._crew.send(_DISPATCHER, message)
@@ -377,7 +376,7 @@ class Supervisor:
         else:
             self._crew.start(WorkerProcess(number, self._context, self._graph, name=f"worker {number}"), *listening)
 
-    def _begin_worker(self, number: int, *, careful: bool = False) -> None:
+    def _begin_worker(self, number: int) -> None:
         assert self._epoch is not None
         mine = [item for item in self._ledgers.values() if self._serves(number, item.shard) and not item.over]
         message = start_epoch(
@@ -388,6 +387,6 @@ class Supervisor:
             window_bytes=self._window_bytes,
             address=None if self._listener is None else self._listener.address,
             branch=-1 if self._dispatch is None else self._dispatch.branch,
-            careful=careful,
+            careful=self._recovery.careful(number),
         )
         self._crew.send(number, message)

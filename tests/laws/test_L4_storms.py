@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,29 +14,19 @@ from typing import Any
 import pytest
 
 from tests.laws.executors import make_loader, make_service, oracle, pids
-from tests.laws.graphs import GraphSpec
-from tests.laws.test_L4_recovery import DISPATCHED, RICH, AlwaysDie, kill
+from tests.laws.storm_graphs import GRAPHS, linger
+from tests.laws.test_L4_recovery import RICH, AlwaysDie, kill
 from torchpipe.errors import WorkerDiedError
 from torchpipe.iter import IterableWrapper
 
-GRAPHS = {"sharding_filter": RICH, "dispatcher": DISPATCHED}
-
-
-class Slow:
-    """Takes some time for each item, as decoding does: kills fall into items then."""
-
-    def __call__(self, item: Any) -> Any:
-        time.sleep(0.004)
-        return item
-
 
 @contextmanager
-def storm(loader: Any, gap_s: Callable[[], float]) -> Iterator[Callable[[], int]]:
+def storm(loader: Any, gap_s: Callable[[], float], most: int = 1 << 30) -> Iterator[Callable[[], int]]:
     """A thread kills one of the loader's processes, whatever it is at, every ``gap_s()``: how many so far."""
     rng, over, killed = random.Random(7), threading.Event(), [0]
 
     def kill_on() -> None:
-        while not over.wait(gap_s()):
+        while killed[0] < most and not over.wait(gap_s()):
             running = pids(loader)
             if running:
                 kill(rng.choice(running), signal.SIGKILL)
@@ -63,30 +52,27 @@ def sometimes() -> float:
 STORMS = [("fork", every(0.05), 60), ("forkserver", every(0.05), 60), ("spawn", sometimes, 4)]
 
 
-@pytest.mark.parametrize(("context", "gap_s", "wanted"), STORMS, ids=[context for context, _, _ in STORMS])
-@pytest.mark.parametrize("graph", GRAPHS)
-def test_L4_a_storm_of_kills_ends_no_run(graph: str, context: str, gap_s: Callable[[], float], wanted: int) -> None:
-    """With what deaths are allowed by default. It goes on until so many kills have struck, to the end of an epoch."""
-    spec: GraphSpec = GRAPHS[graph]
-    expected = oracle(spec, 3)
-    with make_loader(spec, make_service(2, 3, context=context)) as loader, storm(loader, gap_s) as killed:
+def outlast(graph: Any, context: str, gap_s: Callable[[], float], kills: int) -> None:
+    """Epoch after epoch, until so many kills have struck: with what deaths are allowed by default."""
+    expected = oracle(graph, 3)
+    with make_loader(graph, make_service(2, 3, context=context)) as loader, storm(loader, gap_s, kills) as killed:
         number = 0
-        while killed() < wanted:
+        while killed() < kills:
             loader.set_epoch(number)
             assert [repr(item) for item in loader] == expected[number]
             number = (number + 1) % len(expected)
 
 
-@pytest.mark.parametrize("dispatched", [False, True], ids=["sharding_filter", "dispatcher"])
-def test_L4_a_storm_of_kills_within_items_ends_no_run(dispatched: bool) -> None:
+@pytest.mark.parametrize(("context", "gap_s", "kills"), STORMS, ids=[context for context, _, _ in STORMS])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_L4_a_storm_of_kills_ends_no_run(graph: str, context: str, gap_s: Callable[[], float], kills: int) -> None:
+    outlast(GRAPHS[graph](), context, gap_s, kills)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_L4_a_storm_of_kills_within_items_ends_no_run(graph: str) -> None:
     """Slow items, made while processes are killed all the time: two kills in a row at one item are nothing special."""
-    source: Any = IterableWrapper(range(40))
-    graph = source.map(Slow()).sharding_round_robin_dispatch() if dispatched else source.sharding_filter().map(Slow())
-    expected = oracle(graph, 2, epochs=1)
-    with make_loader(graph, make_service(2, 2)) as loader, storm(loader, every(0.05)) as killed:
-        while killed() < 60:
-            loader.set_epoch(0)
-            assert [repr(item) for item in loader] == expected[0]
+    outlast(GRAPHS[graph](linger), "fork", every(0.05), 60)
 
 
 @pytest.mark.parametrize("how", ["SIGSEGV", "exit 1", "SIGKILL"])
@@ -97,7 +83,7 @@ def test_L4_one_that_kills_is_named_in_the_midst_of_a_storm(dispatched: bool, ho
     graph = source.map(die).sharding_round_robin_dispatch() if dispatched else source.sharding_filter().map(die)
     got = []
     where = r"item 21 of the dispatched stream" if dispatched else r"item 10 of shard 1"
-    with make_loader(graph, make_service(2, 2)) as loader, storm(loader, every(0.4)):
+    with make_loader(graph, make_service(2, 2)) as loader, storm(loader, every(1.0)):
         with pytest.raises(WorkerDiedError, match=rf"(?s)while making {where}.*AlwaysDie.*death number"):
             for item in loader:
                 got.append(item)
@@ -130,7 +116,8 @@ def die_while_starting(datapipe: Any, info: Any) -> Any:
 
 def test_L4_one_that_ends_itself_while_it_starts_is_no_accident() -> None:
     graph = IterableWrapper(range(9)).sharding_filter()
-    with make_loader(graph, make_service(1, 1, worker_init_fn=die_while_starting)) as loader, pytest.raises(
-        WorkerDiedError, match=r"(?s)worker 0 \(pid \d+\) exited with code 3.*no item.*death number 3"
+    with (
+        make_loader(graph, make_service(1, 1, worker_init_fn=die_while_starting)) as loader,
+        pytest.raises(WorkerDiedError, match=r"(?s)worker 0 \(pid \d+\) exited with code 3.*no item.*death number 3"),
     ):
         next(iter(loader))
