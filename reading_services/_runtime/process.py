@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import errno
 import logging
+import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +34,8 @@ __all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]
 
 _log = logging.getLogger("torchpipe")
 
+_NAME = "torchpipe-"
+_NO_GUARD_CODE = 117  # of one that found that the user's script has no guard
 _START_FILES = 24
 _REAP_S = 1.0
 _UNKNOWN_CODE = 255  # what multiprocessing says if a forkserver cannot be asked any more
@@ -81,6 +85,7 @@ class WorkerProcess:
 
     def start(self, inherited_fds: tuple[int, ...]) -> None:
         """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of."""
+        _end_if_imported_by_a_worker()
         method = self._context.get_start_method()
         setup = WorkerSetup(
             worker=self.worker,
@@ -94,7 +99,7 @@ class WorkerProcess:
         self.process = self._context.Process(
             target=self._target,
             args=(setup, self._theirs, self.board, self.arena, *self._extra),
-            name=f"torchpipe-{self.name.replace(' ', '-')}",
+            name=_NAME + self.name.replace(" ", "-"),
             daemon=True,
         )
         try:
@@ -172,6 +177,18 @@ class WorkerProcess:
             node=node_names.get(node),
         )
 
+    def missing_guard(self) -> RuntimeError | None:
+        """What to raise if the process ended because the user's script started a loader while it was being imported."""
+        if self.ready or self.process.exitcode != _NO_GUARD_CODE:
+            return None
+        script = getattr(sys.modules.get("__main__"), "__file__", "your script")
+        return RuntimeError(
+            f"{self.name} could not start: under {self._context.get_start_method()!r} it imports {script}, and that "
+            "iterates a DataLoader2 again, outside of any function. Put what your script does behind "
+            '`if __name__ == "__main__":` (definitions and imports stay above it), or use '
+            'multiprocessing_context="fork"'
+        )
+
     def _cause_of_death(self) -> str:
         code = self.process.exitcode
         if code is None:
@@ -203,6 +220,17 @@ class WorkerProcess:
         if self.process is not None and self.process.exitcode is not None:
             self.process.close()
             self.process = None
+
+
+def _end_if_imported_by_a_worker() -> None:
+    """End this process if it is a worker of ours that is importing the user's script: it must not have workers itself.
+
+    multiprocessing raises an error there too; it prints its traceback, and the main process learns nothing.
+    """
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False) and process.name.startswith(_NAME):
+        sys.stdout.flush()
+        os._exit(_NO_GUARD_CODE)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -256,6 +256,9 @@ class Supervisor:
         """A process has died: start it anew from the cursors, or record what killed it too often."""
         number, dead = worker.worker, self._examine(worker)
         mine = [item for item in self._ledgers.values() if self._serves(number, item.shard)]
+        guard = worker.missing_guard()
+        if guard is not None:
+            worker.failed, self._failure = True, guard
         if self._failure is not None or all(item.over for item in mine):
             self._lose(worker, dead)
             return
