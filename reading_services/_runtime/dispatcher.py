@@ -20,7 +20,7 @@ from reading_services._runtime.dispatch_link import Link, same_user
 from reading_services._runtime.messages import Dealt, EndEpoch, Grown, Hello, Message, Notice, StartDispatch, Stop, Want
 from reading_services._runtime.parcels import shortage_text
 from reading_services._runtime.remote_error import dump_error, load_error
-from reading_services._runtime.worker import WorkerSetup, serve
+from reading_services._runtime.worker import WorkerSetup, keep_sendable, serve
 from torchpipe.dispatch import DispatchSource, DispatchStart, Mark
 from torchpipe.errors import ReplayWarning
 from torchpipe.failure import add_note
@@ -228,7 +228,17 @@ class Dispatcher:
                 del self._of_shard[shard]
                 del self._wants[shard]
             try:
-                parcel, payload = link.packer.pack(entries)
+                try:
+                    parcel, payload = link.packer.pack(entries)
+                except Exception as problem:  # the shard ends before the culprit, with that error
+                    chunk = Chunk(items=entries)
+                    keep_sendable(chunk, problem, "a worker", shown=lambda entry: entry[0])
+                    parcel, payload = link.packer.pack(chunk.items)
+                    error = chunk.error
+                    if not over:
+                        over = True
+                        del self._of_shard[shard]
+                        del self._wants[shard]
                 failure = None if error is None else dump_error(error)
                 link.channel.send(Dealt(shard=shard, parcel=parcel, over=over, error=failure), payload)
                 self._watch_outbox(link)

@@ -124,8 +124,9 @@ class Recovery:
         rest_s = 0.0
         if death.own:
             rest_s = restart_delay_s(deaths)
-        elif len(outside) > 1 and not others:  # those that die elsewhere tell as much as a rest would
-            rest_s = min(_MAX_REST_S, max(4 * restart_delay_s(deaths), _REST * max(outside)))
+        elif len(outside) > 1 and others < len(outside):  # otherwise it is clear that this is a storm
+            least_s = _FIRST_DELAY_S if others else 4 * restart_delay_s(deaths)
+            rest_s = min(_MAX_REST_S, max(least_s, _REST * max(outside)))
         if deaths >= self._max_deaths - 1:
             self._careful[death.number] = _CAREFUL_STARTS
         starting = death.begun_s is None

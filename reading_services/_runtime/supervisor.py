@@ -218,24 +218,30 @@ class Supervisor:
             self._changed.acquire()
             self._awaited = False
             self._changed.notify_all()
+        trouble: list[Exception] = []
         for worker, frames, gone in self._crew.happened(events):
             for frame in frames:
-                self._handle(worker, frame)
+                try:
+                    self._handle(worker, frame)
+                except Exception as error:  # raised behind the rest: what came besides must not be lost
+                    trouble.append(error)
             if gone:
                 self._recover(worker)
         if self._timeout_s is not None:
             for worker in self._crew.kill_silent(self._timeout_s):
                 self._recover(worker)
         self._carry_out_plans()
+        if trouble:
+            raise trouble[0]
 
     def _handle(self, worker: WorkerProcess, frame: Frame) -> None:
         message, payload = frame
         match message:
             case ChunkMessage():
-                delivery = worker.receiver.arrive(message.parcel, payload)  # gives its slot back if nobody wants it
+                arrival = Arrival.of(message, payload, worker.receiver)  # gives its slot back if nobody wants it
                 ledger = self._ledgers.get(message.lane)
                 if message.generation == self._generation and ledger is not None:
-                    ledger.arrive(Arrival.of(message, delivery))
+                    ledger.arrive(arrival)
             case Ready():
                 worker.say_ready()
             case Notice(category=category, text=text):
@@ -275,7 +281,6 @@ class Supervisor:
             _log.warning("%s: %s", dead, dead.consequence(decision, self._max_deaths, self.restarts + 1))
         if not all(item.over for item in mine):
             self.restarts += 1
-            # Not slept here: the wait goes on for the others, and ends with interrupt()
             start_at = now + decision.start_s
             self._plans[number] = _Plan(start_at, start_at + decision.rest_s, all_anew)
             self._carry_out_plans()
@@ -295,7 +300,7 @@ class Supervisor:
         for number, plan in list(self._plans.items()):
             if number not in self._crew and plan.start_at <= now:
                 self._start_worker(number)
-            # Not before it is ready: what is alive gets on meanwhile, and who dies while it starts sets nobody back
+            # Once it is ready: others get on meanwhile, and who dies while starting sets nobody back
             if plan.begin_at <= now and self._crew.is_ready(number):
                 del self._plans[number]
                 if plan.all_anew:

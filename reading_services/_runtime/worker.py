@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -45,7 +46,7 @@ from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
 from torchpipe.state import Cursor, SnapshotPolicy
 
-__all__ = ["Worker", "WorkerSetup", "run_worker", "serve"]
+__all__ = ["Worker", "WorkerSetup", "keep_sendable", "run_worker", "serve"]
 
 _CHUNK_S = 0.002  # no further item is begun after this: longer chunks would keep a waiting consumer waiting
 _HUNGRY_S = 0.0003  # the same, if the consumer has used up all: long enough to make up for the cost of a chunk
@@ -325,7 +326,7 @@ class Worker:
         try:
             parcel, payload = self._packer.pack(chunk.items)
         except Exception as error:
-            _keep_sendable(chunk, error)
+            keep_sendable(chunk, error, "the main process")
             count = len(chunk.items)
             parcel, payload = self._packer.pack(chunk.items)
         if chunk.error is not None:
@@ -346,14 +347,16 @@ class Worker:
         return count, parcel.sizes
 
 
-def _keep_sendable(chunk: Chunk, error: Exception) -> None:
+def keep_sendable(
+    chunk: Chunk, error: Exception, receiver: str, shown: Callable[[Any], Any] = lambda item: item
+) -> None:
     """Cut the chunk before the first item that cannot be sent, which becomes its error."""
     for index, item in enumerate(chunk.items):
         try:
             dump_items([item])
         except Exception as culprit:
             chunk.error = NotSerializableError(
-                f"an item of type {type(item).__qualname__} cannot be sent from the worker to the main process: "
+                f"an item of type {type(shown(item)).__qualname__} cannot be sent to {receiver}: "
                 f"{culprit}. Turn it into plain data or tensors inside the pipeline"
             )
             chunk.error.__cause__ = culprit

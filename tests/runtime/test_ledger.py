@@ -10,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reading_services._runtime.arrivals import Arrival
 from reading_services._runtime.ledger import ShardLedger
-from reading_services._runtime.messages import ShardStart
+from reading_services._runtime.messages import ChunkMessage, Parcel, ShardStart
+from reading_services._runtime.parcels import Receiver
 from torchpipe.merge import ShardPosition
 from torchpipe.state import Cursor
 
@@ -176,3 +177,13 @@ def test_behind_an_error_nothing_counts_any_more() -> None:
     assert ledger.count == 0
     assert ledger.take() is not None
     assert ledger.take() is None
+
+
+def test_what_cannot_be_received_is_an_error_in_its_place() -> None:
+    """It was raised in the midst of what had arrived, and the rest of that was lost: an item fewer, without a word."""
+    message = ChunkMessage(
+        generation=1, lane=0, count=2, parcel=Parcel(sizes=(9,), slot=0), snapshot=None, ended=False, error=None
+    )
+    arrival = Arrival.of(message, memoryview(b""), Receiver(None))  # no arena: it cannot be mapped
+    assert (arrival.count, arrival.over) == (0, True)
+    assert isinstance(arrival.error, Exception)
