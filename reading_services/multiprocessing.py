@@ -80,7 +80,10 @@ class MultiProcessingReadingService(ShardedReadingService):
             of that stage, as :class:`~torchpipe.device.DeviceOptions` has them.
         timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose
             it longer than any native call of yours that keeps the interpreter lock. None: never.
-        max_deaths: deaths at one and the same item that are no accident any more but an error.
+        max_deaths: deaths at one and the same item that are no accident any more but an error. By a signal that may
+            come from outside (SIGKILL), it takes as many more as rule out chance.
+        max_restarts: how many processes this service may replace in its whole life; one death more is an error, whoever
+            is to blame. None: any number, so that accidents slow a run and never end it.
         policy: how often snapshots are taken; the default costs about 1 % of the time.
 
     Raises: ValueError or TypeError for arguments out of range, ImportError for a device whose library is missing;
@@ -115,6 +118,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         pad_to: PadTo | None = None,
         timeout: float | None = None,
         max_deaths: int = 3,
+        max_restarts: int | None = None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
     ) -> None:
         super().__init__(num_shards, worker_init_fn, worker_reset_fn)
@@ -145,6 +149,7 @@ class MultiProcessingReadingService(ShardedReadingService):
                 "to_device() in the graph"
             )
         self._max_deaths = check_count("max_deaths", max_deaths, at_least=1)
+        self._max_restarts = None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0)
         if num_shards is not None and num_shards < num_workers:
             raise ValueError(
                 f"num_shards={num_shards} is less than num_workers={num_workers}: some workers would have nothing to "
@@ -300,6 +305,8 @@ class MultiProcessingReadingService(ShardedReadingService):
                 window_bytes=self._window_bytes,
                 timeout_s=self._timeout_s,
                 max_deaths=self._max_deaths,
+                max_restarts=self._max_restarts,
+                earlier_restarts=self._earlier_restarts,
             )
             self._supervisor.uneven = any(map(thins, self.plan.shard_nodes))
         return self._supervisor
@@ -346,7 +353,7 @@ def _start_method(name: str | None, *, on_device: bool) -> BaseContext:
     if "forkserver" in known and (on_device or _accelerator_runtime_lives()):
         # Forking a process that has the runtime's threads is unsafe; a forkserver is forked before they exist.
         return _preloading(multiprocessing.get_context("forkserver"))
-    return multiprocessing.get_context()
+    return _preloading(multiprocessing.get_context())
 
 
 def _preloading(context: BaseContext) -> BaseContext:
@@ -355,7 +362,9 @@ def _preloading(context: BaseContext) -> BaseContext:
         # torchpipe there must not end up in the workers, which would follow this process's path without a preload.
         here = Path("torchpipe")
         shadowed = here.exists() and not here.samefile(Path(torchpipe.__file__).parent)
-        context.set_forkserver_preload(["torch"] if shadowed else ["reading_services._runtime.worker"])
+        context.set_forkserver_preload(
+            ["torch"] if shadowed else ["reading_services", "reading_services._runtime.dispatcher"]
+        )
     return context
 
 

@@ -12,6 +12,7 @@
 ``dispatcher``      the loop of the dispatcher process
 ``dispatch_link``   the connections between workers and dispatcher
 ``ledger``          what main knows of each shard: what has arrived, what was used, what a restart must begin with
+``recovery``        what to do after a death: start anew, when, or give up
 ``post_mortem``     what is said of a process that has died
 ``crew``            all of these processes, and the one wait for what happens to them
 ``process``         one worker process and its connection, from start to the last rung of the stop ladder

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reading_services._runtime.messages import ChunkMessage
-from reading_services._runtime.parcels import Delivery
+from reading_services._runtime.parcels import Delivery, Receiver
 from reading_services._runtime.remote_error import load_error
 from torchpipe.errors import ReplayWarning
 from torchpipe.failure import add_note
@@ -31,7 +31,12 @@ class Arrival:
     delivery: Delivery | None = None
 
     @classmethod
-    def of(cls, message: ChunkMessage, delivery: Delivery) -> Arrival:
+    def of(cls, message: ChunkMessage, payload: memoryview, receiver: Receiver) -> Arrival:
+        """One that cannot be received is an error in its place: what comes behind it must not come in that."""
+        try:
+            delivery = receiver.arrive(message.parcel, payload)
+        except Exception as error:
+            return cls(error=error)
         return cls(
             count=message.count,
             snapshot=message.snapshot,

@@ -1,7 +1,7 @@
 """A page of shared memory where each worker notes what it is doing. The main process reads it, also after a death.
 
 The main process makes one board for each worker and owns it: an anonymous file, unlinked at once, mapped by both sides,
-so nothing is left behind whoever dies. Five 64-bit integers; one writer for each, so no locks. Imports nothing.
+so nothing is left behind whoever dies. Six 64-bit integers; one writer for each, so no locks. Imports nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import mmap
 import multiprocessing.reduction
 import os
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
@@ -23,9 +25,11 @@ class Slot(IntEnum):
     INDEX = 2  # the item of it being made, or the first of several
     COUNT = 3  # how many items were begun together
     NODE = 4  # the number of the node at work, -1 if not traced
+    BEGUN = 5  # when it was begun, in monotonic ns; 0 while it is not: on the way there, or waiting for what it needs
 
 
 _SIZE_BYTES = 8 * len(Slot)
+_LANE, _INDEX, _COUNT, _BEGUN = int(Slot.LANE), int(Slot.INDEX), int(Slot.COUNT), int(Slot.BEGUN)
 
 
 class Board:
@@ -52,8 +56,38 @@ class Board:
 
     def clear(self) -> None:
         """The position of a worker that has not begun anything."""
-        for slot, value in ((Slot.BEAT, 0), (Slot.LANE, -1), (Slot.INDEX, 0), (Slot.COUNT, 1), (Slot.NODE, -1)):
+        for slot, value in zip(Slot, (0, -1, 0, 1, -1, 0)):
             self._slots[slot] = value
+
+    def begin(self, lane: int, index: int, count: int) -> None:
+        """``count`` items from ``index`` on of ``lane`` are being made from now on."""
+        slots = self._slots
+        slots[_BEGUN] = 0  # whoever dies in between has begun neither the ones nor the others
+        slots[_INDEX] = index
+        slots[_COUNT] = count
+        slots[_LANE] = lane
+        slots[_BEGUN] = time.monotonic_ns()
+
+    def approach(self, lane: int, index: int) -> None:
+        """``lane`` is being brought to item ``index``, which is not begun yet."""
+        self._slots[_BEGUN] = 0
+        self._slots[_INDEX] = index
+        self._slots[_COUNT] = 1
+        self._slots[_LANE] = lane
+
+    def rest(self) -> None:
+        """Nothing is being made."""
+        self._slots[_LANE] = -1
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Meanwhile, what is being made waits for something from elsewhere: it cannot be what kills its process."""
+        begun = self._slots[_BEGUN]
+        self._slots[_BEGUN] = 0
+        try:
+            yield
+        finally:
+            self._slots[_BEGUN] = time.monotonic_ns() if begun else 0
 
     def close(self) -> None:
         """Unmap the page on this side. Idempotent."""

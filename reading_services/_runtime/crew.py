@@ -54,6 +54,10 @@ class Crew:
         # A copy: another thread may ask for the processes while one is being replaced
         return iter([worker for _, worker in sorted(self._processes.items())])
 
+    def is_ready(self, number: int) -> bool:
+        """Has the process been started, and said that it has?"""
+        return number in self._processes and self._processes[number].ready
+
     def start(self, worker: WorkerProcess, *inherited_fds: int) -> None:
         """Start ``worker``, which takes the place of its number. ``inherited_fds`` are closed in a forked child."""
         others = [other.channel.fileno() for other in self]
@@ -118,6 +122,21 @@ class Crew:
                 except ChannelClosed:
                     gone = True
                 yield worker, frames, gone
+
+    def kill_silent(self, timeout_s: float) -> list[WorkerProcess]:
+        """Kill those that have shown no sign of life for so long: which they are."""
+        silent = [worker for worker in self if worker.silent_for_s(timeout_s)]
+        for worker in silent:
+            _log.warning(
+                "%s (pid %d) showed no sign of life for %g s: killing it (was it stopped, or does native code keep the "
+                "interpreter lock?)",
+                worker.name,
+                worker.pid,
+                timeout_s,
+            )
+            worker.silenced = True
+            worker.kill()
+        return silent
 
     def wake(self) -> None:
         """Let a wait in another thread end at once. Thread-safe."""

@@ -18,6 +18,8 @@ import struct
 import sys
 import tempfile
 from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from reading_services._runtime.arena import Arena
 from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
@@ -113,15 +115,25 @@ class Link:
 class RemoteFeed(DispatchFeed):
     """The dispatched items of a worker's shards, in one generation.
 
-    Of each shard, ``window`` items are asked for ahead; if these turn out to be small and quickly used, more.
+    Of each shard, ``window`` items are asked for ahead; if these turn out to be small and quickly used, more. Waits for
+    them are spent inside ``waiting()``.
     """
 
     def __init__(
-        self, link: SocketChannel, control: Channel, *, worker: int, generation: int, shards: list[int], window: int
+        self,
+        link: SocketChannel,
+        control: Channel,
+        *,
+        worker: int,
+        generation: int,
+        shards: list[int],
+        window: int,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.grants: list[Grant] = []  # that arrived while an item was awaited
         self._link = link
         self._control = control
+        self._waiting = waiting
         self._generation = generation
         self._windows = dict.fromkeys(shards, window)
         self._item_bytes = _WINDOW_BYTES
@@ -174,7 +186,8 @@ class RemoteFeed(DispatchFeed):
             poller.register(self._control.fileno(), select.POLLIN)
         if not self._cut_off:
             poller.register(self._link.fileno(), select.POLLIN)
-        poller.poll()
+        with self._waiting():
+            poller.poll()
         try:
             frame = self._control.receive(wait=False)
         except ChannelClosed:

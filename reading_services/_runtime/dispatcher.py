@@ -14,13 +14,13 @@ from collections import defaultdict
 from functools import partial
 
 from reading_services._runtime.arena import Arena
-from reading_services._runtime.board import Board, BoardTrace, Slot
+from reading_services._runtime.board import Board, BoardTrace
 from reading_services._runtime.channel import ChannelClosed, SocketChannel
 from reading_services._runtime.dispatch_link import Link, same_user
 from reading_services._runtime.messages import Dealt, EndEpoch, Grown, Hello, Message, Notice, StartDispatch, Stop, Want
 from reading_services._runtime.parcels import shortage_text
 from reading_services._runtime.remote_error import dump_error, load_error
-from reading_services._runtime.worker import WorkerSetup, serve
+from reading_services._runtime.worker import WorkerSetup, keep_sendable, serve
 from torchpipe.dispatch import DispatchSource, DispatchStart, Mark
 from torchpipe.errors import ReplayWarning
 from torchpipe.failure import add_note
@@ -128,7 +128,7 @@ class Dispatcher:
 
     def _begin(self, message: StartDispatch) -> None:
         self._epoch = message
-        self._note(message.mark_position, 1)
+        self._board.approach(0, message.mark_position)
         self._doubtful = (1 << 62) if message.careful else message.doubtful
         spec = ShardSpec(
             seed=message.seed,
@@ -147,7 +147,7 @@ class Dispatcher:
             except Exception as error:
                 add_note(error, "torchpipe: while the dispatcher was starting")
                 self._source = DispatchSource.failed(error, start)
-        self._board[Slot.LANE] = -1
+        self._board.rest()
         for warning in caught:
             self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
         if message.fail_at is not None:
@@ -204,18 +204,13 @@ class Dispatcher:
     def _produce(self) -> None:
         assert self._source is not None
         one_by_one = self._source.position < self._doubtful
-        chunk: Chunk = self._source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, self._note)
-        self._board[Slot.LANE] = -1
+        chunk: Chunk = self._source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, partial(self._board.begin, 0))
+        self._board.rest()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
         if self._source.longest >= self._report_at:
             self._channel.send(Grown(items=self._source.longest))
             self._report_at = 2 * self._source.longest
-
-    def _note(self, position: int, count: int) -> None:
-        self._board[Slot.INDEX] = position
-        self._board[Slot.COUNT] = count
-        self._board[Slot.LANE] = 0
 
     def _deal(self) -> None:
         """Send every shard what it wants of what there is."""
@@ -233,7 +228,17 @@ class Dispatcher:
                 del self._of_shard[shard]
                 del self._wants[shard]
             try:
-                parcel, payload = link.packer.pack(entries)
+                try:
+                    parcel, payload = link.packer.pack(entries)
+                except Exception as problem:  # the shard ends before the culprit, with that error
+                    chunk = Chunk(items=entries)
+                    keep_sendable(chunk, problem, "a worker", shown=lambda entry: entry[0])
+                    parcel, payload = link.packer.pack(chunk.items)
+                    error = chunk.error
+                    if not over:
+                        over = True
+                        del self._of_shard[shard]
+                        del self._wants[shard]
                 failure = None if error is None else dump_error(error)
                 link.channel.send(Dealt(shard=shard, parcel=parcel, over=over, error=failure), payload)
                 self._watch_outbox(link)

@@ -13,9 +13,7 @@ from reading_services._runtime.messages import ShardStart
 from torchpipe.merge import ShardPosition
 from torchpipe.state import Cursor
 
-__all__ = ["DeathLedger", "ShardLedger", "restart_delay_s"]
-
-_FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
+__all__ = ["ShardLedger"]
 
 
 @dataclass(slots=True)
@@ -48,6 +46,9 @@ class ShardLedger:
         )
 
     def arrive(self, arrival: Arrival) -> None:
+        """Something has come; behind the shard's end or error, nothing counts any more."""
+        if self.over:
+            return
         self.cursor = self.cursor.after(arrival.count, arrival.snapshot)
         self.count += arrival.count
         self.over = arrival.over
@@ -77,29 +78,3 @@ class ShardLedger:
             held=min(self.window, self.in_use + len(self.ready)),
             doubtful=self.doubtful,
         )
-
-
-class DeathLedger:
-    """Counts deaths by position, to tell bad luck from a position that kills its worker again and again."""
-
-    def __init__(self, max_deaths: int) -> None:
-        self.max_deaths = max_deaths
-        self._deaths: dict[object, list[range]] = {}
-
-    def record(self, place: object, items: range = range(1)) -> int:
-        """Note a death at one of ``items`` of ``place``: how many there were that may have been at the same one.
-
-        The number is exact once the items are a single one: then all that is counted has to do with it.
-        """
-        found = self._deaths.setdefault(place, [])
-        found.append(items)
-        return sum(range(max(items.start, other.start), min(items.stop, other.stop)) != range(0) for other in found)
-
-
-def restart_delay_s(deaths: int) -> float:
-    """How long to wait with a process that has died ``deaths`` times at one position, where it got nowhere.
-
-    At first not at all, then 0.1 s, 0.2 s and so on, to 3 s: what kills it (memory that runs out, a disk that is
-    away) gets time to pass, and starting over and over does not take the machine from others.
-    """
-    return 0.0 if deaths <= 1 else min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(deaths - 2, 30))

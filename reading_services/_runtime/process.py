@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import errno
 import logging
+import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
@@ -24,6 +26,7 @@ from reading_services._runtime.channel import ChannelClosed, SocketChannel, sock
 from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.messages import Stop
 from reading_services._runtime.parcels import Receiver
+from reading_services._runtime.post_mortem import PostMortem
 from reading_services._runtime.worker import WorkerSetup, run_worker
 from torchpipe.failure import add_note
 
@@ -31,7 +34,16 @@ __all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]
 
 _log = logging.getLogger("torchpipe")
 
+_NAME = "torchpipe-"
+_NO_GUARD_CODE = 117  # of one that found that the user's script has no guard
 _START_FILES = 24
+_REAP_S = 1.0
+_UNKNOWN_CODE = 255  # what multiprocessing says if a forkserver cannot be asked any more
+_OWN_SIGNALS = frozenset(
+    getattr(signal, name)
+    for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ")
+    if hasattr(signal, name)
+)
 _STARTUP_S = 120.0  # of one that is not stopped: before the first sign of life, importing torch included
 
 
@@ -58,6 +70,7 @@ class WorkerProcess:
         self._extra = extra
         self.ready = False
         self.failed = False  # it has said why it cannot go on, and ends by itself
+        self.silenced = False  # killed because it showed no sign of life
         self._context: Any = context
         self._graph = graph
         self.board = Board()
@@ -72,6 +85,7 @@ class WorkerProcess:
 
     def start(self, inherited_fds: tuple[int, ...]) -> None:
         """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of."""
+        _end_if_imported_by_a_worker()
         method = self._context.get_start_method()
         setup = WorkerSetup(
             worker=self.worker,
@@ -85,7 +99,7 @@ class WorkerProcess:
         self.process = self._context.Process(
             target=self._target,
             args=(setup, self._theirs, self.board, self.arena, *self._extra),
-            name=f"torchpipe-{self.name.replace(' ', '-')}",
+            name=_NAME + self.name.replace(" ", "-"),
             daemon=True,
         )
         try:
@@ -137,8 +151,45 @@ class WorkerProcess:
     def kill(self) -> None:
         self.process.kill()
 
-    def cause_of_death(self) -> str:
-        """How the process ended, in words; it has been joined."""
+    def examine(self, *, dispatcher: bool, node_names: Mapping[int, str], num_shards: int | None) -> PostMortem:
+        """How the process ended and what it was at. One that has closed its connection and lives on is killed."""
+        lane, index, count, node, begun = (
+            self.board[slot] for slot in (Slot.LANE, Slot.INDEX, Slot.COUNT, Slot.NODE, Slot.BEGUN)
+        )
+        # One that was killed for its silence died when it fell silent
+        end_s = self._seen_at if self.silenced else time.monotonic()
+        self.process.join(_REAP_S)
+        if self.is_alive():
+            self.kill()
+            self.process.join(_REAP_S)
+        lane = -1 if num_shards is None else lane
+        return PostMortem(
+            number=self.worker,
+            name=self.name,
+            pid=self.pid,
+            cause=self._cause_of_death(),
+            own=self._died_by_itself(),
+            dispatcher=dispatcher,
+            lane=lane,
+            shard=-1 if num_shards is None or lane < 0 else lane % num_shards,
+            items=range(index, index + max(1, count)),
+            begun_s=max(1e-3, end_s - begun / 1e9) if begun and lane >= 0 else None,
+            node=node_names.get(node),
+        )
+
+    def missing_guard(self) -> RuntimeError | None:
+        """What to raise if the process ended because the user's script started a loader while it was being imported."""
+        if self.ready or self.process.exitcode != _NO_GUARD_CODE:
+            return None
+        script = getattr(sys.modules.get("__main__"), "__file__", "your script")
+        return RuntimeError(
+            f"{self.name} could not start: under {self._context.get_start_method()!r} it imports {script}, and that "
+            "iterates a DataLoader2 again, outside of any function. Put what your script does behind "
+            '`if __name__ == "__main__":` (definitions and imports stay above it), or use '
+            'multiprocessing_context="fork"'
+        )
+
+    def _cause_of_death(self) -> str:
         code = self.process.exitcode
         if code is None:
             return "has closed its connection but is still alive"
@@ -148,6 +199,16 @@ class WorkerProcess:
             except ValueError:
                 return f"was killed by signal {-code}"
         return f"exited with code {code}"
+
+    def _died_by_itself(self) -> bool:
+        """Has it brought about its end, as far as its exit code tells?
+
+        Somebody else's SIGKILL and one for want of memory look alike: neither is its own doing for certain.
+        """
+        code = self.process.exitcode
+        if code == _UNKNOWN_CODE and self._context.get_start_method() == "forkserver":
+            return False  # the server is gone, so nobody has told
+        return code is None or code >= 0 or -code in _OWN_SIGNALS
 
     def release(self) -> None:
         """Let go of the connection, the board and the process handle. The process has ended. Idempotent."""
@@ -159,6 +220,17 @@ class WorkerProcess:
         if self.process is not None and self.process.exitcode is not None:
             self.process.close()
             self.process = None
+
+
+def _end_if_imported_by_a_worker() -> None:
+    """End this process if it is a worker of ours that is importing the user's script: it must not have workers itself.
+
+    multiprocessing raises an error there too; it prints its traceback, and the main process learns nothing.
+    """
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False) and process.name.startswith(_NAME):
+        sys.stdout.flush()
+        os._exit(_NO_GUARD_CODE)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -15,27 +15,20 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 
 from reading_services._runtime.arrivals import Arrival, warning_category
-from reading_services._runtime.board import Slot
 from reading_services._runtime.channel import Frame
 from reading_services._runtime.crew import Crew
 from reading_services._runtime.dispatch_link import Listener
 from reading_services._runtime.dispatcher import run_dispatcher
 from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.ledger import DeathLedger, ShardLedger, restart_delay_s
-from reading_services._runtime.messages import (
-    ChunkMessage,
-    EndEpoch,
-    Failed,
-    Grant,
-    Grown,
-    Notice,
-    Ready,
-)
+from reading_services._runtime.ledger import ShardLedger
+from reading_services._runtime.messages import ChunkMessage, EndEpoch, Failed, Grant, Grown, Notice, Ready
 from reading_services._runtime.post_mortem import PostMortem
 from reading_services._runtime.process import WorkerProcess, check_room_for_files
+from reading_services._runtime.recovery import Recovery
 from reading_services._runtime.remote_error import dump_error, load_error
 from reading_services._runtime.starts import DispatchPart, start_dispatch, start_epoch
 from torchpipe.announce import warn_user
@@ -49,9 +42,17 @@ __all__ = ["DispatchPart", "Supervisor"]
 _log = logging.getLogger("torchpipe")
 
 _DISPATCHER = -1  # its number among the processes
-_REAP_S = 1.0
 _CLOSED_ELSEWHERE = "the loader was closed from another thread while the next item was awaited"
 _LONG_BUFFER = 1000
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to become of a process that has died."""
+
+    start_at: float  # in monotonic seconds, as is
+    begin_at: float  # when it goes on
+    all_anew: bool  # do the others have to begin anew with it?
 
 
 class Supervisor:
@@ -69,6 +70,8 @@ class Supervisor:
         window_bytes: int,
         timeout_s: float | None,
         max_deaths: int,
+        max_restarts: int | None = None,
+        earlier_restarts: int = 0,
     ) -> None:
         check_room_for_files("the supervisor of the workers")
         self.num_workers = num_workers
@@ -86,9 +89,11 @@ class Supervisor:
         self._window_bytes = window_bytes
         self._timeout_s = timeout_s
         self._max_deaths = max_deaths
-        self._deaths = DeathLedger(max_deaths)
+        self._max_restarts = max_restarts
+        left = None if max_restarts is None else max_restarts - earlier_restarts
+        self._recovery = Recovery(max_deaths, left)
         self._lost: set[int] = set()  # died when nothing was needed of them: the next epoch starts them anew
-        self._delayed: dict[int, tuple[float, bool]] = {}  # number -> (when to start it anew, carefully?)
+        self._plans: dict[int, _Plan] = {}  # by number: of those that have died and have yet to begin
         self._generation = 0
         self._epoch: EpochStart | None = None
         self._ledgers: dict[int, ShardLedger] = {}  # by lane
@@ -132,8 +137,8 @@ class Supervisor:
         self._fail_at = None
         self._dispatch_doubtful = 0
         self._interrupted = False
-        self._deaths = DeathLedger(self._max_deaths)
-        self._delayed.clear()
+        self._recovery.begin_epoch()
+        self._plans.clear()
         self._ledgers = {item.lane: ShardLedger.begin(item, self._window) for item in positions}
         self.start_workers()
         self._begin_all()
@@ -146,7 +151,7 @@ class Supervisor:
             self._epoch = None
             self._failure = None  # not in begin_epoch: a failure between two epochs is the next one's
             self._ledgers = {}
-            self._delayed.clear()
+            self._plans.clear()
             for number in self._numbers:
                 self._crew.send(number, EndEpoch(generation=self._generation))
 
@@ -194,10 +199,10 @@ class Supervisor:
 
     def _wait(self) -> None:
         """Wait for anything to happen, without the lock, and handle it."""
-        timeout = None if self._timeout_s is None else min(self._timeout_s / 4, 0.5)
-        if self._delayed:
-            until_start = max(0.0, min(at for at, _ in self._delayed.values()) - time.monotonic())
-            timeout = until_start if timeout is None else min(timeout, until_start)
+        now = time.monotonic()
+        times = (plan.begin_at if number in self._crew else plan.start_at for number, plan in self._plans.items())
+        waits = [at - now for at in times if at > now]  # what is late waits for a process to be ready
+        timeout = min([*waits, *([] if self._timeout_s is None else [min(self._timeout_s / 4, 0.5)])], default=None)
         self._awaited = True
         self._changed.release()
         try:
@@ -206,36 +211,30 @@ class Supervisor:
             self._changed.acquire()
             self._awaited = False
             self._changed.notify_all()
+        trouble: list[Exception] = []
         for worker, frames, gone in self._crew.happened(events):
             for frame in frames:
-                self._handle(worker, frame)
+                try:
+                    self._handle(worker, frame)
+                except Exception as error:  # raised behind the rest: what came besides must not be lost
+                    trouble.append(error)
             if gone:
                 self._recover(worker)
         if self._timeout_s is not None:
-            self._check_heartbeats(self._timeout_s)
-        self._start_delayed()
-
-    def _check_heartbeats(self, timeout_s: float) -> None:
-        for worker in self._crew:
-            if worker.silent_for_s(timeout_s):
-                _log.warning(
-                    "%s (pid %d) showed no sign of life for %g s: killing it (was it stopped, or does native code keep "
-                    "the interpreter lock?)",
-                    worker.name,
-                    worker.pid,
-                    timeout_s,
-                )
-                worker.kill()
+            for worker in self._crew.kill_silent(self._timeout_s):
                 self._recover(worker)
+        self._carry_out_plans()
+        if trouble:
+            raise trouble[0]
 
     def _handle(self, worker: WorkerProcess, frame: Frame) -> None:
         message, payload = frame
         match message:
             case ChunkMessage():
-                delivery = worker.receiver.arrive(message.parcel, payload)  # gives its slot back if nobody wants it
+                arrival = Arrival.of(message, payload, worker.receiver)  # gives its slot back if nobody wants it
                 ledger = self._ledgers.get(message.lane)
                 if message.generation == self._generation and ledger is not None:
-                    ledger.arrive(Arrival.of(message, delivery))
+                    ledger.arrive(arrival)
             case Ready():
                 worker.say_ready()
             case Notice(category=category, text=text):
@@ -256,102 +255,95 @@ class Supervisor:
         """A process has died: start it anew from the cursors, or record what killed it too often."""
         number, dead = worker.worker, self._examine(worker)
         mine = [item for item in self._ledgers.values() if self._serves(number, item.shard)]
+        guard = worker.missing_guard()
+        if guard is not None:
+            worker.failed, self._failure = True, guard
         if self._failure is not None or all(item.over for item in mine):
             self._lose(worker, dead)
             return
+        # A worker that dies before it is ready has been dealt nothing in this generation
+        before = self._plans.pop(number, None)
+        all_anew = self._dispatch is not None and (worker.ready if before is None else before.all_anew)
         self._crew.bury(number)
-        progress = tuple(item.count for item in mine)
-        place = (number, dead.lane) if dead.lane >= 0 else (number, progress)
-        deaths = self._deaths.record(place, dead.items if dead.lane >= 0 else range(1))
+        now = time.monotonic()
+        decision = self._recovery.record(dead.death(tuple(item.count for item in mine)), now)
         self._doubt(dead)
-        if deaths >= self._max_deaths:
-            self._give_up(dead, mine, dead.error(deaths))
+        if decision.give_up:
+            self._give_up(dead, mine, dead.error(decision, self._max_restarts), alone=not decision.exhausted)
         else:
-            _log.warning(
-                "%s: starting it anew from the last cursors (death %d of %d at this position)",
-                dead,
-                deaths,
-                self._max_deaths,
-            )
+            _log.warning("%s: %s", dead, dead.consequence(decision, self._max_deaths, self.restarts + 1))
         if not all(item.over for item in mine):
             self.restarts += 1
-            # Not slept here: the wait goes on for the others, and ends with interrupt()
-            self._delayed[number] = (time.monotonic() + restart_delay_s(deaths), deaths >= self._max_deaths - 1)
-            self._start_delayed()
+            start_at = now + decision.start_s
+            self._plans[number] = _Plan(start_at, start_at + decision.rest_s, all_anew)
+            self._carry_out_plans()
 
     def _lose(self, worker: WorkerProcess, dead: PostMortem) -> None:
         """Nothing more is needed of it in this epoch."""
+        self._recovery.ended(worker.worker, time.monotonic())
+        self._plans.pop(worker.worker, None)
         if not worker.failed:  # else it has said why, and its error is raised
             _log.warning("%s: nothing was needed of it, the next epoch starts it anew", dead)
             self._lost.add(worker.worker)
         self._crew.bury(worker.worker)
 
-    def _start_delayed(self) -> None:
-        """Start anew the processes whose time has come."""
+    def _carry_out_plans(self) -> None:
+        """Start anew the processes whose time has come, and let begin those that have rested."""
         now = time.monotonic()
-        for number, (at, careful) in list(self._delayed.items()):
-            if at <= now:
-                del self._delayed[number]
+        for number, plan in list(self._plans.items()):
+            if number not in self._crew and plan.start_at <= now:
                 self._start_worker(number)
-                if self._dispatch is not None:
-                    self._begin_all(number if careful else None)
+            # Once it is ready: others get on meanwhile, and who dies while starting sets nobody back
+            if plan.begin_at <= now and self._crew.is_ready(number):
+                del self._plans[number]
+                if plan.all_anew:
+                    self._begin_all()
+                elif number == _DISPATCHER:
+                    self._begin_dispatcher()
                 else:
-                    self._begin_worker(number, careful=careful)
+                    self._begin_worker(number)
 
     def _examine(self, worker: WorkerProcess) -> PostMortem:
-        lane, index, count, node = (worker.board[slot] for slot in (Slot.LANE, Slot.INDEX, Slot.COUNT, Slot.NODE))
-        worker.process.join(_REAP_S)
-        if worker.is_alive():
-            worker.kill()
-            worker.process.join(_REAP_S)
         dispatcher = worker.worker == _DISPATCHER
         names = self._dispatch.node_names if dispatcher and self._dispatch is not None else self._node_names
-        return PostMortem(
-            name=worker.name,
-            pid=worker.pid,
-            cause=worker.cause_of_death(),
-            dispatcher=dispatcher,
-            lane=lane,
-            shard=self._shard_of(lane),
-            items=range(index, index + max(1, count)),
-            node=names.get(node),
-        )
+        num_shards = None if self._epoch is None else self._epoch.num_shards
+        return worker.examine(dispatcher=dispatcher, node_names=names, num_shards=num_shards)
 
     def _doubt(self, dead: PostMortem) -> None:
         """Let the items that may have been the culprit be made one by one from now on."""
+        if dead.begun_s is None:
+            return
         if dead.dispatcher and dead.lane >= 0:
             self._dispatch_doubtful = max(self._dispatch_doubtful, dead.items.stop)
         elif dead.lane in self._ledgers:
             ledger = self._ledgers[dead.lane]
             ledger.doubtful = max(ledger.doubtful, dead.items.stop)
 
-    def _shard_of(self, lane: int) -> int:
-        return lane % self._epoch.num_shards if lane >= 0 and self._epoch is not None else -1
-
     def _serves(self, number: int, shard: int) -> bool:
         return number == _DISPATCHER or shard % self.num_workers == number
 
-    def _give_up(self, dead: PostMortem, mine: list[ShardLedger], error: WorkerDiedError) -> None:
-        """The error takes the place of the item; without a culprit, of the next one of every shard of that process."""
-        # One that died there although that item is not tried again never got to it: it died while it was being restored
-        gets_there = self._fail_at is None or self._fail_at[0] != dead.items[0]
-        if dead.dispatcher and dead.lane >= 0 and gets_there:
+    def _give_up(self, dead: PostMortem, mine: list[ShardLedger], error: WorkerDiedError, *, alone: bool) -> None:
+        """The error takes the place of the item; without a culprit, of the next one of every shard of that process.
+
+        ``alone``: that item is all that cannot be had; otherwise, the process itself.
+        """
+        if alone and dead.dispatcher and dead.begun_s is not None:
             self._fail_at = (dead.items[0], dump_error(error))
             return
         for ledger in mine:
-            if not ledger.over and (dead.dispatcher or dead.lane in (ledger.lane, -1)):
+            if not ledger.over and (dead.dispatcher or not alone or dead.lane in (ledger.lane, -1)):
                 ledger.arrive(Arrival(error=error))
 
-    def _begin_all(self, careful: int | None = None) -> None:
+    def _begin_all(self) -> None:
         """Begin a new generation: the dispatcher at the newest mark that serves all shards, and every worker."""
         self._generation += 1
-        if self._dispatch is not None:
-            self._begin_dispatcher(careful=careful == _DISPATCHER)
+        if self._dispatch is not None and _DISPATCHER not in self._plans:
+            self._begin_dispatcher()
         for worker in range(self.num_workers):
-            if worker in self._crew:
-                self._begin_worker(worker, careful=careful == worker)
+            if worker in self._crew and worker not in self._plans:  # which begin when they have rested
+                self._begin_worker(worker)
 
-    def _begin_dispatcher(self, *, careful: bool) -> None:
+    def _begin_dispatcher(self) -> None:
         assert self._dispatch is not None
         assert self._epoch is not None
         going_on = [item for item in self._ledgers.values() if item.branch == self._dispatch.branch and not item.over]
@@ -360,7 +352,7 @@ class Supervisor:
             self._generation,
             going_on,
             doubtful=self._dispatch_doubtful,
-            careful=careful,
+            careful=self._recovery.careful(_DISPATCHER),
             fail_at=self._fail_at,
         )
         self._crew.send(_DISPATCHER, message)
@@ -369,6 +361,7 @@ class Supervisor:
 
     def _start_worker(self, number: int) -> None:
         listening = () if self._listener is None else (self._listener.socket.fileno(),)
+        self._recovery.started(number, time.monotonic())
         if number == _DISPATCHER:
             assert self._dispatch is not None
             assert self._listener is not None
@@ -384,7 +377,7 @@ class Supervisor:
         else:
             self._crew.start(WorkerProcess(number, self._context, self._graph, name=f"worker {number}"), *listening)
 
-    def _begin_worker(self, number: int, *, careful: bool = False) -> None:
+    def _begin_worker(self, number: int) -> None:
         assert self._epoch is not None
         mine = [item for item in self._ledgers.values() if self._serves(number, item.shard) and not item.over]
         message = start_epoch(
@@ -395,6 +388,6 @@ class Supervisor:
             window_bytes=self._window_bytes,
             address=None if self._listener is None else self._listener.address,
             branch=-1 if self._dispatch is None else self._dispatch.branch,
-            careful=careful,
+            careful=self._recovery.careful(number),
         )
         self._crew.send(number, message)

@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from reading_services._runtime.arena import Arena
-from reading_services._runtime.board import Board, BoardTrace, Slot
+from reading_services._runtime.board import Board, BoardTrace
 from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services._runtime.dispatch_link import RemoteFeed, Superseded, connect
 from reading_services._runtime.graph_image import GraphImage
@@ -45,7 +46,7 @@ from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
 from torchpipe.state import Cursor, SnapshotPolicy
 
-__all__ = ["Worker", "WorkerSetup", "run_worker", "serve"]
+__all__ = ["Worker", "WorkerSetup", "keep_sendable", "run_worker", "serve"]
 
 _CHUNK_S = 0.002  # no further item is begun after this: longer chunks would keep a waiting consumer waiting
 _HUNGRY_S = 0.0003  # the same, if the consumer has used up all: long enough to make up for the cost of a chunk
@@ -173,7 +174,7 @@ class Worker:
                 elif lane is not None:
                     self._produce(lane)
             except Superseded as superseded:
-                self._board[Slot.LANE] = -1
+                self._board.rest()
                 frame = superseded.frame
                 if frame is None:
                     raise ChannelClosed("the main process is gone") from None
@@ -218,10 +219,11 @@ class Worker:
             generation=epoch.generation,
             shards=shards,
             window=epoch.window,
+            waiting=self._board.waiting,
         )
 
     def _start_lane(self, epoch: StartEpoch, start: ShardStart) -> None:
-        self._note(start.lane, start.count, 1)
+        self._board.approach(start.lane, start.count)
         spec = ShardSpec(
             seed=epoch.seed,
             epoch=epoch.epoch,
@@ -251,7 +253,7 @@ class Worker:
             self._send(epoch, start.lane, Chunk(error=error))
             return
         finally:
-            self._board[Slot.LANE] = -1
+            self._board.rest()
             for warning in caught:
                 self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
         self._lanes[start.lane] = _Lane(shard, start.doubtful, deque([0] * start.held))
@@ -281,9 +283,9 @@ class Worker:
         chunk = shard.produce(
             1 if one_by_one else lane.limit,
             _CHUNK_S if lane.ahead else _HUNGRY_S,
-            partial(self._note, number),
+            partial(self._board.begin, number),
         )
-        self._board[Slot.LANE] = -1
+        self._board.rest()
         self._take_grants()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
@@ -299,11 +301,6 @@ class Worker:
             grants, self._feed.grants = self._feed.grants, []
             for grant in grants:
                 self._handle(grant)
-
-    def _note(self, lane: int, index: int, count: int) -> None:
-        self._board[Slot.INDEX] = index
-        self._board[Slot.COUNT] = count
-        self._board[Slot.LANE] = lane
 
     def _retire(self, number: int) -> None:
         self._turns.remove(number)
@@ -329,7 +326,7 @@ class Worker:
         try:
             parcel, payload = self._packer.pack(chunk.items)
         except Exception as error:
-            _keep_sendable(chunk, error)
+            keep_sendable(chunk, error, "the main process")
             count = len(chunk.items)
             parcel, payload = self._packer.pack(chunk.items)
         if chunk.error is not None:
@@ -350,14 +347,16 @@ class Worker:
         return count, parcel.sizes
 
 
-def _keep_sendable(chunk: Chunk, error: Exception) -> None:
+def keep_sendable(
+    chunk: Chunk, error: Exception, receiver: str, shown: Callable[[Any], Any] = lambda item: item
+) -> None:
     """Cut the chunk before the first item that cannot be sent, which becomes its error."""
     for index, item in enumerate(chunk.items):
         try:
             dump_items([item])
         except Exception as culprit:
             chunk.error = NotSerializableError(
-                f"an item of type {type(item).__qualname__} cannot be sent from the worker to the main process: "
+                f"an item of type {type(shown(item)).__qualname__} cannot be sent to {receiver}: "
                 f"{culprit}. Turn it into plain data or tensors inside the pipeline"
             )
             chunk.error.__cause__ = culprit

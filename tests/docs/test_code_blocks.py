@@ -55,6 +55,34 @@ def test_block_runs_as_it_stands(name: str, code: str, output: str | None, tmp_p
         assert done.stdout == output
 
 
+README = [block for block in blocks() if block[0].startswith("README.md") and not of_xla(block[1])]
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize(("name", "code", "output"), README, ids=[name for name, _, _ in README])
+def test_the_readme_runs_under_every_start_method(
+    name: str, code: str, output: str | None, method: str, tmp_path: Path
+) -> None:
+    """As on a platform, or a version of Python, where that is the default."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import multiprocessing\nmultiprocessing.set_start_method({method!r})\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, f"{name}:\n{done.stderr}"
+    assert output is None or done.stdout == output
+
+
 def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):

@@ -14,8 +14,8 @@ import pytest
 from reading_services._runtime import supervisor
 from reading_services._runtime.board import Slot
 from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.ledger import restart_delay_s
 from reading_services._runtime.process import WorkerProcess
+from reading_services._runtime.recovery import restart_delay_s
 from tests.laws.executors import make_loader, make_service
 from tests.sources import wait_until
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError

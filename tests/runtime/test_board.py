@@ -28,12 +28,30 @@ def board() -> Iterator[Board]:
 
 
 def test_a_fresh_board_says_that_nothing_has_begun(board: Board) -> None:
-    assert slots(board) == [0, -1, 0, 1, -1]
+    assert slots(board) == [0, -1, 0, 1, -1, 0]
     for slot in Slot:
         board[slot] = 7 + slot
-    assert slots(board) == [7, 8, 9, 10, 11]
+    assert slots(board) == [7, 8, 9, 10, 11, 12]
     board.clear()
-    assert slots(board) == [0, -1, 0, 1, -1]
+    assert slots(board) == [0, -1, 0, 1, -1, 0]
+
+
+def test_items_are_begun_when_they_are_made_and_not_on_the_way_there(board: Board) -> None:
+    board.approach(2, 17)
+    assert slots(board) == [0, 2, 17, 1, -1, 0]
+    with board.waiting():
+        assert not board[Slot.BEGUN]
+    assert not board[Slot.BEGUN]  # it had not begun before
+    board.begin(2, 17, 4)
+    begun = board[Slot.BEGUN]
+    assert slots(board)[:-1] == [0, 2, 17, 4, -1]
+    assert begun > 0
+    with board.waiting():
+        assert not board[Slot.BEGUN]
+        assert board[Slot.INDEX] == 17
+    assert board[Slot.BEGUN] >= begun
+    board.rest()
+    assert board[Slot.LANE] == -1
 
 
 @pytest.mark.parametrize("value", [-(2**63), -1, 0, 2**63 - 1])

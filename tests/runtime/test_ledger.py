@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reading_services._runtime.arrivals import Arrival
-from reading_services._runtime.ledger import DeathLedger, ShardLedger
-from reading_services._runtime.messages import ShardStart
+from reading_services._runtime.ledger import ShardLedger
+from reading_services._runtime.messages import ChunkMessage, Parcel, ShardStart
+from reading_services._runtime.parcels import Receiver
 from torchpipe.merge import ShardPosition
 from torchpipe.state import Cursor
 
@@ -168,26 +169,21 @@ def test_a_restart_says_which_items_are_doubtful() -> None:
     assert ledger.restart().doubtful == 17
 
 
-RANGES = st.builds(lambda start, count: range(start, start + count), st.integers(0, 12), st.integers(1, 6))
+def test_behind_an_error_nothing_counts_any_more() -> None:
+    """What the worker had sent besides is on its way still: it must not come in the place of what was lost."""
+    ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 4)
+    ledger.arrive(Arrival(error=OSError("could not be mapped")))
+    ledger.arrive(Arrival(count=3))
+    assert ledger.count == 0
+    assert ledger.take() is not None
+    assert ledger.take() is None
 
 
-@given(st.lists(st.tuples(st.sampled_from([(0, 1), (0, 2), (1, -1), (1, (3, 4))]), RANGES), max_size=12))
-def test_deaths_are_counted_by_position(deaths: list[tuple[object, range]]) -> None:
-    """Those of the same place that have an item in common with this one, itself included."""
-    ledger = DeathLedger(3)
-    for index, (place, items) in enumerate(deaths):
-        alike = [other for where, other in deaths[: index + 1] if where == place and set(other) & set(items)]
-        assert ledger.record(place, items) == len(alike)
-
-
-def test_deaths_at_no_item_are_counted_by_place_alone() -> None:
-    ledger = DeathLedger(3)
-    assert [ledger.record(place) for place in ("a", "b", "a", "a", "b")] == [1, 1, 2, 3, 2]
-
-
-def test_deaths_narrow_down_to_one_item() -> None:
-    """At first one of many items is to blame; made one by one, the same one dies again and is counted each time."""
-    ledger = DeathLedger(3)
-    assert [ledger.record("lane", items) for items in (range(64), range(20, 21), range(20, 21))] == [1, 2, 3]
-    assert ledger.record("lane", range(21, 22)) == 2  # with the first one, which is in doubt
-    assert ledger.record("lane", range(64, 65)) == 1
+def test_what_cannot_be_received_is_an_error_in_its_place() -> None:
+    """It was raised in the midst of what had arrived, and the rest of that was lost: an item fewer, without a word."""
+    message = ChunkMessage(
+        generation=1, lane=0, count=2, parcel=Parcel(sizes=(9,), slot=0), snapshot=None, ended=False, error=None
+    )
+    arrival = Arrival.of(message, memoryview(b""), Receiver(None))  # no arena: it cannot be mapped
+    assert (arrival.count, arrival.over) == (0, True)
+    assert isinstance(arrival.error, Exception)

@@ -159,19 +159,28 @@ def test_one_that_survives_is_reported(caplog: pytest.LogCaptureFixture, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("target", "argument", "cause"),
+    ("target", "argument", "cause", "own"),
     [
-        (leave, 0, "exited with code 0"),
-        (leave, 3, "exited with code 3"),
-        (kill_itself, signal.SIGKILL, "was killed by SIGKILL (signal 9)"),
-        (kill_itself, signal.SIGSEGV, "was killed by SIGSEGV (signal 11)"),
-        (kill_itself, signal.SIGRTMIN + 2, f"was killed by signal {signal.SIGRTMIN + 2}"),
+        (leave, 0, "exited with code 0", True),
+        (leave, 3, "exited with code 3", True),
+        (kill_itself, signal.SIGKILL, "was killed by SIGKILL (signal 9)", False),
+        (kill_itself, signal.SIGTERM, "was killed by SIGTERM (signal 15)", False),
+        (kill_itself, signal.SIGSEGV, "was killed by SIGSEGV (signal 11)", True),
+        (kill_itself, signal.SIGRTMIN + 2, f"was killed by signal {signal.SIGRTMIN + 2}", False),
     ],
 )
-def test_how_it_ended_in_words(target: Callable[..., None], argument: int, cause: str) -> None:
+def test_how_it_ended(target: Callable[..., None], argument: int, cause: str, own: bool) -> None:
     worker = started(target, argument)
     worker.process.join()
-    assert worker.cause_of_death() == cause
+    worker.board.approach(5, 17)
+    dead = worker.examine(dispatcher=False, node_names={}, num_shards=3)
+    assert (dead.cause, dead.own, dead.lane, dead.shard, dead.begun_s) == (cause, own, 5, 2, None)
+    assert "no item (on its way to item 17 of shard 2" in str(dead)
+    worker.board.begin(5, 17, 2)
+    dead = worker.examine(dispatcher=False, node_names={}, num_shards=3)
+    assert dead.begun_s is not None
+    assert dead.begun_s > 0
+    assert "making one of items 17 to 18 of shard 2" in str(dead)
     worker.release()
     worker.release()  # idempotent
     assert not worker.is_alive()

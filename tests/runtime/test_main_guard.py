@@ -1,0 +1,63 @@
+"""A script whose loader is iterated while the script is imported, as workers do that are not forked: told at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SCRIPT = """
+import sys
+from reading_services import MultiProcessingReadingService
+from torchpipe import DataLoader2
+from torchpipe.iter import IterableWrapper
+
+def double(x):
+    return 2 * x
+
+{guard}
+    service = MultiProcessingReadingService(2, sys.argv[1])
+    with DataLoader2(IterableWrapper(range(6)).sharding_filter().map(double), reading_service=service) as loader:
+        try:
+            print(*loader)
+        finally:
+            print("restarts:", service.restarts)
+"""
+
+
+def run(folder: Path, method: str, guard: str) -> subprocess.CompletedProcess[str]:
+    script = folder / "script.py"
+    script.write_text(SCRIPT.format(guard=guard))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, str(script), method],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=110,
+        cwd=folder,
+    )
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_missing_guard_is_told_at_once(method: str, tmp_path: Path) -> None:
+    done = run(tmp_path, method, "if True:")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("RuntimeError: worker ")
+    assert f"under {method!r} it imports {tmp_path / 'script.py'}, and that iterates a DataLoader2 again" in last
+    assert 'if __name__ == "__main__":' in last
+    assert done.stderr.count("Traceback") == 1  # nothing of what the workers went through
+    assert done.stdout == "restarts: 0\n"
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_with_its_guard_the_script_runs(method: str, tmp_path: Path) -> None:
+    done = run(tmp_path, method, 'if __name__ == "__main__":')
+    assert (done.stdout, done.stderr) == ("0 2 4 6 8 10\nrestarts: 0\n", "")
