@@ -186,6 +186,8 @@ class GlobalRandom:
             raise TypeError("a normal number held ready that is no float")
         numpy = np.random.MT19937()
         numpy.state = {"bit_generator": "MT19937", "state": {"key": np.frombuffer(key, dtype=np.uint32), "pos": pos}}
+        if type(state["torch"]) is not bytes:  # of a number, bytearray() would make as many bytes
+            raise TypeError("torch's generator has a state of bytes")
         of_torch = torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8)
         torch.Generator().set_state(of_torch)
         self._python, self._numpy, self._normal, self._torch = python, numpy, normal, of_torch
