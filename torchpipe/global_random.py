@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -55,34 +54,47 @@ class _WithoutWords:
 _WithoutWords.__name__ = "MT19937"  # numpy takes the class's name for the kind of state
 
 
-@contextmanager
-def _without_words() -> Iterator[None]:
-    """Meanwhile, numpy's global state consists of the second normal number alone. Draws are not affected."""
+def _without_words(step: Callable[[], Any]) -> Any:
+    """What ``step`` returns; meanwhile, numpy's global state consists of the second normal number alone."""
     real = _rand._bit_generator
     try:
         _rand._bit_generator = _WithoutWords()
-        yield
+        done = step()
     finally:
         _rand._bit_generator = real
+    return done
 
 
 def _second_normal() -> float | None:
     """The normal number that numpy holds ready, if it does."""
-    with _without_words():
-        state: Any = np.random.get_state(legacy=False)
+    state = _without_words(lambda: np.random.get_state(legacy=False))
     return float(state["gauss"]) if state["has_gauss"] else None
 
 
 def _put_second_normal(value: float | None) -> None:
     """Let numpy hold ``value`` ready; straight after a change of the generator, when it holds none."""
     if value is not None:
-        with _without_words():
+
+        def put() -> None:
             state: Any = np.random.get_state(legacy=False)
             np.random.set_state({**state, "has_gauss": 1, "gauss": value})
+
+        _without_words(put)
+
+
+def _put(python: Any, numpy: Any, normal: float | None, of_torch: torch.Tensor) -> None:
+    """Put states in place."""
+    random.setstate(python)
+    set_bit_generator(numpy)
+    _put_second_normal(normal)
+    torch.set_rng_state(of_torch)
 
 
 class GlobalRandom:
     """One set of global random states. ``enter`` puts it in place, ``leave`` takes it out; not reentrant.
+
+    An interrupt between the two, or in the midst of them, costs this set, and not the process's states: these are put
+    back by ``leave``, which does nothing where nothing is to be done. Whoever must not lose them calls it again.
 
     State: ``None`` while nothing was drawn since seeding, else plain data (about 10 KB). ``state_dict`` raises
     StateError if a user's function has replaced numpy's global bit generator by one of another kind.
@@ -112,27 +124,41 @@ class GlobalRandom:
     def enter(self) -> None:
         """Save the process's states and put this set in place."""
         self._outside = (random.getstate(), get_bit_generator(), _second_normal(), torch.get_rng_state())
-        self._install()
+        try:
+            self._install()
+        except BaseException:
+            self._put_back(self._outside)
+            raise
 
     def leave(self) -> None:
-        """Keep what this set has become and restore the process's states."""
-        if self._outside is None:
-            raise RuntimeError("leave() without enter()")
-        self._capture()
-        python, numpy, normal, torch_state = self._outside
-        self._outside = None
-        random.setstate(python)
-        set_bit_generator(numpy)
-        _put_second_normal(normal)
-        torch.set_rng_state(torch_state)
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        self.enter()
+        """Keep what this set has become and restore the process's states. Idempotent."""
+        outside = self._outside
+        if outside is None:
+            return
         try:
-            yield
+            self._capture()
         finally:
-            self.leave()
+            self._put_back(outside)
+
+    def _put_back(self, outside: tuple[Any, Any, float | None, torch.Tensor]) -> None:
+        try:
+            _put(*outside)
+        except BaseException:  # an interrupt, say: now whole
+            _put(*outside)
+            raise
+        finally:
+            self._outside = None
+
+    def installed(self) -> Self:
+        """For ``with``: in place meanwhile."""
+        return self
+
+    def __enter__(self) -> Self:
+        self.enter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
 
     @property
     def entered(self) -> bool:
@@ -142,10 +168,7 @@ class GlobalRandom:
         if isinstance(self._numpy, _NumpyState):
             state, self._numpy = self._numpy.state, np.random.MT19937()
             self._numpy.state = state
-        random.setstate(self._python)
-        set_bit_generator(self._numpy)
-        _put_second_normal(self._normal)
-        torch.set_rng_state(self._torch)
+        _put(self._python, self._numpy, self._normal, self._torch)
 
     def _capture(self) -> None:
         self._python = random.getstate()
@@ -186,6 +209,8 @@ class GlobalRandom:
             raise TypeError("a normal number held ready that is no float")
         numpy = np.random.MT19937()
         numpy.state = {"bit_generator": "MT19937", "state": {"key": np.frombuffer(key, dtype=np.uint32), "pos": pos}}
+        if type(state["torch"]) is not bytes:  # of a number, bytearray() would make as many bytes
+            raise TypeError("torch's generator has a state of bytes")
         of_torch = torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8)
         torch.Generator().set_state(of_torch)
         self._python, self._numpy, self._normal, self._torch = python, numpy, normal, of_torch

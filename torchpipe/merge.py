@@ -93,22 +93,39 @@ class Merges:
             self._provider.close()
 
 
-@dataclass(slots=True)
-class _Lane:
-    """What the merge has of one shard: the rest of a chunk, and the position behind what is in no block any more."""
+_Place: TypeAlias = tuple[bytes | None, int, int]  # a snapshot, the items to drop behind it, the items before all
 
-    shard: int
-    snapshot: bytes | None = None
-    skip: int = 0
-    count: int = 0
-    rest: Chunk = field(default_factory=Chunk)
-    ends_chunk: bool = False  # is the last item of its chunk in the block, or before it?
 
-    def behind(self, items: int, in_block: int) -> tuple[bytes | None, int, int]:
-        """(snapshot, skip, count) behind ``items`` of the ``in_block`` items that it has in the block."""
-        if items == in_block and items and self.ends_chunk and self.rest.snapshot is not None:
-            return self.rest.snapshot, 0, self.count + items
-        return self.snapshot, self.skip + items, self.count + items
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """Where the merge stands: before a block, behind the items that have been popped from it.
+
+    One object, so that an interrupt leaves either the one before or the one behind, whole.
+    """
+
+    places: list[_Place]  # of each shard, before the block
+    live: list[int]  # the shards in rotation
+    turn: int = 0  # whose item is the first of the block, as a place among the live ones
+    block: list[Any] = field(default_factory=list)  # the last one is the next to be handed out
+    size: int = 0  # of the block, when it was full
+    ends: list[bytes | None] = field(default_factory=list)  # of each live shard, the snapshot behind its last item here
+
+    @property
+    def taken(self) -> int:
+        """The number of items of the block that have been handed out."""
+        return self.size - len(self.block)
+
+    def behind(self, taken: int) -> tuple[list[_Place], int]:
+        """The places of all shards and the turn behind the first ``taken`` items of the block."""
+        places, live = list(self.places), len(self.live)
+        for number in range(min(live, taken)):
+            among = (self.turn + number) % live
+            items, in_block = -(-(taken - number) // live), -(-(self.size - number) // live)
+            shard, end = self.live[among], self.ends[among]
+            snapshot, skip, count = places[shard]
+            last = items == in_block and end is not None
+            places[shard] = (end, 0, count + items) if last else (snapshot, skip + items, count + items)
+        return places, (self.turn + taken) % live if live else 0
 
 
 class MergeIterator(NodeIterator[Any]):
@@ -125,11 +142,9 @@ class MergeIterator(NodeIterator[Any]):
         super().__init__(node, context)
         self._branch = branch
         self._merges = merges
-        self._lanes = [_Lane(shard) for shard in range(num_shards)]
-        self._live = list(self._lanes)
-        self._turn = 0  # whose item is the first of the block, as a place among the live ones
-        self._block: list[Any] = []  # the last one is the next to be handed out
-        self._size = 0  # of the block, when it was full
+        self._position = _Position([(None, 0, 0)] * num_shards, list(range(num_shards)))
+        self._rests = [Chunk() for _ in range(num_shards)]  # what is at hand of each shard, and in no block
+        self._between = True  # no block is being made, nor was that interrupted
         self._lock = threading.RLock()
         self._consumer = 0  # the thread that has asked for the block
         merges.join(self)
@@ -137,14 +152,16 @@ class MergeIterator(NodeIterator[Any]):
     @property
     def delivered(self) -> int:
         """The number of items handed out in this epoch, those before a restore included."""
-        return sum(lane.count for lane in self._lanes) + self._size - len(self._block)
+        position = self._position
+        return sum(count for _, _, count in position.places) + position.taken
 
     @property
     def exhausted(self) -> bool:
         """Is it known already that no item follows? False says nothing: shards may not have told yet."""
-        return not self._block and all(
-            lane.rest.ended and lane.rest.error is None and not lane.rest.items for lane in self._live
-        )
+        with self._lock:
+            rests = [self._rests[shard] for shard in self._position.live]
+            nothing = not self._position.block and self._between
+            return nothing and all(rest.ended and rest.error is None and not rest.items for rest in rests)
 
     def state_dict(self) -> dict[str, Any]:
         with self._lock:
@@ -156,29 +173,19 @@ class MergeIterator(NodeIterator[Any]):
         return self._consumer if getattr(self._stream, "gi_running", False) else 0
 
     def get_state(self) -> dict[str, Any]:
-        taken = self._size - len(self._block)
-        places = {lane.shard: (lane.snapshot, lane.skip, lane.count) for lane in self._lanes}
-        for lane, items, in_block in self._shares(taken):
-            places[lane.shard] = lane.behind(items, in_block)
+        position = self._position
+        places, turn = position.behind(position.taken)
         return {
-            "live": [lane.shard for lane in self._live],
-            "turn": (self._turn + taken) % len(self._live) if self._live else 0,
-            "counts": [count for _, _, count in places.values()],
-            "shards": [Cursor(snapshot, skip, count).to_state() for snapshot, skip, count in places.values()],
+            "live": list(position.live),
+            "turn": turn,
+            "counts": [count for _, _, count in places],
+            "shards": [Cursor(*place).to_state() for place in places],
         }
-
-    def _shares(self, taken: int) -> list[tuple[_Lane, int, int]]:
-        """(lane, its items among the first ``taken`` of the block, its items in the block), for all live ones."""
-        live = len(self._live)
-        return [
-            (self._live[(self._turn + place) % live], -(-(taken - place) // live), -(-(self._size - place) // live))
-            for place in range(live)
-        ]
 
     def set_state(self, state: dict[str, Any]) -> None:
         cursors = [Cursor.from_state(item) for item in state["shards"]]
-        if len(cursors) != len(self._lanes):
-            raise StateError(f"the state has {len(cursors)} shards, this loader {len(self._lanes)}")
+        if len(cursors) != len(self._rests):
+            raise StateError(f"the state has {len(cursors)} shards, this loader {len(self._rests)}")
         live, turn, counts = list(state["live"]), state["turn"], list(state["counts"])
         known = [cursor for cursor in cursors if cursor is not None]
         sound = (
@@ -194,28 +201,24 @@ class MergeIterator(NodeIterator[Any]):
                 f"{counts!r} items. Use an older checkpoint"
             )
         announce_replays(zip(known, counts))
-        self._turn = turn
-        self._lanes = [
-            _Lane(shard, cursor.snapshot, cursor.skip, count)
-            for shard, (cursor, count) in enumerate(zip(known, counts))
-        ]
-        self._live = [self._lanes[shard] for shard in live]
+        self._position = _Position([(item.snapshot, item.skip, item.count) for item in known], live, turn)
 
     def positions(self) -> list[ShardPosition]:
         """Where the shards that go on have to start. Only before the first item."""
+        at = self._position
         return [
             ShardPosition(
-                shard=lane.shard,
-                cursor=Cursor(lane.snapshot, lane.skip),
-                count=lane.count,
+                shard=shard,
+                cursor=Cursor(snapshot, skip),
+                count=count,
                 branch=self._branch,
-                lane=self._number(lane),
+                lane=self._lane(shard),
             )
-            for lane in self._live
+            for shard, (snapshot, skip, count) in ((shard, at.places[shard]) for shard in at.live)
         ]
 
-    def _number(self, lane: _Lane) -> int:
-        return self._branch * len(self._lanes) + lane.shard
+    def _lane(self, shard: int) -> int:
+        return self._branch * len(self._rests) + shard
 
     def run(self) -> Iterator[Any]:
         self._consumer = threading.get_ident()
@@ -223,61 +226,56 @@ class MergeIterator(NodeIterator[Any]):
         while True:
             with self._lock:
                 self._consumer = threading.get_ident()
-                self._settle()
-                block = self._block = self._next_block(provider)
-                self._size = len(block)
+                self._between = False
+                position = self._next_position(provider)
+                self._position = position  # until here, the state is that behind the block before
+                self._between = True
+            block = position.block
             if not block:
                 return
             pop = block.pop
             while block:
                 yield pop()
 
-    def _settle(self) -> None:
-        """The block has been handed out: let the lanes stand behind it."""
-        if self._size:
-            shares, self._size = self._shares(self._size), 0
-            for lane, items, in_block in shares:
-                lane.snapshot, lane.skip, lane.count = lane.behind(items, in_block)
-                self._turn += items
-            self._turn %= len(self._live)
-
-    def _next_block(self, provider: ShardProvider) -> list[Any]:
-        """Items that are at hand, in order and reversed; if there are none, of the chunk that is pulled for that."""
-        while self._live:
-            first = self._live[self._turn]
-            if first.rest.items:
-                return self._cut_block()
-            if first.rest.error is not None:
+    def _next_position(self, provider: ShardProvider) -> _Position:
+        """Behind the block, with a new one of what is at hand; if nothing is, of the chunk that is pulled for it."""
+        places, turn = self._position.behind(self._position.size)
+        live = list(self._position.live)
+        while live:
+            rest = self._rests[live[turn]]
+            if rest.items:
+                return self._with_block(places, live, turn)
+            if rest.error is not None:
                 try:
-                    raise first.rest.error
+                    raise rest.error
                 finally:
-                    first.rest.error = None  # its traceback leads to this frame, and to items in shared memory
-            if first.rest.ended:
-                del self._live[self._turn]
-                self._turn = self._turn % len(self._live) if self._live else 0
+                    rest.error = None  # its traceback leads to this frame, and to items in shared memory
+            if rest.ended:
+                del live[turn]
+                turn = turn % len(live) if live else 0
             else:
-                first.rest = provider.pull(self._number(first))
-        return []
+                self._rests[live[turn]] = provider.pull(self._lane(live[turn]))
+        return _Position(places, live)
 
-    def _cut_block(self) -> list[Any]:
-        rotation = self._live[self._turn :] + self._live[: self._turn]
-        ready = [len(lane.rest.items) for lane in rotation]
+    def _with_block(self, places: list[_Place], live: list[int], turn: int) -> _Position:
+        """The position before a block of what is at hand, in order and reversed."""
+        rotation = [self._rests[shard] for shard in live[turn:] + live[:turn]]
+        ready = [len(rest.items) for rest in rotation]
         rounds = min(ready)
-        # Full rounds, and of one more round as many as come before the first lane that has nothing left
+        # Full rounds, and of one more round as many as come before the first shard that has nothing left
         extra = next(place for place, items in enumerate(ready) if items == rounds)
-        shares = [rounds + (place < extra) for place in range(len(rotation))]
-        block: list[Any] = [None] * sum(shares)
-        for place, (lane, share) in enumerate(zip(rotation, shares)):
-            items = lane.rest.items
-            if share == len(items):
-                block[place :: len(rotation)] = items
-                lane.rest.items = []
+        block: list[Any] = [None] * (rounds * len(live) + extra)
+        for place, rest in enumerate(rotation):
+            share = rounds + (place < extra)
+            if share == len(rest.items):
+                block[place :: len(live)] = rest.items
+                rest.items = []
             else:
-                block[place :: len(rotation)] = items[:share]
-                del items[:share]
-            lane.ends_chunk = not lane.rest.items
+                block[place :: len(live)] = rest.items[:share]
+                del rest.items[:share]
         block.reverse()
-        return block
+        ends = [None if rest.items else rest.snapshot for rest in (self._rests[shard] for shard in live)]
+        return _Position(places, live, turn, block, len(block), ends)
 
     def interrupt(self) -> None:
         self._merges.interrupt()

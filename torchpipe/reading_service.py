@@ -379,8 +379,12 @@ class LocalShards(ShardProvider):
 
     def pull(self, lane: int) -> Chunk:
         running = self._shards[lane]
-        with running.installed():
-            chunk = running.produce_for_same_thread()
+        try:
+            with running.installed():
+                chunk = running.produce_for_same_thread()
+        except BaseException:
+            running.leave()  # an interrupt may have come just before
+            raise
         if chunk.notice is not None:
             warn_user(chunk.notice, ReplayWarning)
         return chunk

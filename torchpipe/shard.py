@@ -137,7 +137,7 @@ class Shard:
         if self._random is not None:
             self._random.leave()
 
-    def installed(self) -> AbstractContextManager[None]:
+    def installed(self) -> AbstractContextManager[object]:
         """Put the shard's global random states in place for a while; without managed states, nothing happens."""
         return nullcontext() if self._random is None else self._random.installed()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.state.forging import Nested, opened_deep, part, places, replaced, sea
 from torchpipe import DataLoader2
 from torchpipe.errors import StateError, StateMismatchError, UnsafeStateError
 from torchpipe.iter import IterableWrapper
+from torchpipe.map import SequenceWrapper
 from torchpipe.state import decode, encode, inspect
 
 
@@ -210,6 +212,58 @@ def _deep(levels: int, wrap: Callable[[Any], Any]) -> Any:
     for _ in range(levels):
         value = wrap(value)
     return value
+
+
+class Steps:
+    """Read by index until an IndexError."""
+
+    def __getitem__(self, index: int) -> int:
+        if index >= 9:
+            raise IndexError(index)
+        return index
+
+
+def steps(_: int) -> Steps:
+    return Steps()
+
+
+def opened(number: int) -> Any:
+    return io.TextIOWrapper(io.BytesIO(f"{number}\n".encode() * 9), "utf-8")
+
+
+def whole(_: int) -> float:
+    return random.random()
+
+
+LATER: dict[str, tuple[Callable[[], Any], str]] = {
+    "key": (lambda: SequenceWrapper(list("abcdefghijklmnop")).shuffle().sharding_filter(), "key"),
+    "index": (lambda: IterableWrapper(range(4)).sharding_filter().flatmap(steps), "index"),
+    "place": (lambda: IterableWrapper(range(4)).sharding_filter().flatmap(opened), "place"),
+    "torch": (lambda: IterableWrapper(range(40)).sharding_filter().map(whole), "torch"),
+}
+HOSTILE = [None, -1, 1.5, 2**40, 2**62, 2**63, "x", b"x", [], {}, [None], ["x"], [b"x"], [-1], [[1]], [{"x": 1}]]
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_L8_what_is_used_later_is_a_state_error_too(name: str) -> None:
+    """Values that are looked at when the pass goes on, if nobody looks at them before."""
+    graph, key = LATER[name][0](), LATER[name][1]
+    state = saved(graph, count=7)
+    content = opened_deep(state["payload"])
+    found = [path for path in places(content) if path and path[-1] == key]
+    assert found
+    refused = 0
+    for path in found:
+        for value in HOSTILE:
+            forged = state | {"payload": sealed_deep(replaced(content, path, lambda _, value=value: value))}
+            try:
+                run(graph, forged, make_service(None, 2))
+            except StateError:
+                refused += 1
+        forged = state | {"payload": sealed_deep(replaced(content, path[:-1], lambda _: {}))}
+        with pytest.raises(StateError):
+            run(graph, forged, make_service(None, 2))
+    assert refused > 8 * len(found)
 
 
 @pytest.mark.parametrize("levels", [50, 200, 450])

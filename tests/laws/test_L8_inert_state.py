@@ -54,6 +54,10 @@ def sample(number: int) -> Sample:
     return Sample(number)
 
 
+def same(item: Any) -> Any:
+    return item
+
+
 @pytest.mark.parametrize("workers", [None, 2])
 def test_L8_other_objects_load_only_when_allowed(workers: int | None) -> None:
     graph = IterableWrapper(range(30)).sharding_filter().map(sample).shuffle(buffer_size=6)
@@ -86,9 +90,8 @@ class Bomb:
 
 
 def test_L8_a_hostile_state_runs_nothing(tmp_path: Path) -> None:
-    graph = (
-        IterableWrapper([Bomb(tmp_path / "exploded"), 1, 2, 3], deepcopy=False).sharding_filter().shuffle(buffer_size=4)
-    )
+    source = IterableWrapper([Bomb(tmp_path / "exploded") for _ in range(4)], deepcopy=False)
+    graph = source.sharding_filter().map(same).shuffle(buffer_size=4)  # what has gone through map is no position
     with make_loader(graph, make_service(None, 1, every=1)) as loader:
         next(iter(loader))
         with pytest.warns(OpaqueStateWarning, match="Bomb"):

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tests.laws.executors import make_service
-from tests.state.fuzzing import GRAPHS, Saved, flat_mutation, forgery, noise, stream_of
+from tests.state.fuzz_graphs import AHEAD, GRAPHS
+from tests.state.fuzzing import Saved, flat_mutation, forgery, noise, stream_of
 from torchpipe import DataLoader2
 from torchpipe.errors import StateError
 from torchpipe.state import inspect
@@ -46,7 +47,7 @@ def saved() -> list[Saved]:
         for name, make in GRAPHS.items():
             graph = make()
             for workers in (None, 2):
-                options: dict[str, Any] = {"main_prefetch_cnt": 2} if name == "nested" and workers else {}
+                options: dict[str, Any] = {"main_prefetch_cnt": AHEAD[name]} if name in AHEAD and workers else {}
                 with DataLoader2(graph, reading_service=make_service(workers, 2, every=2, **options)) as loader:
                     loader.seed(3)
                     iterator = iter(loader)

@@ -18,7 +18,7 @@ from torchpipe.announce import announce_replay
 from torchpipe.context import Context
 from torchpipe.errors import StateError
 from torchpipe.global_random import GlobalRandom
-from torchpipe.iterator import NodeIterator, is_stateful, stored_count, stored_items
+from torchpipe.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
 from torchpipe.nodes import DataPipe, node_name
 
 __all__ = ["ExpandingIterator"]
@@ -148,7 +148,8 @@ class ExpandingIterator(NodeIterator[T]):
                         f"{node_name(self.node)} saved the state of an iterator, and now made a {type(parts).__name__} "
                         "without load_state_dict() of the same item: is it the same function?"
                     )
-                parts.load_state_dict(self._loaded)  # type: ignore[attr-defined]
+                with refusing_misfits(f"the iterator in {node_name(self.node)}"):
+                    parts.load_state_dict(self._loaded)  # type: ignore[attr-defined]
             for done in range(0 if self._loaded is not None else self._handed_out):
                 if next(parts, _END) is _END:
                     raise StateError(

@@ -13,9 +13,10 @@ import torch
 from torchpipe.columns import with_columns
 from torchpipe.context import Context
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.errors import StateError
 from torchpipe.iter._expanding import ExpandingIterator
 from torchpipe.iter._streams import StreamWrapper
-from torchpipe.iterator import NodeIterator
+from torchpipe.iterator import NodeIterator, stored_count
 from torchpipe.nodes import callable_name
 from torchpipe.validate import check_columns, check_input
 
@@ -28,6 +29,7 @@ R = TypeVar("R")
 _HELD = (list, tuple, str, bytes, range, dict, collections.deque, MappingView, np.ndarray, torch.Tensor, set, frozenset)
 # Open files of just these types, whose lines readline() gives as iterating does.
 _FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedRandom, io.FileIO, io.StringIO, io.BytesIO)
+_LARGEST_PLACE = 1 << 320  # a text file tells five numbers of 64 bits in one
 
 
 def _unchanged(*parts: Any) -> Any:
@@ -125,7 +127,7 @@ class _Indexed(Iterator[Any]):
         return {"index": self._index}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self._index = state["index"]
+        self._index = stored_count(state, "index")
 
 
 class _Lines(Iterator[Any]):
@@ -145,4 +147,8 @@ class _Lines(Iterator[Any]):
         return {"place": self._file.tell()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self._file.seek(state["place"])
+        place = stored_count(state, "place", at_most=_LARGEST_PLACE)
+        try:
+            self._file.seek(place)
+        except (OSError, MemoryError) as error:  # what a text file says to a place that it has not told
+            raise StateError(f"the file has no place {place}, at which the state stands: is it the same?") from error

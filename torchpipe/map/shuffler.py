@@ -13,7 +13,7 @@ from torchpipe.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.errors import StateError
 from torchpipe.iterator import NodeIterator
 from torchpipe.keys import KeysIterator
-from torchpipe.seeds import StreamKey, check_seed, permutation
+from torchpipe.seeds import StreamKey, check_seed, permutation, stored_key
 
 __all__ = ["Shuffler"]
 
@@ -101,4 +101,4 @@ class _ShuffledIterator(KeysIterator[T]):
             )
         super().set_state(state)
         if self.node.enabled:
-            self.key = tuple(state["key"])
+            self.key = stored_key(state["key"])

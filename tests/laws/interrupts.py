@@ -1,0 +1,60 @@
+"""Ctrl-C at a chosen instruction: wherever Python looks for signals, which is behind calls, at the start of functions
+and at the end of each round of a loop. Used by tests alone.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+__all__ = ["Interrupt", "Interrupter"]
+
+_LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
+_names: dict[CodeType, dict[int, str]] = {}
+
+
+class Interrupt(KeyboardInterrupt):
+    """The planted one."""
+
+
+def _name(code: CodeType, offset: int) -> str:
+    if code not in _names:
+        _names[code] = {item.offset: item.opname for item in dis.get_instructions(code)}
+    return _names[code].get(offset, "")
+
+
+class Interrupter:
+    """Within ``with``, raises :class:`Interrupt` at the ``number``-th place in this thread; ``hit`` says where."""
+
+    def __init__(self, number: int) -> None:
+        self.hit: str | None = None
+        self._left = number
+        self._last: dict[int, str] = {}
+
+    def __enter__(self) -> Interrupter:
+        sys.settrace(self._enter_function)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _enter_function(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not frame.f_globals.get("__name__", "").startswith(("torchpipe", "torch.random", "random", "contextlib")):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "return":
+            self._last.pop(id(frame), None)
+        elif event == "opcode":
+            last, self._last[id(frame)] = self._last.get(id(frame), ""), _name(frame.f_code, frame.f_lasti)
+            if last.startswith(_LOOKS):
+                self._left -= 1
+                if not self._left:
+                    self.hit = f"{frame.f_code.co_qualname}, line {frame.f_lineno} of {frame.f_code.co_filename}"
+                    sys.settrace(None)
+                    raise Interrupt
+        return self._step

@@ -1,0 +1,82 @@
+"""L2 behind Ctrl-C at any instruction: the state is true, and the user's global random states are the user's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.laws.executors import make_loader, make_service, oracle
+from tests.laws.interrupts import Interrupt, Interrupter
+from torchpipe.iter import IterableWrapper
+from torchpipe.map import SequenceWrapper
+
+WARM, MORE = 2, 3  # items before the interrupt may come, and meanwhile
+
+
+def noisy(item: Any) -> tuple[Any, ...]:
+    return item, random.gauss(0, 1), float(np.random.randn()), float(torch.rand(()))
+
+
+def parts(item: int) -> Any:
+    for part in range(2):
+        yield noisy((item, part))
+
+
+def odd_or_late(item: int) -> bool:
+    return item % 2 == 1 or item > 6
+
+
+GRAPHS: dict[str, Callable[[], Any]] = {
+    "shuffle": lambda: IterableWrapper(range(9)).shuffle(buffer_size=3).sharding_filter().map(noisy),
+    "late": lambda: SequenceWrapper(list("abcdefghij")).shuffle().shuffle(buffer_size=3).sharding_filter().map(noisy),
+    "parts": lambda: IterableWrapper(range(5)).sharding_filter().flatmap(parts),
+    "uneven": lambda: IterableWrapper(range(9)).sharding_filter().filter(odd_or_late).map(noisy),
+    "dispatched": lambda: IterableWrapper(range(9)).map(noisy).sharding_round_robin_dispatch().map(noisy),
+}
+
+
+def outside() -> list[Any]:
+    """The process's own global random states."""
+    _, words, *rest = np.random.get_state(legacy=True)  # type: ignore[misc]
+    return [random.getstate(), words.tolist(), rest, torch.get_rng_state().tolist()]
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_L2_an_interrupt_at_any_instruction(name: str, num_shards: int) -> None:
+    graph = GRAPHS[name]()
+    first, second = oracle(graph, num_shards)
+    random.gauss(0, 1), np.random.randn()  # so that one number of a pair waits
+    before = outside()
+    number, beyond = 0, False
+    while not beyond:
+        number += 5 if num_shards == 1 else 3
+        got: list[Any] = []
+        with make_loader(graph, make_service(None, num_shards, every=2)) as loader:
+            stream = iter(loader)
+            got.extend(islice(stream, WARM))
+            interrupter = Interrupter(number)
+            try:
+                for _ in range(MORE):
+                    with interrupter:
+                        item = next(stream)
+                    got.append(item)
+                beyond = True
+            except Interrupt:
+                pass
+            assert outside() == before, interrupter.hit
+            state = loader.state_dict()
+            delivered = state["delivered"]
+            # It may have come between the count and the caller
+            assert delivered in (len(got), len(got) + 1), interrupter.hit
+            loader.load_state_dict(state)
+            assert list(map(repr, loader)) == (first[delivered:] or second), interrupter.hit
+        assert list(map(repr, got)) == first[: len(got)]
+        assert outside() == before, interrupter.hit
+    assert number > 100
