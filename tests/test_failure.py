@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.shard import Shard, ShardSpec
 from torchpipe.state import Cursor
@@ -34,3 +35,14 @@ def test_the_item_is_named_with_its_shard_and_its_rank_if_there_are_several(spec
     assert items + chunk.items == [1.0]
     assert isinstance(chunk.error, ZeroDivisionError)
     assert chunk.error.__notes__ == [f"torchpipe: raised in Mapper(invert) for {where}"]
+
+
+def ended(number: int) -> int:
+    return next(iter(range(number, 1)))
+
+
+def test_the_node_is_named_whose_function_let_a_stop_iteration_out() -> None:
+    """The generator around it made another error of it, whose traceback began outside."""
+    with pytest.raises(RuntimeError, match="StopIteration") as caught:
+        list(DataLoader2(IterableWrapper([0, 1]).map(ended).batch(3)))
+    assert caught.value.__notes__ == ["torchpipe: raised in Mapper(ended) for item 0 of shard 0 of 1, epoch 0"]

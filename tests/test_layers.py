@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe.
 LAYERS = (
-    ("errors", "functional", "functional_methods", "seeds", "worker_info", "copying", "one_user"),
-    ("containers", "not_ported"),
+    ("errors", "functional", "functional_methods", "seeds", "worker_info", "one_user", "pickling"),
+    ("containers", "not_ported", "copying"),
     ("nodes", "state", "global_random"),
     ("columns", "hidden", "announce"),
     ("iterator", "validate"),

@@ -1,4 +1,4 @@
-"""Copies of items: for nodes that keep what they hand out. Runs in every process. Imports nothing of torchpipe."""
+"""Copies of items: for nodes that keep what they hand out. Runs in every process. Imports ``pickling``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from torchpipe.pickling import is_made_otherwise, reduce_error
 
 __all__ = ["copy_item", "holds_mutable"]
 
@@ -52,6 +54,15 @@ def _copied(item: Any) -> Any:
 
 def _deep(item: Any) -> Any:
     try:
-        return copy.deepcopy(item)
+        return _error(item) if is_made_otherwise(type(item)) else copy.deepcopy(item)
     except Exception:  # objects refuse in many ways: TypeError, NotImplementedError, errors of their own
         return item
+
+
+def _error(error: BaseException) -> BaseException:
+    """A copy, without the constructor: ``copy.deepcopy`` calls it, and may so make another text."""
+    make, (kind, *args), *attributes = reduce_error(error)
+    made: BaseException = make(kind, *copy.deepcopy(args))
+    for values in attributes:
+        vars(made).update(copy.deepcopy(values))
+    return made

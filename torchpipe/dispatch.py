@@ -195,11 +195,19 @@ class DispatchSource(DispatchFeed):
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         manage_random: bool = True,
         trace: Trace | None = None,
+        passing: tuple[type[BaseException], ...] = (BaseException,),
     ) -> DispatchSource:
         """The source over ``graph`` from ``start`` on; ``spec`` is that of any of its shards."""
         alone = replace(spec, shard=0, num_shards=1)
         producer = Shard(
-            (graph,), alone, policy=policy, manage_random=manage_random, section=2, trace=trace, announces=True
+            (graph,),
+            alone,
+            policy=policy,
+            manage_random=manage_random,
+            section=2,
+            trace=trace,
+            announces=True,
+            passing=passing,
         )
         with producer.installed():
             producer.start(Cursor(start.mark.snapshot), start.mark.position)

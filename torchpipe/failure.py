@@ -18,6 +18,8 @@ def add_note(error: BaseException, note: str) -> None:
 
 def failing_node(error: BaseException) -> str | None:
     """The name of the node whose code, or whose function, raised ``error``: the innermost one in its traceback."""
+    if isinstance(error.__cause__, StopIteration):  # out of a function: the generator around it made this error of it
+        return failing_node(error.__cause__)
     name: str | None = None
     traceback = error.__traceback__
     while traceback is not None:

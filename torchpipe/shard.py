@@ -89,7 +89,8 @@ class Shard:
     same random streams in each.
 
     With ``manage_random`` the shard has its own global random states; whoever calls :meth:`start`, :meth:`produce` or
-    :meth:`close` does so inside :meth:`installed`. Not thread-safe.
+    :meth:`close` does so inside :meth:`installed`. Not thread-safe. ``passing``: what :meth:`produce` lets through at
+    once, such as Ctrl-C in the user's process; in others, only the user's function can have raised that.
     """
 
     def __init__(
@@ -106,8 +107,10 @@ class Shard:
         trace: Trace | None = None,
         memory: Memory | None = None,
         announces: bool = False,
+        passing: tuple[type[BaseException], ...] = (BaseException,),
     ) -> None:
         self.spec = spec
+        self._passing = passing
         self._announces = announces
         self.produced = 0
         self._refused = False
@@ -210,7 +213,7 @@ class Shard:
 
         A chunk also ends where a snapshot is due. Quick items are made several at a time, between two looks at the
         clock, unless ``closely``: ``note`` is told the index of the first and their number before. User errors are
-        returned in the chunk, with a note of their position; only BaseExceptions such as KeyboardInterrupt escape.
+        returned in the chunk, with a note of their position, but for those of ``passing`` that are no Exception.
         """
         chunk = Chunk()
         items, stream, policy = chunk.items, self._stream, self._policy
@@ -233,7 +236,9 @@ class Shard:
                 self._set_pace(now - before, at_once)
                 if due or len(items) >= limit or now - began >= seconds:
                     break
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and isinstance(error, self._passing):
+                raise
             spec, index = self.spec, first + len(items)
             add_position(
                 error,

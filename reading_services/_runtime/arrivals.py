@@ -54,7 +54,12 @@ class Arrival:
         try:
             items = [] if self.delivery is None else self.delivery.open()
         except Exception as error:
-            add_note(error, f"torchpipe: items of shard {shard} could not be rebuilt in the main process")
+            add_note(
+                error,
+                f"torchpipe: one of the next {self.count} items of shard {shard} could not be rebuilt in the main "
+                "process: its class pickles what it cannot be made of again. Give it a __reduce__, or turn it into "
+                "plain data inside the pipeline",
+            )
             return Chunk(error=error)
         failure = load_error(self.error) if isinstance(self.error, bytes) else self.error
         return Chunk(items=items, snapshot=self.snapshot, ended=self.ended, error=failure)

@@ -7,21 +7,23 @@ What a worker has not asked for stays here, so nobody blocks on a slow one.
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 import warnings
-from collections import defaultdict
+from collections import defaultdict, deque
 from functools import partial
 
 from reading_services._runtime.arena import Arena
 from reading_services._runtime.board import Board, BoardTrace
 from reading_services._runtime.channel import ChannelClosed, SocketChannel
 from reading_services._runtime.dispatch_link import Link, same_user
+from reading_services._runtime.items import unsendable
 from reading_services._runtime.messages import Dealt, EndEpoch, Grown, Hello, Message, Notice, StartDispatch, Stop, Want
 from reading_services._runtime.parcels import shortage_text
 from reading_services._runtime.remote_error import dump_error, load_error
-from reading_services._runtime.worker import WorkerSetup, keep_sendable, serve
-from torchpipe.dispatch import DispatchSource, DispatchStart, Mark
+from reading_services._runtime.worker import WorkerSetup, serve
+from torchpipe.dispatch import DispatchSource, DispatchStart, Entry, Mark
 from torchpipe.errors import ReplayWarning
 from torchpipe.failure import add_note
 from torchpipe.shard import Chunk, ShardSpec
@@ -42,7 +44,8 @@ def run_dispatcher(
     def run(channel: SocketChannel) -> None:
         graph, policy = setup.graph.load()
         setup.graph.close()
-        Dispatcher(channel, board, listener, partial(DispatchSource.open, graph, policy=policy)).run()
+        open_source = partial(DispatchSource.open, graph, policy=policy, passing=(SystemExit,))
+        Dispatcher(channel, board, listener, open_source).run()
 
     serve(setup, sock, board, run)
 
@@ -224,21 +227,15 @@ class Dispatcher:
                 continue
             self._wants[shard] -= sum(isinstance(entry, tuple) for entry in entries)
             error = source.error if over else None
+            try:
+                parcel, payload = link.packer.pack(entries)
+            except Exception as failed:
+                over, error = True, _keep_sendable(entries, failed, source.waiting(shard))
+                parcel, payload = link.packer.pack(entries)
             if over:
                 del self._of_shard[shard]
                 del self._wants[shard]
             try:
-                try:
-                    parcel, payload = link.packer.pack(entries)
-                except Exception as problem:  # the shard ends before the culprit, with that error
-                    chunk = Chunk(items=entries)
-                    keep_sendable(chunk, problem, "a worker", shown=lambda entry: entry[0])
-                    parcel, payload = link.packer.pack(chunk.items)
-                    error = chunk.error
-                    if not over:
-                        over = True
-                        del self._of_shard[shard]
-                        del self._wants[shard]
                 failure = None if error is None else dump_error(error)
                 link.channel.send(Dealt(shard=shard, parcel=parcel, over=over, error=failure), payload)
                 self._watch_outbox(link)
@@ -252,3 +249,17 @@ class Dispatcher:
     def _watch_outbox(self, link: Link) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.channel.has_outbox else 0)
         self._selector.modify(link, events)
+
+
+def _keep_sendable(entries: list[Entry], error: Exception, waiting: deque[Entry]) -> Exception:
+    """Cut ``entries`` before the first item that cannot be sent; the error that stands in its place.
+
+    The rest goes back to those that wait: a wish that is on its way already comes upon the same error.
+    """
+    items = [entry[0] if isinstance(entry, tuple) else entry for entry in entries]
+    # None: each for itself can be sent
+    index, failure = unsendable(items, "from the dispatcher to a worker") or (0, error)
+    waiting.extendleft(reversed(entries[index:]))
+    del entries[index:]
+    add_note(failure, f"torchpipe: in the dispatcher (pid {os.getpid()})")
+    return failure

@@ -15,14 +15,13 @@ import multiprocessing.reduction
 import os
 import pickle
 import weakref
-from collections import ChainMap
 from typing import Any
 
-import cloudpickle
 import torch
 
 from reading_services._runtime.arena import anonymous_file
-from reading_services._runtime.items import reduce_tensor, refuse_file
+from reading_services._runtime.items import reduce_tensor
+from torchpipe.pickling import CloudPickler, Reducers
 
 __all__ = ["GraphImage"]
 
@@ -87,10 +86,8 @@ def _from_duplicate(body: bytes, buffers: tuple[tuple[int, int, bool], ...], dup
     return GraphImage(body, buffers, duplicate.detach())
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    dispatch_table = ChainMap(
-        {torch.Tensor: reduce_tensor, io.TextIOWrapper: refuse_file}, cloudpickle.Pickler.dispatch_table
-    )
+class _Pickler(CloudPickler):
+    dispatch_table = Reducers({**CloudPickler.dispatch_table, torch.Tensor: reduce_tensor})
 
 
 def _dump(parts: Any, keep_in_band: Any) -> bytes:

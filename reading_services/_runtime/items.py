@@ -7,18 +7,17 @@ view looks into, for each tensor).
 
 from __future__ import annotations
 
-import copyreg
 import io
 import pickle
-import sys
-from collections import ChainMap
 from collections.abc import Sequence
 from typing import Any
 
-import cloudpickle
 import torch
 
-__all__ = ["OUT_OF_BAND_BYTES", "dump_items", "load_items", "reduce_tensor", "refuse_file"]
+from torchpipe.errors import NotSerializableError
+from torchpipe.pickling import CloudPickler, Reducers
+
+__all__ = ["OUT_OF_BAND_BYTES", "AutogradTensorError", "dump_items", "load_items", "reduce_tensor", "unsendable"]
 
 OUT_OF_BAND_BYTES = 16 << 10  # a smaller buffer is quicker copied along than looked after
 
@@ -43,14 +42,14 @@ def _rebuild(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Ten
     return torch.frombuffer(data, dtype=dtype).view(shape)
 
 
-class _OfGraph(TypeError):
+class AutogradTensorError(TypeError):
     """A tensor belongs to an autograd graph, of which only its values would arrive."""
 
 
 def reduce_tensor(tensor: torch.Tensor) -> Any:
     """How a tensor is pickled: a plain one as its bytes, which may go out of band. Raises: TypeError, see above."""
     if tensor.grad_fn is not None:
-        raise _OfGraph(
+        raise AutogradTensorError(
             f"a tensor of shape {tuple(tensor.shape)} belongs to an autograd graph ({type(tensor.grad_fn).__name__}), "
             "which cannot leave its process: detach() it where it is made, or work under torch.no_grad()"
         )
@@ -73,22 +72,8 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
     return _rebuild, (pickle.PickleBuffer(data), tensor.dtype, tuple(tensor.shape))
 
 
-def refuse_file(file: io.TextIOWrapper) -> Any:
-    """In the place of cloudpickle's way, which makes a StringIO of an open text file, with all that is in it."""
-    for name in ("stdin", "stdout", "stderr"):
-        if file is getattr(sys, name):
-            return getattr, (sys, name)
-    raise TypeError(
-        f"cannot pickle the open file {file.name!r}: read it where it was opened, and hand on what it holds"
-    )
-
-
 class _Pickler(pickle.Pickler):
-    dispatch_table = copyreg.dispatch_table | {torch.Tensor: reduce_tensor}
-
-
-class _CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    dispatch_table = ChainMap({io.TextIOWrapper: refuse_file}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table = Reducers({torch.Tensor: reduce_tensor})
 
 
 def dump_items(items: list[Any]) -> tuple[bytes, list[memoryview]]:
@@ -111,12 +96,27 @@ def dump_items(items: list[Any]) -> tuple[bytes, list[memoryview]]:
     file = io.BytesIO()
     try:
         _Pickler(file, protocol=5, buffer_callback=keep_in_band).dump(items)
-    except _OfGraph:  # cloudpickle would drop the graph
+    except AutogradTensorError:  # cloudpickle would drop the graph
         raise
     except Exception:  # classes and functions made inside a function
         file, buffers = io.BytesIO(), []
-        _CloudPickler(file, protocol=5).dump(items)
+        CloudPickler(file, protocol=5).dump(items)
     return file.getvalue(), buffers
+
+
+def unsendable(items: list[Any], way: str) -> tuple[int, NotSerializableError] | None:
+    """(which is the first of ``items`` that cannot be sent ``way``, the error that is to stand in its place)."""
+    for index, item in enumerate(items):
+        try:
+            dump_items([item])
+        except Exception as culprit:
+            error = NotSerializableError(
+                f"an item of type {type(item).__qualname__} cannot be sent {way}: {culprit}. Turn it into plain data "
+                "or tensors inside the pipeline"
+            )
+            error.__cause__ = culprit
+            return index, error
+    return None
 
 
 def load_items(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> list[Any]:

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -24,7 +23,7 @@ from reading_services._runtime.board import Board, BoardTrace
 from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services._runtime.dispatch_link import RemoteFeed, Superseded, connect
 from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.items import dump_items
+from reading_services._runtime.items import unsendable
 from reading_services._runtime.messages import (
     ChunkMessage,
     EndEpoch,
@@ -40,13 +39,13 @@ from reading_services._runtime.messages import (
 from reading_services._runtime.parcels import Packer, shortage_text
 from reading_services._runtime.parent import watch_parent
 from reading_services._runtime.remote_error import dump_error
-from torchpipe.errors import NotSerializableError, ReplayWarning
+from torchpipe.errors import ReplayWarning
 from torchpipe.failure import add_note
 from torchpipe.nodes import DataPipe
 from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
 from torchpipe.state import Cursor, SnapshotPolicy
 
-__all__ = ["Worker", "WorkerSetup", "keep_sendable", "run_worker", "serve"]
+__all__ = ["Worker", "WorkerSetup", "run_worker", "serve"]
 
 _CHUNK_S = 0.002  # no further item is begun after this: longer chunks would keep a waiting consumer waiting
 _HUNGRY_S = 0.0003  # the same, if the consumer has used up all: long enough to make up for the cost of a chunk
@@ -93,7 +92,8 @@ def serve(setup: WorkerSetup, sock: socket.socket, board: Board, run: Callable[[
         except ChannelClosed:
             raise
         except Exception as error:  # the graph cannot be rebuilt here, or the runtime itself is at fault
-            add_note(error, f"torchpipe: in process {setup.worker} (pid {os.getpid()}), which cannot go on")
+            name = "the dispatcher" if setup.worker < 0 else f"worker {setup.worker}"
+            add_note(error, f"torchpipe: in {name} (pid {os.getpid()}), which cannot go on")
             channel.send(Failed(error=dump_error(error)))
     except ChannelClosed:
         pass  # the main process has gone or has given this worker up
@@ -245,6 +245,7 @@ class Worker:
                     feed=self._feed,
                     trace=BoardTrace(self._board) if epoch.careful else None,
                     memory=self._packer.memory,
+                    passing=(SystemExit, Superseded),
                 )
                 with shard.installed():
                     shard.start(Cursor(start.snapshot, start.skip), start.count)
@@ -326,7 +327,7 @@ class Worker:
         try:
             parcel, payload = self._packer.pack(chunk.items)
         except Exception as error:
-            keep_sendable(chunk, error, "the main process")
+            _keep_sendable(chunk, error)
             count = len(chunk.items)
             parcel, payload = self._packer.pack(chunk.items)
         if chunk.error is not None:
@@ -347,22 +348,9 @@ class Worker:
         return count, parcel.sizes
 
 
-def keep_sendable(
-    chunk: Chunk, error: Exception, receiver: str, shown: Callable[[Any], Any] = lambda item: item
-) -> None:
+def _keep_sendable(chunk: Chunk, error: Exception) -> None:
     """Cut the chunk before the first item that cannot be sent, which becomes its error."""
-    for index, item in enumerate(chunk.items):
-        try:
-            dump_items([item])
-        except Exception as culprit:
-            chunk.error = NotSerializableError(
-                f"an item of type {type(shown(item)).__qualname__} cannot be sent to {receiver}: "
-                f"{culprit}. Turn it into plain data or tensors inside the pipeline"
-            )
-            chunk.error.__cause__ = culprit
-            del chunk.items[index:]
-            break
-    else:  # each for itself can be sent
-        chunk.error = error
-        chunk.items.clear()
+    # None: each for itself can be sent
+    index, chunk.error = unsendable(chunk.items, "from the worker to the main process") or (0, error)
+    del chunk.items[index:]
     chunk.snapshot, chunk.ended = None, False

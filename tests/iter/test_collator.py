@@ -138,3 +138,10 @@ def test_what_torch_refuses_is_refused_as_ever() -> None:
         collated([torch.ones(9_000), torch.ones(8_000)], Offer())
     with pytest.raises(RuntimeError, match="sparse"):
         collated([torch.ones(3).to_sparse()] * 2, Offer())
+
+
+@pytest.mark.parametrize("item", [3, {"a": 1}])
+def test_single_items_are_told_from_batches(item: Any) -> None:
+    with pytest.raises((TypeError, KeyError)) as caught:
+        list(IterableWrapper([item]).collate())
+    assert f"got an item of type {type(item).__name__}: put batch() before it" in caught.value.__notes__[0]

@@ -328,6 +328,8 @@ def test_a_node_may_be_wrapped() -> None:
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="needs an iterable, got 3 of type int"):
         IterableWrapper(3)
+    with pytest.raises(TypeError, match="Give what it returns, or an object whose __iter__ calls it"):
+        IterableWrapper(lambda: iter([1]))
     for value in ({1, 2}, frozenset("ab")):
         with pytest.raises(TypeError, match="cannot wrap a set: its order differs between processes"):
             IterableWrapper(value)

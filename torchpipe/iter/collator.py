@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -12,6 +12,7 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from torchpipe.context import Context, Memory
 from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.failure import add_note
 from torchpipe.iterator import NodeIterator
 from torchpipe.validate import check_columns, check_input
 
@@ -75,7 +76,17 @@ class _CollateIterator(NodeIterator[R]):
     def run(self) -> Iterator[R]:
         fn = self.fn
         for item in self.source.items():
-            yield fn(item)
+            try:
+                batch = fn(item)
+            except Exception as error:
+                if self.node.fn is default_collate and not isinstance(item, Sequence):
+                    add_note(
+                        error,
+                        f"collate() makes a batch of a list of items, and got an item of type {type(item).__name__}: "
+                        "put batch() before it, or give it a function",
+                    )
+                raise
+            yield batch
 
 
 def _stack_in(memory: Memory, batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:

@@ -65,7 +65,10 @@ class IterableWrapper(IterDataPipe[T]):
                 'the rows, df.to_dict("records") or list(df.itertuples(index=False)), or list(df.columns)'
             )
         if not (hasattr(iterable, "__iter__") or hasattr(iterable, "__getitem__")):
-            raise TypeError(f"IterableWrapper needs an iterable, got {iterable!r} of type {type(iterable).__name__}")
+            advice = ". Give what it returns, or an object whose __iter__ calls it" if callable(iterable) else ""
+            raise TypeError(
+                f"IterableWrapper needs an iterable, got {iterable!r} of type {type(iterable).__name__}{advice}"
+            )
         self.iterable = iterable
         self.deepcopy = deepcopy
         self._once = _Once() if isinstance(iterable, Iterator) and not is_stateful(iterable) else None

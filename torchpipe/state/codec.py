@@ -22,10 +22,10 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import msgpack
 
 from torchpipe.errors import StateError, UnsafeStateError
+from torchpipe.pickling import dumps
 from torchpipe.state.cursor import Cursor
 from torchpipe.state.kinds import MAKERS, Unfit, kind_of
 from torchpipe.state.named import IMAGE, NAMED, ClassMissing, make_image, make_named, take_image, take_named
@@ -140,17 +140,10 @@ class _Encoder:
     def _opaque(self, value: Any) -> list[Any]:
         kind = type(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
-        data = _pickle(value)
+        data = dumps(value)
         if self._locate is not None or not any(name == noted for noted, _ in self.notes):
             self.notes[name, self._locate(name) if self._locate is not None else ""] = None
         return [_TAGS[_OPAQUE], name, data]
-
-
-def _pickle(value: Any) -> bytes:
-    try:
-        return pickle.dumps(value, protocol=5)
-    except Exception:  # local classes and lambdas: cloudpickle knows more
-        return bytes(cloudpickle.dumps(value, protocol=5))
 
 
 def encode(value: Any, *, locate: Callable[[str], str] | None = None) -> bytes:
