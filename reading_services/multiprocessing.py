@@ -8,15 +8,12 @@ from __future__ import annotations
 import io
 import logging
 import multiprocessing
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing.context import BaseContext
-from pathlib import Path
 from typing import Any, cast
 
-import torchpipe
 from reading_services._runtime.graph_image import GraphImage
+from reading_services._runtime.start_method import start_method
 from reading_services._runtime.starts import DispatchPart
 from reading_services._runtime.supervisor import Supervisor
 from torchpipe.context import Context
@@ -163,7 +160,7 @@ class MultiProcessingReadingService(ShardedReadingService):
             raise TypeError(f"policy must be a function that makes a SnapshotPolicy, got {policy!r}")
         self._timeout_s = timeout or None
         self._device = None if device is None else resolve(device, self._device_options)
-        self._context = _start_method(multiprocessing_context, on_device=device is not None)
+        self._context = start_method(multiprocessing_context, on_device=device is not None)
         self._make_policy = policy
         self._graph: GraphImage | None = None
         self._dispatch: DispatchPart | None = None
@@ -342,35 +339,6 @@ def _refuse_daemonic() -> None:
             "can be started here: use num_workers=0 with num_shards=... (the stream is the same), or start this "
             "process with daemon=False. Workers of torch's DataLoader and of pools are daemonic"
         )
-
-
-def _start_method(name: str | None, *, on_device: bool) -> BaseContext:
-    known = multiprocessing.get_all_start_methods()
-    if name is not None:
-        if name not in known:
-            raise ValueError(f"multiprocessing_context must be one of {', '.join(known)} or None, got {name!r}")
-        return _preloading(multiprocessing.get_context(name))
-    if "forkserver" in known and (on_device or _accelerator_runtime_lives()):
-        # Forking a process that has the runtime's threads is unsafe; a forkserver is forked before they exist.
-        return _preloading(multiprocessing.get_context("forkserver"))
-    return _preloading(multiprocessing.get_context())
-
-
-def _preloading(context: BaseContext) -> BaseContext:
-    if context.get_start_method() == "forkserver":
-        # The server looks for modules in the current folder first, whatever this process's path says: another copy of
-        # torchpipe there must not end up in the workers, which would follow this process's path without a preload.
-        here = Path("torchpipe")
-        shadowed = here.exists() and not here.samefile(Path(torchpipe.__file__).parent)
-        context.set_forkserver_preload(
-            ["torch"] if shadowed else ["reading_services", "reading_services._runtime.dispatcher"]
-        )
-    return context
-
-
-def _accelerator_runtime_lives() -> bool:
-    torch = sys.modules.get("torch")
-    return "torch_xla" in sys.modules or (torch is not None and torch.cuda.is_initialized())
 
 
 _OPEN_IT_THERE = "Open files, locks, connections and the like inside the function that uses them, or in worker_init_fn"

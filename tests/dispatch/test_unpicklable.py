@@ -1,4 +1,4 @@
-"""A dispatched item that cannot be sent from the dispatcher to a worker: an error in its place, and all before it arrives."""
+"""A dispatched item that cannot be sent to a worker: an error in its place, and all before it arrives."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class _CollateIterator(NodeIterator[R]):
         fn = self.fn
         for item in self.source.items():
             try:
-                batch = fn(item)
+                yield fn(item)  # no name for it: memory that travels without a copy must have no other holder
             except Exception as error:
                 if self.node.fn is default_collate and not isinstance(item, Sequence):
                     add_note(
@@ -86,7 +86,6 @@ class _CollateIterator(NodeIterator[R]):
                         "put batch() before it, or give it a function",
                     )
                 raise
-            yield batch
 
 
 def _stack_in(memory: Memory, batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
