@@ -239,12 +239,19 @@ class MultiProcessingReadingService(ShardedReadingService):
         if self._num_workers:
             _refuse_daemonic()
             # Here, in the caller's thread, and not in the one that will pull: the processes outlive that.
-            self._workers_for(start).start_workers()
+            supervisor = self._workers_for(start)
+            with supervisor.calls:
+                supervisor.start_workers()
         return super().initialize_iteration(start)
 
     def finalize_iteration(self) -> None:
-        if self._supervisor is not None:
-            self._supervisor.end_epoch()
+        if self._supervisor is None:
+            return
+        if self._supervisor.calls.broken:
+            self._end_workers()
+        else:
+            with self._supervisor.calls:
+                self._supervisor.end_epoch()
 
     def finalize(self) -> None:
         self._end_workers()
@@ -282,7 +289,7 @@ class MultiProcessingReadingService(ShardedReadingService):
     def _workers_for(self, start: EpochStart) -> Supervisor:
         """The workers for this epoch; other ones than before only if a loaded state brought another shard count."""
         workers = min(self._num_workers, start.num_shards)
-        if self._supervisor is not None and self._supervisor.num_workers != workers:
+        if self._supervisor is not None and (self._supervisor.num_workers != workers or self._supervisor.calls.broken):
             self._end_workers()
         if self._supervisor is None:
             if workers < self._num_workers:
@@ -314,16 +321,20 @@ class _Epoch(ShardProvider):
 
     def __init__(self, supervisor: Supervisor, start: EpochStart, positions: list[ShardPosition]) -> None:
         self._supervisor = supervisor
-        supervisor.begin_epoch(start, positions)
+        with supervisor.calls:
+            supervisor.begin_epoch(start, positions)
 
     def pull(self, lane: int) -> Chunk:
-        return self._supervisor.pull(lane)
+        with self._supervisor.calls:
+            return self._supervisor.pull(lane)
 
     def interrupt(self) -> None:
         self._supervisor.interrupt()
 
     def close(self) -> None:
-        self._supervisor.end_epoch()
+        if not self._supervisor.calls.broken:  # else the next epoch has other processes
+            with self._supervisor.calls:
+                self._supervisor.end_epoch()
 
 
 def _numbered_names(*roots: DataPipe) -> dict[int, str]:

@@ -31,6 +31,7 @@ from reading_services._runtime.process import WorkerProcess, check_room_for_file
 from reading_services._runtime.recovery import Recovery
 from reading_services._runtime.remote_error import dump_error, load_error
 from reading_services._runtime.starts import DispatchPart, start_dispatch, start_epoch
+from reading_services._runtime.whole_calls import WholeCalls
 from torchpipe.announce import warn_user
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.merge import ShardPosition
@@ -75,6 +76,7 @@ class Supervisor:
     ) -> None:
         check_room_for_files("the supervisor of the workers")
         self.num_workers = num_workers
+        self.calls = WholeCalls()  # for whoever calls its methods
         self.restarts = 0
         # Items that have waited in the dispatcher for one shard, as it has told; may a shard drop more than others?
         self.longest_buffer, self.uneven = 0, True

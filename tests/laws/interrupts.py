@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = ["Interrupt", "Interrupter"]
 
+_MODULES = ("torchpipe", "torch.random", "random", "contextlib")
 _LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
 _names: dict[CodeType, dict[int, str]] = {}
 
@@ -26,10 +27,14 @@ def _name(code: CodeType, offset: int) -> str:
 
 
 class Interrupter:
-    """Within ``with``, raises :class:`Interrupt` at the ``number``-th place in this thread; ``hit`` says where."""
+    """Within ``with``, raises :class:`Interrupt` at the ``number``-th place in this thread; ``hit`` says where.
 
-    def __init__(self, number: int) -> None:
+    Places are those in ``modules``, a tuple of how their names begin.
+    """
+
+    def __init__(self, number: int, modules: tuple[str, ...] = _MODULES) -> None:
         self.hit: str | None = None
+        self._modules = modules
         self._left = number
         self._last: dict[int, str] = {}
 
@@ -41,7 +46,7 @@ class Interrupter:
         sys.settrace(None)
 
     def _enter_function(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_globals.get("__name__", "").startswith(("torchpipe", "torch.random", "random", "contextlib")):
+        if not frame.f_globals.get("__name__", "").startswith(self._modules):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step

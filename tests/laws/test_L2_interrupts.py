@@ -80,3 +80,35 @@ def test_L2_an_interrupt_at_any_instruction(name: str, num_shards: int) -> None:
         assert list(map(repr, got)) == first[: len(got)]
         assert outside() == before, interrupter.hit
     assert number > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shuffle", "dispatched"])
+def test_L2_an_interrupt_while_reading_from_workers(name: str) -> None:
+    """A message may have been read in part: no worker is used again, and the same loader goes on exactly."""
+    graph = GRAPHS[name]()
+    first, second = oracle(graph, 2)
+    number, beyond = 0, False
+    with make_loader(graph, make_service(2, 2, every=2)) as loader:
+        begin = loader.state_dict()
+        while not beyond:
+            number += 29
+            loader.load_state_dict(begin)
+            got: list[Any] = []
+            stream = iter(loader)
+            interrupter = Interrupter(number, modules=("reading_services", "torchpipe.merge"))
+            try:
+                for _ in range(4):
+                    with interrupter:
+                        item = next(stream)
+                    got.append(item)
+                beyond = True
+            except Interrupt:
+                pass
+            state = loader.state_dict()
+            delivered = state["delivered"]
+            assert delivered in (len(got), len(got) + 1), interrupter.hit
+            loader.load_state_dict(state)
+            assert list(map(repr, loader)) == (first[delivered:] or second), interrupter.hit
+            assert list(map(repr, got)) == first[: len(got)]
+    assert number > 300

@@ -1,0 +1,38 @@
+"""Knows whether a call was left in its midst.
+
+Runs in the main process, in the threads that consume the stream. Imports nothing of torchpipe.
+
+Ctrl-C, or a signal handler that raises, may leave the supervisor between two halves of a message: nobody can say then
+what has been received and what was sent. What it had begun is not used again; its processes are ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+__all__ = ["WholeCalls"]
+
+
+class WholeCalls:
+    """``with calls: ...`` around each call, which does not call another one. Exceptions proper leave nothing half done.
+
+    An interrupt at any instruction counts, this class's own included.
+    """
+
+    def __init__(self) -> None:
+        self._inside: set[int] = set()  # threads
+
+    @property
+    def broken(self) -> bool:
+        """Was a call left in its midst? Also True while one goes on in another thread."""
+        return bool(self._inside)
+
+    def __enter__(self) -> None:
+        self._inside.add(threading.get_ident())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self._inside.discard(threading.get_ident())
