@@ -41,8 +41,14 @@ class PostMortem:
     def error(self, deaths: int) -> WorkerDiedError:
         """The error for a position that has killed its process ``deaths`` times."""
         where = f" in {self.node}" if self.node is not None else ""
+        guard = (
+            ""
+            if self.shard >= 0
+            else 'Under forkserver and spawn, a script needs `if __name__ == "__main__":` around '
+            "what starts the loader: each process runs the rest of it. "
+        )
         return WorkerDiedError(
-            f"{self}{where}: death number {deaths} at this position, so no accident. SIGKILL often means that memory "
-            "ran out, SIGSEGV a crash in native code, an exit code that user code called exit(). Run the graph with "
-            "InProcessReadingService to see it happen in a debugger"
+            f"{self}{where}: death number {deaths} at this position, so no accident. {guard}SIGKILL often means that "
+            "memory ran out, SIGSEGV a crash in native code, an exit code that user code called exit(). Run the graph "
+            "with InProcessReadingService to see it happen in a debugger"
         )
