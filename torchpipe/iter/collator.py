@@ -69,23 +69,31 @@ class _CollateIterator(NodeIterator[R]):
         super().__init__(node, context, node.datapipe)
         if node.fn is default_collate and context.memory is not None:
             stack = partial(_stack_in, context.memory)
-            self.fn: Any = partial(collate, collate_fn_map={**default_collate_fn_map, torch.Tensor: stack})
+            stacking = partial(collate, collate_fn_map={**default_collate_fn_map, torch.Tensor: stack})
+            self.fn: Any = partial(_collate_batch, stacking)
+        elif node.fn is default_collate:
+            self.fn = partial(_collate_batch, default_collate)
         else:
             self.fn = self.adopt(node.fn)
 
     def run(self) -> Iterator[R]:
         fn = self.fn
         for item in self.source.items():
-            try:
-                yield fn(item)  # no name for it: memory that travels without a copy must have no other holder
-            except Exception as error:
-                if self.node.fn is default_collate and not isinstance(item, Sequence):
-                    add_note(
-                        error,
-                        f"collate() makes a batch of a list of items, and got an item of type {type(item).__name__}: "
-                        "put batch() before it, or give it a function",
-                    )
-                raise
+            yield fn(item)  # and keeps nothing of it: what was made in shared memory is sent from there
+
+
+def _collate_batch(fn: Callable[[Any], Any], batch: Any) -> Any:
+    """torch's collate, which says of a single item only that it cannot be indexed."""
+    try:
+        return fn(batch)
+    except Exception as error:
+        if not isinstance(batch, Sequence):
+            add_note(
+                error,
+                f"collate() makes a batch of a list of items, and got an item of type {type(batch).__name__}: "
+                "put batch() before it, or give it a function",
+            )
+        raise
 
 
 def _stack_in(memory: Memory, batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
