@@ -80,6 +80,7 @@ def _stop_all() -> None:
     deadline = time.monotonic() + _JOIN_S
     feeds = [feed for feed in list(_running) if not feed.forked]
     for feed in feeds:
+        feed.abandon()
         feed.interrupt()
     for feed in feeds:
         feed.join(max(0.0, deadline - time.monotonic()))
@@ -198,7 +199,7 @@ class RunAhead:
 
     def _start(self) -> None:
         feed = self._feed
-        weakref.finalize(self, feed.stop).atexit = False
+        weakref.finalize(self, feed.abandon).atexit = False
         _running.add(feed)
         # Last registered, first called: before the device libraries that were imported meanwhile take themselves down.
         atexit.unregister(_stop_all)
@@ -314,6 +315,7 @@ class RunAhead:
         if feed.pulling:
             self._source.interrupt()
         if not feed.join(_JOIN_S):
+            feed.abandon()
             _log.warning(
                 "thread %s still runs the input of %s, %g s after it was asked to stop: is it waiting for something? "
                 "It will close the input when it returns",

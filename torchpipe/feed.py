@@ -144,7 +144,7 @@ class Feed:
         self._snapshots = snapshots
         self._pulled = 0
         self._kept_back = 0  # since the last item that was admitted
-        self._attended = False  # somebody waits for the thread and will see ``close_error``
+        self._abandoned = False  # nobody is going to look at ``close_error``
         self._closed = False
 
     def start(self) -> None:
@@ -297,6 +297,11 @@ class Feed:
         self.ready.clear()
         self.error = None  # nobody wants it; its traceback leads to this object and to items, in a cycle
 
+    def abandon(self) -> None:
+        """:meth:`stop`; what goes wrong in the thread from now on is logged, since nobody is there to raise it to."""
+        self._abandoned = True
+        self.stop()
+
     def interrupt(self) -> None:
         """:meth:`stop`, and wake the thread if it waits for what the source waits for. Any thread."""
         self.stop()
@@ -305,12 +310,8 @@ class Feed:
     def join(self, timeout_s: float) -> bool:
         """Wait for the threads after :meth:`stop`: have all ended?"""
         deadline = time.monotonic() + timeout_s
-        self._attended = True
-        try:
-            for thread in self.threads():
-                thread.join(max(0.0, deadline - time.monotonic()))
-        finally:
-            self._attended = False
+        for thread in self.threads():
+            thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self.threads())
 
     def threads(self) -> list[threading.Thread]:
@@ -320,9 +321,8 @@ class Feed:
         try:
             self.close()
         except BaseException as error:
-            if self._attended:
-                self.close_error = error
-            else:
+            self.close_error = error
+            if self._abandoned:
                 _log.warning("%s: closing its input failed", self.name, exc_info=error)
 
     def close(self) -> None:

@@ -12,7 +12,8 @@ outside* (SIGKILL, SIGTERM, no sign of life): out of memory looks like somebody'
   To find that out, a process rests before it goes on at such a position: it is alive then and has begun nothing.
 
 In a storm of kills, processes die elsewhere as well, while they rest above all, so that no position is given up. One
-that kills dies in its own time only, so that it is, however long it takes to kill.
+that kills dies in its own time only, so that it is: in the midst of a storm if it takes about half as long to kill as
+the storm does, or less, and otherwise once the storm has passed.
 """
 
 from __future__ import annotations

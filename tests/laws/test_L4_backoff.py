@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from reading_services._runtime import supervisor
+from reading_services._runtime import recovery
 from reading_services._runtime.board import Slot
 from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.process import WorkerProcess
@@ -64,7 +64,7 @@ def test_L4_restarts_at_one_position_are_spaced(caplog: pytest.LogCaptureFixture
 def test_L4_a_delay_holds_up_no_shutdown(
     prefetch: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "restart_delay_s", lambda deaths: 1000.0 if deaths > 2 else 0.0)
+    monkeypatch.setattr(recovery, "restart_delay_s", lambda deaths: 1000.0 if deaths > 2 else 0.0)
     graph = IterableWrapper(range(10)).sharding_filter().map(die)
     with make_loader(graph, make_service(2, 2, max_deaths=1000, main_prefetch_cnt=prefetch)) as loader:
         iterator = iter(loader)

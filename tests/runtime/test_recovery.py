@@ -216,13 +216,12 @@ def test_no_storm_of_accidents_ends_a_run(
         assert death is None or not death[1].give_up
 
 
-@given(st.integers(0, 1 << 30), st.integers(2, 5), st.floats(0.001, 0.05), st.sampled_from([0.05, 0.3, 2.0]))
+@given(st.integers(0, 1 << 30), st.integers(2, 5), st.floats(0.01, 0.5), st.sampled_from([0.05, 0.3, 2.0]))
 @settings(derandomize=True)
-def test_one_that_kills_is_found_in_the_midst_of_a_storm(
-    seed: int, processes: int, killer_s: float, gap_s: float
-) -> None:
-    storm = Storm(random.Random(seed), 0.01, processes, gap_s, killer_s=killer_s)
-    for _ in range(20_000):
+def test_one_that_kills_is_found_in_the_midst_of_a_storm(seed: int, processes: int, share: float, gap_s: float) -> None:
+    """If it takes half as long to kill as the storm does, or less: else the two look alike until the storm ends."""
+    storm = Storm(random.Random(seed), 0.01, processes, gap_s, killer_s=share * gap_s)
+    for _ in range(5_000):
         death = storm.step()
         if death is not None and death[1].give_up:
             assert death[0] == 0
