@@ -27,6 +27,7 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 _FREE_RESTARTS = 30  # in a row, though it gets nowhere: in a storm of kills, fewer processes would be killed sooner
 _REST = 16  # times the time that the position takes to kill: what is needed to tell it from chance
 _MAX_REST_S = 30.0
+_SPREAD = 0.6180339887  # multiples of it fall evenly into [0, 1), less their whole parts
 _CAREFUL_STARTS = 8  # others that die, or accidents, may let it begin anew before it gets to the place
 _CHANCE = 0.01  # of giving up a position that is innocent, summed up over all accidents of a run
 
@@ -82,6 +83,8 @@ class Recovery:
         self._stuck: dict[int, tuple[Hashable, int]] = {}  # number -> its progress, and deaths since it changed
         self._careful: dict[int, int] = {}  # number -> how many times more it begins with care
         self._outside = 0  # deaths from outside, wherever
+        self._last_s: float | None = None  # when the last of them was
+        self._gap_s = 0.0  # about how long after one the next one comes
         self._alive_s = 0.0  # of processes that have ended
         self._since: dict[int, float] = {}  # number -> when it was started
 
@@ -108,13 +111,15 @@ class Recovery:
         """Note a death of a process that is needed: what is to be done."""
         self.ended(death.number, now_s)
         stuck = self._count_stuck(death)
-        self._outside += not death.own
+        if not death.own:
+            self._outside += 1
+            self._note_gap(now_s)
         if self._left is not None:
             if self._left <= 0:
                 return Decision(deaths=0, give_up=True, exhausted=True)
             self._left -= 1
         if not death.own and death.begun_s is None:
-            return Decision(deaths=0, start_s=restart_delay_s(stuck - _FREE_RESTARTS))
+            return Decision(deaths=0, start_s=max(self._shift_s(stuck), restart_delay_s(stuck - _FREE_RESTARTS)))
         suspect = self._charge(death, now_s)
         own = _overlapping(suspect.own, death.items)
         outside = [seconds for items, seconds in suspect.outside if _overlap(items, death.items)]
@@ -134,7 +139,7 @@ class Recovery:
         return Decision(
             deaths=deaths,
             give_up=own >= self._max_deaths or guilty,
-            start_s=rest_s if starting else 0.0,
+            start_s=rest_s if starting else 0.0 if death.own else self._shift_s(stuck),
             rest_s=0.0 if starting else rest_s,
         )
 
@@ -143,6 +148,18 @@ class Recovery:
         count = count + 1 if progress == death.progress else 1
         self._stuck[death.number] = death.progress, count
         return count
+
+    def _note_gap(self, now_s: float) -> None:
+        gap_s = 0.0 if self._last_s is None else now_s - self._last_s
+        self._last_s, self._gap_s = now_s, gap_s if not self._gap_s else 0.8 * self._gap_s + 0.2 * gap_s
+
+    def _shift_s(self, stuck: int) -> float:
+        """How long to put off the start of a process that gets nowhere: another time at each death.
+
+        A storm of regular kills would otherwise strike it at the same place again and again, if a start takes as long
+        as it is between two kills; that place would look as if it killed.
+        """
+        return 0.0 if stuck < 2 else min(_MAX_DELAY_S, 2 * self._gap_s) * (stuck * _SPREAD % 1)
 
     def _charge(self, death: Death, now_s: float) -> _Suspect:
         place = (death.place, None) if death.begun_s is not None else (death.number, death.place, death.progress)

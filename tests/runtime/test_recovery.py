@@ -228,3 +228,29 @@ def test_one_that_kills_is_found_in_the_midst_of_a_storm(seed: int, processes: i
             assert death[1].deaths >= MAX_DEATHS
             return
     raise AssertionError("it was never given up")
+
+
+def test_a_storm_in_step_with_the_restarts_blames_no_item() -> None:
+    """A kill always comes as long after the one before as a start takes and a little more: at the item begun first."""
+    period_s, start_s, takes_s, now = 0.05, 0.0475, 0.004, 0.0
+    recovery, number = Recovery(MAX_DEATHS), 0
+    alive_from = begins_at = 0.0
+    for other in range(3):
+        recovery.started(other, 0.0)
+    for kill in range(1, 2_000):
+        now = kill * period_s
+        if kill % 3:  # one of those that wait for it
+            recovery.record(died(number=1 + kill % 2), now)
+            recovery.started(1 + kill % 2, now)
+            continue
+        if alive_from > now:
+            continue
+        at_item = 0 <= now - begins_at < takes_s
+        if not at_item and now >= begins_at:
+            number += 1  # it got on
+        begun_s = now - begins_at if at_item else None
+        decision = recovery.record(died(range(number, number + 1), begun_s=begun_s, progress=number), now)
+        assert not decision.give_up
+        alive_from = now + decision.start_s
+        begins_at = alive_from + max(start_s + 2 * period_s, decision.rest_s)
+        recovery.started(0, alive_from)
