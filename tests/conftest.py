@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import importlib.util
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ os.register_at_fork(after_in_child=faulthandler.disable)
 # A shell that starts a job in the background from a script lets it ignore SIGINT, and so everything that it starts.
 # Tests send themselves and their children Ctrl-C as if from a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The server of forkserver lives as long as this process: if it was first started by a test that knows no reading
+# service, every later worker would import torch anew.
+multiprocessing.set_forkserver_preload(["reading_services", "reading_services._runtime.dispatcher"])
 
 _FAILED = pytest.StashKey[bool]()
 
