@@ -227,7 +227,7 @@ class DispatchSource(DispatchFeed):
                 raise self.error
             if self.over:
                 return None
-            self._advance_for_same_thread()
+            self._deal(self._next_chunk(None))
         return ready.popleft()
 
     def waiting(self, shard: int) -> deque[Entry]:
@@ -248,14 +248,6 @@ class DispatchSource(DispatchFeed):
         self._deal(chunk)
         return chunk
 
-    def _advance_for_same_thread(self) -> None:
-        if self._producer is None:
-            self.over = True
-            return
-        with self._producer.installed():
-            chunk = self._producer.produce_for_same_thread()
-        self._deal(chunk)
-
     def _deal(self, chunk: Chunk) -> None:
         for item in chunk.items:
             shard = self.position % self._num_shards
@@ -273,14 +265,19 @@ class DispatchSource(DispatchFeed):
             chunk.error = self._too_short()
         self.over, self.error = chunk.ended or chunk.error is not None, chunk.error
 
-    def _next_chunk(self, limit: int, seconds: float, note: Callable[[int, int], None] | None) -> Chunk:
-        if self.fail_at is not None:
+    def _next_chunk(
+        self, limit: int | None, seconds: float = 0.0, note: Callable[[int, int], None] | None = None
+    ) -> Chunk:
+        """Without a limit: what a consumer in the same thread may have."""
+        if limit is not None and self.fail_at is not None:
             limit = min(limit, self.fail_at[0] - self.position)
             if not limit:
                 return Chunk(error=self.fail_at[1])
         if self._producer is None:  # it could not be opened: the source is over
             return Chunk(ended=True)
         with self._producer.installed():
+            if limit is None:
+                return self._producer.produce_for_same_thread()
             return self._producer.produce(limit, seconds, note)
 
     def _too_short(self) -> StateError | None:

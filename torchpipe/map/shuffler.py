@@ -27,7 +27,7 @@ class Shuffler(IterDataPipe[T]):
     ``indices`` are the keys to read, by default ``range(len(datapipe))``. The order is a function of seed, epoch and
     place in the graph. A ``sharding_filter`` behind it deals the keys: each shard reads only the items that it keeps.
 
-    State: a key and one integer. Memory: 8 bytes an item.
+    State: a key and one integer. Memory: 8 bytes an item, 16 while the order is drawn.
 
     Raises: TypeError if ``datapipe`` is not map-style or ``indices`` cannot be indexed.
     """
