@@ -6,8 +6,8 @@ A name in a file must not choose what runs. So nothing is imported (of Pillow al
 a class is found only among the modules that the program has loaded itself, by looking into dictionaries, and must be a
 named tuple, a dataclass or an enum. Nothing of the class is called: no ``__new__``, ``__init__``, ``__post_init__``,
 ``__setstate__`` or ``_missing_``, and one that would be called later (``__del__``) rules the class out. Only a set, or
-the keys of a dict, ask what they hold for its hash, by the program's own ``__hash__`` and ``__eq__``. A value that would
-not come back whole in this way is left to pickle.
+the keys of a dict, ask what they hold for its hash, by the program's own ``__hash__`` and ``__eq__``. A value that
+would not come back whole in this way is left to pickle.
 """
 
 from __future__ import annotations
