@@ -220,7 +220,10 @@ class Dispatcher:
         source, epoch = self._source, self._epoch
         if source is None or epoch is None:
             return
-        for shard, link in list(self._of_shard.items()):
+        for shard in list(self._of_shard):
+            link = self._of_shard.get(shard)
+            if link is None:  # its worker was found gone while another of its shards was served
+                continue
             entries = source.take_ready(shard, self._wants[shard])
             over = source.over and not source.waiting(shard)
             if not entries and not over:

@@ -88,11 +88,10 @@ def test_L2_an_interrupt_while_reading_from_workers(name: str) -> None:
     """A message may have been read in part: no worker is used again, and the same loader goes on exactly."""
     graph = GRAPHS[name]()
     first, second = oracle(graph, 2)
-    number, beyond = 0, False
+    struck = set[str]()
     with make_loader(graph, make_service(2, 2, every=2)) as loader:
         begin = loader.state_dict()
-        while not beyond:
-            number += 29
+        for number in range(7, 500, 17):  # how many instructions there are depends on how the items come
             loader.load_state_dict(begin)
             got: list[Any] = []
             stream = iter(loader)
@@ -102,13 +101,12 @@ def test_L2_an_interrupt_while_reading_from_workers(name: str) -> None:
                     with interrupter:
                         item = next(stream)
                     got.append(item)
-                beyond = True
             except Interrupt:
-                pass
+                struck.add(str(interrupter.hit))
             state = loader.state_dict()
             delivered = state["delivered"]
             assert delivered in (len(got), len(got) + 1), interrupter.hit
             loader.load_state_dict(state)
             assert list(map(repr, loader)) == (first[delivered:] or second), interrupter.hit
             assert list(map(repr, got)) == first[: len(got)]
-    assert number > 300
+    assert len(struck) > 5

@@ -1,0 +1,96 @@
+"""The dispatcher's loop in a thread, with real sockets, and a worker that goes away at the worst moment."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from reading_services._runtime.board import Board
+from reading_services._runtime.channel import MemoryChannel, SocketChannel, socket_pair
+from reading_services._runtime.dispatch_link import Listener, RemoteFeed, connect
+from reading_services._runtime.dispatcher import Dispatcher
+from reading_services._runtime.messages import Hello, StartDispatch, Stop, Want
+from torchpipe.dispatch import DispatchSource, Mark
+from torchpipe.iter import IterableWrapper
+from torchpipe.nodes import DataPipe
+from torchpipe.state import SnapshotPolicy
+
+
+@contextmanager
+def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[str]:
+    """The address where a dispatcher of ``graph`` serves; what it raised is raised at the end."""
+    ours, theirs = socket_pair()
+    listener, board = Listener(), Board()
+    channel = SocketChannel(ours, queued=False)
+    open_source = partial(DispatchSource.open, graph, policy=partial(SnapshotPolicy, every=1))
+    loop = Dispatcher(SocketChannel(theirs, queued=True), board, listener.socket, open_source)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            loop.run()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        channel.send(
+            StartDispatch(
+                generation=1,
+                seed=1,
+                epoch=0,
+                num_shards=num_shards,
+                rank=0,
+                world_size=1,
+                mark_position=0,
+                mark_snapshot=None,
+                needed=tuple((shard, 0) for shard in range(num_shards)),
+                doubtful=0,
+                careful=False,
+                fail_at=None,
+            )
+        )
+        yield listener.address
+    finally:
+        if thread.is_alive():
+            channel.send(Stop())
+        thread.join()
+        channel.close()
+        listener.close()
+        board.close()
+    if raised:
+        raise raised[0]
+
+
+@pytest.mark.timeout(30)
+def test_L4_a_worker_of_several_shards_dies_while_items_are_made() -> None:
+    """It is noticed as the first shard is told its end; nothing is dealt to the others until another worker asks."""
+    first = SocketChannel(socket.socket(), queued=False)
+
+    def die(item: str) -> bool:
+        first.close()
+        return False
+
+    with dispatcher(IterableWrapper(["dropped"]).filter(die), num_shards=3) as address:
+        first = SocketChannel(connect(address), queued=False)
+        first.send(Hello(worker=0, generation=1))
+        for shard in range(3):
+            first.send(Want(generation=1, shard=shard, items=10))
+        second = RemoteFeed(
+            SocketChannel(connect(address), queued=False),
+            MemoryChannel(),
+            worker=0,
+            generation=1,
+            shards=[2],
+            window=10,
+        )
+        while isinstance(entry := second.take(2), Mark):
+            pass
+        assert entry is None
+        second.close()
