@@ -59,7 +59,7 @@ format: $(VENV)/.stamp ## format the code and fix what lint can fix
 	$(VENV)/bin/ruff check --fix --exit-zero .
 	$(VENV)/bin/ruff format .
 
-stubs: $(VENV)/.stamp ## write torchpipe/functional_methods.pyi anew from the nodes
+stubs: $(VENV)/.stamp ## write torchpipe/node/functional_methods.pyi anew from the nodes
 	$(VENV)/bin/python tools/generate_stubs.py
 
 constraints: $(VENV)/.stamp ## pin the newest versions that fit, for both environments

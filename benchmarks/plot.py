@@ -35,7 +35,7 @@ _UNITS = {
 _MORE = {
     "p5": (("turn_around_ms", "turn-around ms"), ("close_ms", "close ms")),
     "p5s": (("turn_around_ms", "turn-around ms"), ("close_ms", "close ms")),
-    "p6": (("resume_ms_100", "behind 100"), ("state_dict_us_3000", "state_dict us"), ("state_bytes_3000", "bytes")),
+    "p6": (("resume_ms_100", "after 100"), ("state_dict_us_3000", "state_dict us"), ("state_bytes_3000", "bytes")),
     "p13": (("us_per_batch", "us a batch of 32"),),
     "p8": (("first_batch_ratio", "first batch, x load"), ("worst_gap_ratio", "worst gap, x load")),
     "p9": (("memory_growth_mb", "growth MB"), ("descriptor_growth", "descriptors"), ("segment_growth", "segments")),

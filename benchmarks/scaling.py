@@ -51,7 +51,7 @@ CURVES: dict[str, dict[str, Any]] = {
         "options": [{"positions": list(_RESUME)}],
         "peers": ["torchpipe", "nodes", "stateful"],
         "figure": "resume_ms",
-        "label": "batches of 32 behind which it resumes (shuffle buffer of 1,000)",
+        "label": "batches of 32 after which it resumes (shuffle buffer of 1,000)",
     },
     "epochs": {
         "workload": "p9",

@@ -60,7 +60,7 @@ def demo(options: argparse.Namespace) -> int:
         run = interrupted.until(lambda run: len(run.steps) >= STEPS_PER_EPOCH * 3 // 8)
         victim, worker_killed_at = run.steps[-1]["workers"][0], run.steps[-1]["step"]
         os.kill(victim, signal.SIGKILL)
-        bars.say(f"SIGKILL to worker process {victim} behind step {worker_killed_at}")
+        bars.say(f"SIGKILL to worker process {victim} after step {worker_killed_at}")
         run = interrupted.until(lambda run: bool(run.restarts_seen_at))
         bars.say(f"it was replaced; the training went on with step {run.restarts_seen_at[0]}")
 
@@ -68,7 +68,7 @@ def demo(options: argparse.Namespace) -> int:
         workers = run.steps[-1]["workers"]
         interrupted.kill()
         killed_at = read_run(runs["interrupted"] / "log.jsonl").steps[-1]["step"]
-        bars.say(f"SIGKILL to the training process {interrupted.pid} behind step {killed_at}")
+        bars.say(f"SIGKILL to the training process {interrupted.pid} after step {killed_at}")
         _wait_until(lambda: not any(_alive(pid) for pid in workers), "its workers to end, too")
 
         interrupted = Training(options, data, runs["interrupted"], bars.show)

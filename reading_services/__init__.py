@@ -6,8 +6,8 @@ from reading_services.distributed import DistributedReadingService
 from reading_services.multiprocessing import MultiProcessingReadingService, ServiceStats
 from reading_services.ordinal import OrdinalReadingService
 from reading_services.sequential import SequentialReadingService
-from torchpipe.preparing import PreparingReadingService
-from torchpipe.reading_service import InProcessReadingService, ReadingServiceInterface
+from torchpipe.execution.preparing import PreparingReadingService
+from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
 
 __all__ = [
     "DistributedReadingService",

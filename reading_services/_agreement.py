@@ -1,6 +1,6 @@
 """Ranks with uneven numbers of items end together: what they tell each other, what follows from it, and the stream.
 
-Runs in the consumer's thread of every rank. Imports ``torchpipe``; how the ranks talk is behind :class:`Exchange`.
+Runs in the consumer's thread of every rank. How the ranks talk is behind :class:`Exchange`.
 
 The stream is handed out in blocks of ``every`` items. Before a block, each rank fills a buffer of as many items and
 tells the others how many it has got and why there are no more. All then draw the same conclusion (:func:`decide`).
@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchpipe.copying import copy_item
 from torchpipe.errors import RankError, StateError
-from torchpipe.iterator import NodeIterator, refusing_misfits, stored_count
+from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
+from torchpipe.state.copying import copy_item
 
 __all__ = ["AgreementIterator", "Exchange", "Report", "Source", "Then", "Uneven", "Verdict", "decide", "inner_state"]
 
@@ -108,7 +108,7 @@ class Exchange(ABC):
 
 
 def inner_state(state: dict[str, Any] | None, delivered: int) -> dict[str, Any] | None:
-    """The state of the stream below, within one of :class:`AgreementIterator`, which stands behind ``delivered`` items.
+    """The state of the stream below, within one of :class:`AgreementIterator`, which stands after ``delivered`` items.
 
     Raises: StateError if it is none.
     """
@@ -225,7 +225,7 @@ class AgreementIterator(NodeIterator[Any]):
         self._ended = Source.ENDED
 
     def _error_for(self, verdict: Verdict) -> BaseException | None:
-        """What this rank raises behind the block; on every rank, or on none."""
+        """What this rank raises after the block; on every rank, or on none."""
         ranks = ", ".join(map(str, verdict.ranks))
         match verdict.then:
             case Then.FAILURE:

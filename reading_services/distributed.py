@@ -1,6 +1,6 @@
 """``DistributedReadingService``: the ranks of a torch.distributed run divide the stream, and end together.
 
-Runs in the main process of every rank; all talk between ranks is in the user's thread. Imports ``torchpipe``.
+Runs in the main process of every rank; all talk between ranks is in the user's thread.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch.distributed as dist
 
 from reading_services._agreement import AgreementIterator, Exchange, Report, Source, Uneven, inner_state
 from torchpipe.errors import RankError
+from torchpipe.execution.preparing import Begin, PreparingReadingService
+from torchpipe.execution.reading_service import EpochStart
 from torchpipe.graph import describe_graph, plan
-from torchpipe.iterator import NodeIterator
-from torchpipe.nodes import DataPipe
-from torchpipe.preparing import Begin, PreparingReadingService
-from torchpipe.reading_service import EpochStart
-from torchpipe.validate import check_count
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe
+from torchpipe.node.validate import check_count
 
 __all__ = ["DistributedReadingService"]
 
@@ -39,7 +39,7 @@ class DistributedReadingService(PreparingReadingService):
             whose process is gone is often noticed at once.
         uneven: when some ranks have more items than others. ``"drop"``: all end when the first has no more (as
             torchdata's ``fullsync``). ``"pad"``: ranks without items repeat (a copy of) their last one until all
-            have ended. ``"raise"``: RankError on all ranks, behind the last item that all have.
+            have ended. ``"raise"``: RankError on all ranks, after the last item that all have.
         agree_every: the ranks agree on blocks of so many items, with one small all-reduce a block, for which the
             quickest waits for the slowest. Each rank holds up to as many items ahead; more means fewer round trips.
 

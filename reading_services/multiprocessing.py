@@ -1,6 +1,6 @@
 """``MultiProcessingReadingService``: shards run in worker processes that may die at any moment.
 
-Runs in the main process. Imports ``torchpipe`` and the runtime.
+Runs in the main process.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from reading_services._runtime.graph_image import GraphImage
+from reading_services._runtime.start_messages import DispatchPart
 from reading_services._runtime.start_method import start_method
-from reading_services._runtime.starts import DispatchPart
 from reading_services._runtime.supervisor import Supervisor
-from torchpipe.context import Context
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.errors import NotSerializableError
+from torchpipe.execution.merge import ShardPosition, ShardProvider
+from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.graph import draw
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.to_device import ToDevice
-from torchpipe.iterator import NodeIterator
-from torchpipe.merge import ShardPosition, ShardProvider
-from torchpipe.nodes import DataPipe, node_name, thins, walk, with_inputs
-from torchpipe.reading_service import EpochStart, ShardedReadingService
-from torchpipe.shard import Chunk, InitFn, ResetFn
+from torchpipe.node.context import Context
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe, node_name, thins, walk, with_inputs
+from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
-from torchpipe.validate import check_count
 
 __all__ = ["MultiProcessingReadingService", "ServiceStats"]
 

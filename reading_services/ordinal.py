@@ -1,19 +1,19 @@
 """``OrdinalReadingService``: each ordinal of an XLA run takes its share of the stream, without any communication.
 
-Runs in each process, or thread, that divides the stream. Imports ``torchpipe``.
+Runs in each process, or thread, that divides the stream.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from torchpipe.device.spawn import ordinal
 from torchpipe.errors import StateMismatchError
+from torchpipe.execution.preparing import PreparingReadingService
+from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.graph import plan
-from torchpipe.nodes import DataPipe
-from torchpipe.preparing import PreparingReadingService
-from torchpipe.reading_service import EpochStart, InProcessReadingService
-from torchpipe.seeds import check_seed
+from torchpipe.node.traits import DataPipe
+from torchpipe.randomness.seeds import check_seed
+from torchpipe.xla.spawn import ordinal
 
 __all__ = ["OrdinalReadingService"]
 
@@ -33,7 +33,7 @@ class OrdinalReadingService(PreparingReadingService):
 
     Args:
         seed: of the run, the same on every ordinal; it takes the place of ``DataLoader2.seed``.
-        rank, world_size: as for :func:`torchpipe.device.spawn.ordinal`, which reads them from the runtime if left out,
+        rank, world_size: as for :func:`torchpipe.xla.spawn.ordinal`, which reads them from the runtime if left out,
             in the thread that makes the loader.
 
     State: counts what this ordinal delivered; it loads on the same rank of as many.

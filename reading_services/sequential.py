@@ -1,4 +1,4 @@
-"""``SequentialReadingService``: several services for one graph. Runs in the main process. Imports ``torchpipe``."""
+"""``SequentialReadingService``: several services for one graph. Runs in the main process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from torchpipe.iterator import NodeIterator
-from torchpipe.nodes import DataPipe
-from torchpipe.preparing import Begin, PreparingReadingService, executable
-from torchpipe.reading_service import EpochStart, ReadingServiceInterface
+from torchpipe.execution.preparing import Begin, PreparingReadingService, executable
+from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe
 
 __all__ = ["SequentialReadingService"]
 

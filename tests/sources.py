@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchpipe.background import RunAhead
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe
+from torchpipe.ahead.background import RunAhead
 from torchpipe.iter._run_ahead import RunAheadIterator
-from torchpipe.iterator import NodeIterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy
 
 __all__ = ["Journal", "Script", "feed_threads", "start", "wait_idle", "wait_until"]

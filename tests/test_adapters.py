@@ -8,9 +8,9 @@ import pytest
 from torch.utils.data.datapipes import iter as torch_iter
 
 from torchpipe import DataLoader2, MapDataPipe
-from torchpipe.adapters import Adapter, Shuffle
 from torchpipe.errors import StateMismatchError
 from torchpipe.graph import walk
+from torchpipe.graph.adapters import Adapter, Shuffle
 from torchpipe.iter import IterableWrapper
 
 
@@ -111,7 +111,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 def test_shuffle_on_without_a_shuffle_puts_one_at_the_end_and_says_so() -> None:
     graph = IterableWrapper(range(20)).map(abs)
-    with pytest.warns(UserWarning, match=r"put a shuffle\(\) behind Mapper\(abs\), the last node"):
+    with pytest.warns(UserWarning, match=r"put a shuffle\(\) after Mapper\(abs\), the last node"):
         items = run(graph, Shuffle(True))
     assert sorted(items) == list(range(20)) != items
     assert run(graph) == list(range(20))

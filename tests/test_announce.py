@@ -12,9 +12,9 @@ import pytest
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe
-from torchpipe.datapipe import iterate
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.iter import FileOpener, IterableWrapper
+from torchpipe.node.datapipe import iterate
 from torchpipe.state import SnapshotPolicy, decode, encode
 from torchpipe.testing import check_node
 
@@ -59,7 +59,7 @@ def loader(graph: Callable[[], Any], service: Callable[[], Any]) -> DataLoader2[
 
 
 def saved(graph: Callable[[], Any], service: Callable[[], Any], count: int) -> tuple[dict[str, Any], list[Any]]:
-    """The state behind ``count`` items, and the items that follow."""
+    """The state after ``count`` items, and the items that follow."""
     with loader(graph, service) as going:
         going.seed(1)
         stream = iter(going)

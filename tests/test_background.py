@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sources import Script, feed_threads, start, wait_idle, wait_until
-from torchpipe import background
-from torchpipe.background import RunAhead
+from torchpipe.ahead import background
+from torchpipe.ahead.background import RunAhead
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iter.prefetch import Prefetcher

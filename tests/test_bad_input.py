@@ -29,10 +29,10 @@ from torchpipe.errors import (
     StateError,
     StateMismatchError,
 )
-from torchpipe.functional import registered
 from torchpipe.iter import FileLister, IterableWrapper
 from torchpipe.map import SequenceWrapper
-from torchpipe.not_ported import NOT_PORTED
+from torchpipe.node.functional import registered
+from torchpipe.node.not_ported import NOT_PORTED
 
 
 def numbers(length: int = 10) -> Any:

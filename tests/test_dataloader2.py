@@ -10,8 +10,8 @@ import torch.distributed.checkpoint as dcp
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2, InProcessReadingService, ReadingServiceInterface
-from torchpipe.adapters import Shuffle
 from torchpipe.errors import IteratorInvalidated
+from torchpipe.graph.adapters import Shuffle
 from torchpipe.iter import IterableWrapper
 
 KEYS = ["version", "fingerprint", "seed", "epoch", "delivered", "num_shards", "rank", "world_size", "payload"]
@@ -235,7 +235,7 @@ def test_an_older_state_can_be_loaded_again_and_again() -> None:
         loader.load_state_dict(states[position])
         assert list(loader) == first[position:]
     assert list(loader) == second
-    loader.load_state_dict(states[12])  # behind the last item: what comes next is the next epoch
+    loader.load_state_dict(states[12])  # after the last item: what comes next is the next epoch
     assert list(loader) == second
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torchpipe import DataLoader2
+from torchpipe.execution.shard import Shard, ShardSpec
 from torchpipe.iter import IterableWrapper
-from torchpipe.shard import Shard, ShardSpec
 from torchpipe.state import Cursor
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torchpipe.errors import StateError
-from torchpipe.global_random import GlobalRandom
+from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import decode, encode
 
 DRAWS: dict[str, Callable[[], Any]] = {

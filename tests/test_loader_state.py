@@ -9,10 +9,10 @@ import pytest
 from tests.state.forging import sealed, tagged
 from torchpipe import DataLoader2, SnapshotPolicy
 from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.graph.fingerprint import digest
 from torchpipe.iter import IterableWrapper
-from torchpipe.loader_state import STATE_KEYS, STATE_VERSION, LoaderState
-from torchpipe.reading_service import InProcessReadingService
+from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, LoaderState
 from torchpipe.state import Cursor, decode, encode
 
 GRAPH = "0 Source(size=3)\n1 Mapper(fn=f) <- 0"
@@ -96,7 +96,7 @@ def test_a_damaged_field_is_named_with_its_value(key: str, value: Any) -> None:
         (payload(graph=5), "its payload holds no graph and position"),
         (payload(position=[1]), r"the position in its payload is \[1\]. Use an older checkpoint"),
         (sealed(tagged(12, None, -1, 1)), "a cursor counts what is no number of items.* Use an older checkpoint"),
-        (sealed(tagged(12, None, 3, 2)), "a cursor drops 3 items to stand behind 2"),
+        (sealed(tagged(12, None, 3, 2)), "a cursor drops 3 items to stand after 2"),
         (sealed(tagged(12, b"garbage", 0, 0)), "not a torchpipe state: it begins with b'garbage'"),
         (payload(numbers=None), "its payload does not repeat the numbers"),
         (payload(numbers=dict.fromkeys(NUMBERS, 4)), "seed is 1180591620717411303424, but its payload belongs to 4"),

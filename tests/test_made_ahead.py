@@ -53,7 +53,7 @@ def noisy_again(item: Any) -> Any:
 
 
 def alone() -> SnapshotPolicy:
-    """With it, every chunk ends behind its first item: nothing is made ahead."""
+    """With it, every chunk ends after its first item: nothing is made ahead."""
     return SnapshotPolicy(every=1)
 
 

@@ -101,7 +101,7 @@ def test_two_threads_in_next(workers: int | None, tmp_path: Path) -> None:
 
 @EXECUTORS
 def test_states_from_another_thread_are_consistent(workers: int | None) -> None:
-    """Whatever is taken while another thread iterates continues exactly behind what it counts."""
+    """Whatever is taken while another thread iterates continues exactly after what it counts."""
     spec: GraphSpec = (120, RICH[1], RICH[2], False)
     (expected,) = oracle(spec, 3, epochs=1)
     states: dict[int, dict[str, Any]] = {}

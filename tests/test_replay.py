@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data.datapipes import iter as torch_iter
 
-from torchpipe.datapipe import IterDataPipe, iterate
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.iter import IterableWrapper, Shuffler
+from torchpipe.node.datapipe import IterDataPipe, iterate
 from torchpipe.state import decode, encode
 from torchpipe.testing import CountingSource, check_node
 

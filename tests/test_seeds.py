@@ -13,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchpipe.datapipe import iterate
 from torchpipe.iter import IterableWrapper
-from torchpipe.seeds import (
+from torchpipe.node.datapipe import iterate
+from torchpipe.randomness.seeds import (
     IndexStream,
     ItemStreams,
     SeedGenerator,
@@ -69,7 +69,10 @@ GOLDEN_ORDER = [0, 2, 5, 6, 7, 3, 9, 8, 4, 1]
 
 
 def test_L1_streams_are_the_same_in_another_process() -> None:
-    code = "from torchpipe.seeds import IndexStream; s = IndexStream((3, 1)); print([s.index(99) for _ in range(9)])"
+    code = (
+        "from torchpipe.randomness.seeds import IndexStream; "
+        "s = IndexStream((3, 1)); print([s.index(99) for _ in range(9)])"
+    )
     text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     stream = IndexStream((3, 1))
     assert text.strip() == str([stream.index(99) for _ in range(9)])

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sources import Script, feed_threads, start, wait_until
-from torchpipe import background
-from torchpipe.background import RunAhead
+from torchpipe.ahead import background
+from torchpipe.ahead.background import RunAhead
+from torchpipe.ahead.feed import Admitted
+from torchpipe.ahead.staged import Limits, StagedFeed
 from torchpipe.errors import WorkerDiedError
-from torchpipe.feed import Admitted
-from torchpipe.staged import Limits, StagedFeed
 from torchpipe.state import Cursor, SnapshotPolicy
 
 EVERY = st.sampled_from([1, 3, None])
@@ -66,7 +66,7 @@ class Mover:
 
 
 class Pairs(Mover):
-    """Every even item is finished only after the odd one behind it."""
+    """Every even item is finished only after the odd one after it."""
 
     def __init__(self, length: int) -> None:
         super().__init__(holds=range(0, length - 1, 2))

@@ -1,4 +1,4 @@
-"""Writes ``torchpipe/functional_methods.pyi``: every functional form as a typed method, from the nodes' sources.
+"""Writes ``torchpipe/node/functional_methods.pyi``: every functional form as a typed method, from the nodes' sources.
 
     python tools/generate_stubs.py          write the stub anew
     python tools/generate_stubs.py --check  exit with 1 and a diff if it is out of step
@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-OUTPUT = ROOT / "torchpipe" / "functional_methods.pyi"
+OUTPUT = ROOT / "torchpipe" / "node" / "functional_methods.pyi"
 KINDS = {"IterDataPipe": "iter", "MapDataPipe": "map"}
 CLASSES = {"iter": "IterMethods", "map": "MapMethods"}
 HEADER = '"""Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""\n'
@@ -454,7 +454,7 @@ def _formatted(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="write or check torchpipe/functional_methods.pyi")
+    parser = argparse.ArgumentParser(description="write or check torchpipe/node/functional_methods.pyi")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 and a diff if out of step")
     options = parser.parse_args(arguments)
     try:

@@ -7,15 +7,15 @@ reading service that decides where it runs (``reading_services``), and iterate.
 from __future__ import annotations
 
 from torchpipe import errors, graph, iter, map, state  # noqa: F401
-from torchpipe.adapters import Shuffle
-from torchpipe.context import Context
-from torchpipe.dataloader2 import DataLoader2, DataLoader2Iterator
-from torchpipe.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
-from torchpipe.iterator import NodeIterator
-from torchpipe.reading_service import InProcessReadingService, ReadingServiceInterface
-from torchpipe.seeds import SeedGenerator
+from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
+from torchpipe.execution.worker_info import WorkerInfo
+from torchpipe.graph.adapters import Shuffle
+from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.randomness.seeds import SeedGenerator
 from torchpipe.state import SnapshotPolicy
-from torchpipe.worker_info import WorkerInfo
 
 __version__ = "0.1.0"
 

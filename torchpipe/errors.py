@@ -1,6 +1,6 @@
 """Every exception and warning of torchpipe: when it is raised and what to do about it.
 
-Runs in every process. Imports nothing of torchpipe.
+Runs in every process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""P6: what a checkpoint costs, and resuming it, behind k batches of a stream that is shuffled in a buffer of 1,000.
+"""P6: what a checkpoint costs, and resuming it, after k batches of a stream that is shuffled in a buffer of 1,000.
 
 The samples of P2: cheap to make, which favours those that resume by replay. Runs in the measured process.
 """
@@ -22,18 +22,18 @@ from benchmarks.workloads import p2_dict_batches, p2n_numpy_batches
 
 __all__ = ["PEERS", "POSITIONS", "TITLE", "UNIT", "run"]
 
-TITLE = "P6 resume behind 3,000 batches, shuffle buffer of 1,000"
+TITLE = "P6 resume after 3,000 batches, shuffle buffer of 1,000"
 UNIT = "resume_ms_3000"
 PEERS = ["torchpipe", "stateful", "nodes", "grain", "torch", "spdl", "mprs09"]
 
 POSITIONS = (100, 1_000, 3_000)
 BUFFER = 1_000
-_BEHIND = 3  # batches behind each position that are compared
+_AFTER = 3  # batches behind each position that are compared
 _CALLS = 20
 
 
 def _contents(stream: Iterator[Any]) -> list[tuple[list[int], bytes]]:
-    return [(batch["y"].tolist(), np.asarray(batch["x"]).tobytes()) for batch in itertools.islice(stream, _BEHIND)]
+    return [(batch["y"].tolist(), np.asarray(batch["x"]).tobytes()) for batch in itertools.islice(stream, _AFTER)]
 
 
 def run(peer: ModuleType, seconds: float, *, positions: tuple[int, ...] = POSITIONS) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def run(peer: ModuleType, seconds: float, *, positions: tuple[int, ...] = POSITI
         states[wanted] = pickle.dumps(state)
         result[f"state_bytes_{wanted}"] = len(states[wanted])
         expected[wanted] = _contents(stream)
-        position = wanted + _BEHIND
+        position = wanted + _AFTER
     del stream
     loader.close()
     for wanted in sorted(positions):
@@ -77,7 +77,7 @@ def _resume_s(peer: ModuleType, job: Job, state: bytes, expected: list[Any], wan
     first = next(stream)
     took_s = time.perf_counter() - started
     if _contents(itertools.chain([first], stream)) != expected:
-        raise WrongData(f"resumed behind {wanted} batches, it went on with other ones than before")
+        raise WrongData(f"resumed after {wanted} batches, it went on with other ones than before")
     del stream
     loader.close()
     return took_s

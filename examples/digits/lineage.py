@@ -23,7 +23,7 @@ class Run:
 
     @property
     def restarts_seen_at(self) -> list[int]:
-        """The steps behind which a worker had been replaced, as the training process saw it."""
+        """The steps after which a worker had been replaced, as the training process saw it."""
         seen, steps = 0, []
         for step in sorted(self.steps + self.undone, key=lambda item: item["step"]):
             if step["restarts"] > seen:
@@ -56,7 +56,7 @@ def read_run(log: Path) -> Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Kills:
-    """The steps behind which a worker, and later the training process, was killed."""
+    """The steps after which a worker, and later the training process, was killed."""
 
     worker_at: int
     process_at: int

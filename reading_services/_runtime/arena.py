@@ -2,7 +2,7 @@
 
 An arena is an anonymous file that the main process makes, one for each process that sends; it has no name, so nothing
 is left behind whoever dies. The writer lays out slots in it (:class:`SlotWriter`) and grows it; the reader maps them
-(:class:`SlotReader`) and hands out views. A slot is free again when the last view of it is gone. Imports nothing.
+(:class:`SlotReader`) and hands out views. A slot is free again when the last view of it is gone.
 
 ::
 

@@ -1,6 +1,6 @@
 """What has arrived from a process, and how it becomes again what the main process works with.
 
-Runs in the main process. Imports ``messages``, ``parcels`` and ``remote_error``.
+Runs in the main process.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reading_services._runtime.messages import ChunkMessage
-from reading_services._runtime.parcels import Delivery, Receiver
+from reading_services._runtime.payloads import Delivery, Receiver
 from reading_services._runtime.remote_error import load_error
 from torchpipe.errors import ReplayWarning
-from torchpipe.failure import add_note
-from torchpipe.shard import Chunk
+from torchpipe.execution.shard import Chunk
+from torchpipe.node.failure import add_note
 
 __all__ = ["Arrival", "warning_category"]
 
@@ -21,7 +21,7 @@ __all__ = ["Arrival", "warning_category"]
 class Arrival:
     """A chunk that has arrived whole; its items are rebuilt when the consumer takes it, which is ``open``.
 
-    ``over`` says that nothing comes behind it. ``error`` is bytes from another process, or an exception of this one.
+    ``over`` says that nothing comes after it. ``error`` is bytes from another process, or an exception of this one.
     """
 
     count: int = 0
@@ -32,9 +32,9 @@ class Arrival:
 
     @classmethod
     def of(cls, message: ChunkMessage, payload: memoryview, receiver: Receiver) -> Arrival:
-        """One that cannot be received is an error in its place: what comes behind it must not come in that."""
+        """One that cannot be received is an error in its place: what comes after it must not come in that."""
         try:
-            delivery = receiver.arrive(message.parcel, payload)
+            delivery = receiver.arrive(message.layout, payload)
         except Exception as error:
             return cls(error=error)
         return cls(

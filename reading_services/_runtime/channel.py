@@ -1,7 +1,7 @@
 """One two-way connection between the main process and a worker: messages, each with an optional payload of bytes.
 
 The narrow door to the other process. ``SocketChannel`` is the real one, ``MemoryChannel`` its stand-in for tests of
-either side without a process. Imports only ``messages``.
+either side without a process.
 
 A frame is 12 bytes (length of the message, length of the payload, little-endian), the pickled message, the payload. In
 front of a payload the message is filled up to a multiple of 16 bytes: arrays that are read in place in the payload
@@ -79,7 +79,7 @@ class SocketChannel(Channel):
     def send(self, message: Message, payload: bytes | memoryview = b"") -> None:
         body = pickle.dumps(message, protocol=5)
         if payload:
-            body += bytes(-len(body) % _ALIGNMENT)  # behind its end: pickle reads no further
+            body += bytes(-len(body) % _ALIGNMENT)  # after its end: pickle reads no further
         head = _HEADER.pack(len(body), len(payload)) + body
         try:
             if not self._queued:

@@ -1,6 +1,6 @@
 """The connection between a worker and the dispatcher: how it is made, and what each side does with it.
 
-Runs in workers (:class:`RemoteFeed`, :func:`connect`), in the dispatcher (:class:`Link`) and in the main process
+Runs in workers (:class:`RemoteSupply`, :func:`connect`), in the dispatcher (:class:`Link`) and in the main process
 (:class:`Listener`), which owns the listening socket for as long as the supervisor lives: workers can connect while a
 dispatcher is being replaced.
 
@@ -24,11 +24,11 @@ from contextlib import AbstractContextManager, nullcontext
 from reading_services._runtime.arena import Arena
 from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services._runtime.messages import Dealt, Grant, Hello, Want
-from reading_services._runtime.parcels import Packer, Receiver
+from reading_services._runtime.payloads import Packer, Receiver
 from reading_services._runtime.remote_error import load_error
-from torchpipe.dispatch import DispatchFeed, Entry
+from torchpipe.execution.dispatch import DispatchSupply, Entry
 
-__all__ = ["Link", "Listener", "RemoteFeed", "Superseded", "connect", "same_user"]
+__all__ = ["Link", "Listener", "RemoteSupply", "Superseded", "connect", "same_user"]
 
 _GREETING = b"a"  # comes first, with the descriptor of the arena, if there is one
 _WINDOW_BYTES = 1 << 20  # of small items, more are asked for at a time than the window says: up to so many bytes
@@ -112,7 +112,7 @@ class Link:
             self._arena.close()
 
 
-class RemoteFeed(DispatchFeed):
+class RemoteSupply(DispatchSupply):
     """The dispatched items of a worker's shards, in one generation.
 
     Of each shard, ``window`` items are asked for ahead; if these turn out to be small and quickly used, more. Waits for
@@ -206,8 +206,8 @@ class RemoteFeed(DispatchFeed):
             while (frame := self._link.receive(wait=False)) is not None:
                 dealt, payload = frame
                 assert isinstance(dealt, Dealt)
-                entries = self._receiver.arrive(dealt.parcel, payload).open()
-                self._item_bytes = sum(dealt.parcel.sizes) // max(1, len(entries)) + 1
+                entries = self._receiver.arrive(dealt.layout, payload).open()
+                self._item_bytes = sum(dealt.layout.sizes) // max(1, len(entries)) + 1
                 self._ready[dealt.shard].extend(entries)
                 if dealt.over:
                     self._end[dealt.shard] = None if dealt.error is None else load_error(dealt.error)

@@ -15,18 +15,18 @@ from collections import defaultdict, deque
 from functools import partial
 
 from reading_services._runtime.arena import Arena
-from reading_services._runtime.board import Board, BoardTrace
 from reading_services._runtime.channel import ChannelClosed, SocketChannel
 from reading_services._runtime.dispatch_link import Link, same_user
 from reading_services._runtime.items import unsendable
 from reading_services._runtime.messages import Dealt, EndEpoch, Grown, Hello, Message, Notice, StartDispatch, Stop, Want
-from reading_services._runtime.parcels import shortage_text
+from reading_services._runtime.payloads import shortage_text
 from reading_services._runtime.remote_error import dump_error, load_error
+from reading_services._runtime.status_page import PageTrace, StatusPage
 from reading_services._runtime.worker import WorkerSetup, serve
-from torchpipe.dispatch import DispatchSource, DispatchStart, Entry, Mark
 from torchpipe.errors import ReplayWarning
-from torchpipe.failure import add_note
-from torchpipe.shard import Chunk, ShardSpec
+from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry, Mark
+from torchpipe.execution.shard import Chunk, ShardSpec
+from torchpipe.node.failure import add_note
 
 __all__ = ["Dispatcher", "run_dispatcher"]
 
@@ -36,7 +36,7 @@ _FIRST_REPORT_ITEMS = 256  # fewer may wait for a shard without anybody being to
 
 
 def run_dispatcher(
-    setup: WorkerSetup, sock: socket.socket, board: Board, arena: Arena, listener: socket.socket
+    setup: WorkerSetup, sock: socket.socket, page: StatusPage, arena: Arena, listener: socket.socket
 ) -> None:
     """The entry point of the process. Each link has an arena of its own, so that nothing is sent through ``arena``."""
     arena.close()
@@ -45,19 +45,19 @@ def run_dispatcher(
         graph, policy = setup.graph.load()
         setup.graph.close()
         open_source = partial(DispatchSource.open, graph, policy=policy, passing=(SystemExit,))
-        Dispatcher(channel, board, listener, open_source).run()
+        Dispatcher(channel, page, listener, open_source).run()
 
-    serve(setup, sock, board, run)
+    serve(setup, sock, page, run)
 
 
 class Dispatcher:
     """The loop itself. ``open_source(spec, start=..., trace=...)`` makes the source of an epoch."""
 
     def __init__(
-        self, channel: SocketChannel, board: Board, listener: socket.socket, open_source: partial[DispatchSource]
+        self, channel: SocketChannel, page: StatusPage, listener: socket.socket, open_source: partial[DispatchSource]
     ) -> None:
         self._channel = channel
-        self._board = board
+        self._page = page
         self._listener = listener
         self._open_source = open_source
         self._epoch: StartDispatch | None = None
@@ -131,7 +131,7 @@ class Dispatcher:
 
     def _begin(self, message: StartDispatch) -> None:
         self._epoch = message
-        self._board.approach(0, message.mark_position)
+        self._page.approach(0, message.mark_position)
         self._doubtful = (1 << 62) if message.careful else message.doubtful
         spec = ShardSpec(
             seed=message.seed,
@@ -142,7 +142,7 @@ class Dispatcher:
             world_size=message.world_size,
         )
         start = DispatchStart(mark=Mark(message.mark_position, message.mark_snapshot), needed=dict(message.needed))
-        trace = BoardTrace(self._board) if message.careful else None
+        trace = PageTrace(self._page) if message.careful else None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -150,7 +150,7 @@ class Dispatcher:
             except Exception as error:
                 add_note(error, "torchpipe: while the dispatcher was starting")
                 self._source = DispatchSource.failed(error, start)
-        self._board.rest()
+        self._page.rest()
         for warning in caught:
             self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
         if message.fail_at is not None:
@@ -207,8 +207,8 @@ class Dispatcher:
     def _produce(self) -> None:
         assert self._source is not None
         one_by_one = self._source.position < self._doubtful
-        chunk: Chunk = self._source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, partial(self._board.begin, 0))
-        self._board.rest()
+        chunk: Chunk = self._source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, partial(self._page.begin, 0))
+        self._page.rest()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
         if self._source.longest >= self._report_at:
@@ -231,16 +231,16 @@ class Dispatcher:
             self._wants[shard] -= sum(isinstance(entry, tuple) for entry in entries)
             error = source.error if over else None
             try:
-                parcel, payload = link.packer.pack(entries)
+                layout, payload = link.packer.pack(entries)
             except Exception as failed:
                 over, error = True, _keep_sendable(entries, failed, source.waiting(shard))
-                parcel, payload = link.packer.pack(entries)
+                layout, payload = link.packer.pack(entries)
             if over:
                 del self._of_shard[shard]
                 del self._wants[shard]
             try:
                 failure = None if error is None else dump_error(error)
-                link.channel.send(Dealt(shard=shard, parcel=parcel, over=over, error=failure), payload)
+                link.channel.send(Dealt(shard=shard, layout=layout, over=over, error=failure), payload)
                 self._watch_outbox(link)
             except ChannelClosed:
                 self._drop(link)

@@ -1,6 +1,6 @@
 """The graph as processes get it: pickled once; its large arrays and tensors lie in a file that each of them maps.
 
-Made in the main process, loaded in workers and the dispatcher. Imports ``arena`` and ``items``.
+Made in the main process, loaded in workers and the dispatcher.
 
 The mapping is private: a process may write to its arrays, and gets pages of its own where it does. What nobody writes
 to is in memory once, however many processes there are and however they were started. The file is anonymous, as an
@@ -21,7 +21,7 @@ import torch
 
 from reading_services._runtime.arena import anonymous_file
 from reading_services._runtime.items import reduce_tensor
-from torchpipe.pickling import CloudPickler, Reducers
+from torchpipe.state.pickling import CloudPickler, Reducers
 
 __all__ = ["GraphImage"]
 

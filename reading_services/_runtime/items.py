@@ -1,4 +1,4 @@
-"""A chunk's items <-> bytes. Runs in workers, the dispatcher and the main process; imports nothing of the runtime.
+"""A chunk's items <-> bytes. Runs in workers, the dispatcher and the main process.
 
 Pickle protocol 5. Plain CPU tensors and numpy arrays travel by their bytes: large ones out of band, as buffers of
 their own, small ones within the pickle. torch's own way costs many times more (a descriptor, or all the memory that a
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchpipe.errors import NotSerializableError
-from torchpipe.pickling import CloudPickler, Reducers
+from torchpipe.state.pickling import CloudPickler, Reducers
 
 __all__ = ["OUT_OF_BAND_BYTES", "AutogradTensorError", "dump_items", "load_items", "reduce_tensor", "unsendable"]
 

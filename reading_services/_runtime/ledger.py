@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from reading_services._runtime.arrivals import Arrival
 from reading_services._runtime.messages import ShardStart
-from torchpipe.merge import ShardPosition
+from torchpipe.execution.merge import ShardPosition
 from torchpipe.state import Cursor
 
 __all__ = ["ShardLedger"]
@@ -27,7 +27,7 @@ class ShardLedger:
     branch: int
     shard: int
     window: int
-    cursor: Cursor  # behind the last item that arrived
+    cursor: Cursor  # after the last item that arrived
     count: int  # items of the shard before that point
     over: bool = False  # its end or its error has arrived
     ready: deque[Arrival] = field(default_factory=deque)
@@ -46,7 +46,7 @@ class ShardLedger:
         )
 
     def arrive(self, arrival: Arrival) -> None:
-        """Something has come; behind the shard's end or error, nothing counts any more."""
+        """Something has come; after the shard's end or error, nothing counts any more."""
         if self.over:
             return
         self.cursor = self.cursor.after(arrival.count, arrival.snapshot)
@@ -67,7 +67,7 @@ class ShardLedger:
         return self.ready.popleft()
 
     def restart(self) -> ShardStart:
-        """How a new process has to go on with this shard: behind what has arrived, with what is left of the window."""
+        """How a new process has to go on with this shard: after what has arrived, with what is left of the window."""
         return ShardStart(
             lane=self.lane,
             branch=self.branch,

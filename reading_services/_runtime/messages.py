@@ -1,4 +1,4 @@
-"""Everything that the main process and a worker say to each other: data, no callables. Imports only ``state``.
+"""Everything that the main process and a worker say to each other: data, no callables.
 
 ::
 
@@ -18,7 +18,7 @@
       |                          | ---- Dealt ---------------> |   items of a shard and the marks between them
 
 ``generation`` numbers the epochs of one loader; what belongs to an older one is ignored on both sides. A ``lane`` is
-one shard of one branch of the graph (see ``torchpipe.merge``).
+one shard of one branch of the graph (see ``torchpipe.execution.merge``).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = [
     "Grant",
     "Grown",
     "Hello",
+    "Layout",
     "Message",
     "Notice",
-    "Parcel",
     "Placed",
     "Ready",
     "ShardStart",
@@ -51,7 +51,7 @@ __all__ = [
 class Placed:
     """A buffer that was made in a slot and stays there: from ``start`` on in the slot's memory."""
 
-    buffer: int  # its number among those of the parcel
+    buffer: int  # its number among those of the layout
     slot: int
     offset: int
     capacity: int
@@ -59,7 +59,7 @@ class Placed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parcel:
+class Layout:
     """Where the items of a message are: ``sizes`` in bytes of the pickle and of the buffers that it refers to.
 
     But for those that are ``placed``, they lie in a slot of the sender's arena, at ``offset`` of ``capacity`` bytes;
@@ -75,7 +75,7 @@ class Parcel:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardStart:
-    """Begin ``lane`` behind ``snapshot`` (None: the start of the epoch) and ``skip`` dropped items.
+    """Begin ``lane`` after ``snapshot`` (None: the start of the epoch) and ``skip`` dropped items.
 
     It is ``shard`` of ``branch``; ``count`` items of it are before that point. ``held`` chunks of it are still waiting
     for the consumer. Up to item ``doubtful`` there may be one that kills its process: make these one by one.
@@ -109,7 +109,7 @@ class StartEpoch:
 
 @dataclass(frozen=True, kw_only=True)
 class StartDispatch:
-    """Begin the dispatched part behind its first ``mark_position`` items, where ``mark_snapshot`` was taken.
+    """Begin the dispatched part after its first ``mark_position`` items, where ``mark_snapshot`` was taken.
 
     ``needed`` has, for each shard that goes on, the first of its items that it has not had. ``fail_at`` is a position
     that has killed dispatchers, and the error to raise in its place. Up to ``doubtful`` items are made one by one.
@@ -144,10 +144,10 @@ class Want:
 
 @dataclass(frozen=True, kw_only=True)
 class Dealt:
-    """Entries of ``shard`` in ``parcel``; ``over`` says that no more come, because of ``error`` if any."""
+    """Entries of ``shard`` in ``layout``; ``over`` says that no more come, because of ``error`` if any."""
 
     shard: int
-    parcel: Parcel
+    layout: Layout
     over: bool
     error: bytes | None
 
@@ -191,12 +191,12 @@ class Notice:
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkMessage:
-    """``count`` items in ``parcel``; the other fields are those of :class:`torchpipe.shard.Chunk`."""
+    """``count`` items in ``layout``; the other fields are those of :class:`torchpipe.execution.shard.Chunk`."""
 
     generation: int
     lane: int
     count: int
-    parcel: Parcel
+    layout: Layout
     snapshot: bytes | None
     ended: bool
     error: bytes | None

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 
-from reading_services._runtime.board import Board, Slot
+from reading_services._runtime.status_page import Field, StatusPage
 
 __all__ = ["watch_parent"]
 
@@ -21,37 +21,37 @@ _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.5
 
 
-def watch_parent(parent_pid: int, board: Board, *, death_signal: bool) -> None:
-    """End this process when process ``parent_pid`` does; meanwhile count up ``board[Slot.BEAT]`` twice a second.
+def watch_parent(parent_pid: int, page: StatusPage, *, death_signal: bool) -> None:
+    """End this process when process ``parent_pid`` does; meanwhile count up ``page[Field.BEAT]`` twice a second.
 
     With ``death_signal`` the kernel also kills this process when the *thread* that started it ends, which helps where
     native code keeps the interpreter lock for ever: set it only if that thread lives as long as its process.
     """
     if death_signal and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_watch, args=(parent_pid, board), name="torchpipe-parent", daemon=True).start()
+    threading.Thread(target=_watch, args=(parent_pid, page), name="torchpipe-parent", daemon=True).start()
 
 
-def _watch(parent_pid: int, board: Board) -> None:
+def _watch(parent_pid: int, page: StatusPage) -> None:
     try:
         handle = os.pidfd_open(parent_pid)
     except ProcessLookupError:
         _end()
     except (AttributeError, OSError):  # not Linux, or an old kernel
-        _watch_by_polling(board)
+        _watch_by_polling(page)
     else:
         poller = select.poll()
         poller.register(handle, select.POLLIN)
         while not poller.poll(_POLL_S * 500):
-            board[Slot.BEAT] += 1
+            page[Field.BEAT] += 1
         _end()
 
 
-def _watch_by_polling(board: Board) -> None:
+def _watch_by_polling(page: StatusPage) -> None:
     parent = os.getppid()
     never = threading.Event()
     while os.getppid() == parent:
-        board[Slot.BEAT] += 1
+        page[Field.BEAT] += 1
         never.wait(_POLL_S / 2)
     _end()
 

@@ -1,6 +1,6 @@
 """What is said of a process that has died: how, where in the stream, and, if it is no accident, the error. No I/O.
 
-Runs in the main process. Imports ``recovery`` and ``torchpipe``.
+Runs in the main process.
 """
 
 from __future__ import annotations

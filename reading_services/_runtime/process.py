@@ -1,4 +1,4 @@
-"""One worker process, its connection and its board, from start to the last rung of the stop ladder.
+"""One worker process, its connection and its page, from start to the last rung of the stop ladder.
 
 Runs in the main process. Owner: the supervisor, which alone creates and ends these.
 """
@@ -21,14 +21,14 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from reading_services._runtime.arena import Arena
-from reading_services._runtime.board import Board, Slot
 from reading_services._runtime.channel import ChannelClosed, SocketChannel, socket_pair
 from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.messages import Stop
-from reading_services._runtime.parcels import Receiver
+from reading_services._runtime.payloads import Receiver
 from reading_services._runtime.post_mortem import PostMortem
+from reading_services._runtime.status_page import Field, StatusPage
 from reading_services._runtime.worker import WorkerSetup, run_worker
-from torchpipe.failure import add_note
+from torchpipe.node.failure import add_note
 
 __all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]
 
@@ -50,7 +50,7 @@ _STARTUP_S = 120.0  # of one that is not stopped: before the first sign of life,
 class WorkerProcess:
     """Started by the constructor's caller with :meth:`start`; ended by :func:`stop_all` or found dead.
 
-    ``target(setup, socket, board, arena, *extra)`` is what it runs, by default a worker's loop.
+    ``target(setup, socket, page, arena, *extra)`` is what it runs, by default a worker's loop.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class WorkerProcess:
         self.silenced = False  # killed because it showed no sign of life
         self._context: Any = context
         self._graph = graph
-        self.board = Board()
+        self.page = StatusPage()
         self.arena = Arena()
         self.receiver = Receiver(self.arena)
         ours, self._theirs = socket_pair()
@@ -98,7 +98,7 @@ class WorkerProcess:
         )
         self.process = self._context.Process(
             target=self._target,
-            args=(setup, self._theirs, self.board, self.arena, *self._extra),
+            args=(setup, self._theirs, self.page, self.arena, *self._extra),
             name=_NAME + self.name.replace(" ", "-"),
             daemon=True,
         )
@@ -140,7 +140,7 @@ class WorkerProcess:
 
     def silent_for_s(self, timeout_s: float) -> bool:
         """Has the process shown no sign of life for ``timeout_s``, as far as this side has been looking?"""
-        beat, now = self.board[Slot.BEAT], time.monotonic()
+        beat, now = self.page[Field.BEAT], time.monotonic()
         if beat != self._seen_beat:
             self._seen_beat, self._seen_at = beat, now
         silent_s = now - self._seen_at
@@ -154,7 +154,7 @@ class WorkerProcess:
     def examine(self, *, dispatcher: bool, node_names: Mapping[int, str], num_shards: int | None) -> PostMortem:
         """How the process ended and what it was at. One that has closed its connection and lives on is killed."""
         lane, index, count, node, begun = (
-            self.board[slot] for slot in (Slot.LANE, Slot.INDEX, Slot.COUNT, Slot.NODE, Slot.BEGUN)
+            self.page[slot] for slot in (Field.LANE, Field.INDEX, Field.COUNT, Field.NODE, Field.BEGUN)
         )
         # One that was killed for its silence died when it fell silent
         end_s = self._seen_at if self.silenced else time.monotonic()
@@ -211,10 +211,10 @@ class WorkerProcess:
         return code is None or code >= 0 or -code in _OWN_SIGNALS
 
     def release(self) -> None:
-        """Let go of the connection, the board and the process handle. The process has ended. Idempotent."""
+        """Let go of the connection, the page and the process handle. The process has ended. Idempotent."""
         self.channel.close()
         self._theirs.close()
-        self.board.close()
+        self.page.close()
         self.receiver.close()
         self.arena.close()
         if self.process is not None and self.process.exitcode is not None:

@@ -1,6 +1,6 @@
 """What to do after the death of a process: start it anew, when, or give up. Decisions alone: no I/O, no clock.
 
-Runs in the main process, in the supervisor's threads, which hands in what has happened and the time. Imports nothing.
+Runs in the main process, in the supervisor's threads, which hands in what has happened and the time.
 
 The rule. A death is *own* (an exit code, or a signal that a process brings on itself, such as SIGSEGV) or comes *from
 outside* (SIGKILL, SIGTERM, no sign of life): out of memory looks like somebody's ``kill``.
@@ -175,7 +175,7 @@ class Recovery:
         return self._alive_s + sum(now_s - since for since in self._since.values())
 
     def _chance(self, suspect: _Suspect, outside: list[float], others: int, now_s: float) -> float:
-        """An upper bound of how likely all deaths behind the first are accidents, after what happened elsewhere."""
+        """An upper bound of how likely all deaths after the first are accidents, after what happened elsewhere."""
         if not outside:
             return 1.0
         elsewhere_s = self._all_alive_s(now_s) - suspect.alive_s - sum(outside[1:])

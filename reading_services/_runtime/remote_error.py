@@ -1,4 +1,4 @@
-"""An exception <-> bytes, so that the consumer gets the original type with the remote traceback. Imports ``errors``.
+"""An exception <-> bytes, so that the consumer gets the original type with the remote traceback.
 
 Runs in workers (dump) and in the main process (load).
 """

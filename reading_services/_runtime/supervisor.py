@@ -2,10 +2,10 @@
 
 Runs in the main process, without a thread of its own: in the threads that consume the stream. One of them at a time
 waits for the processes, without the lock; the others wait for it to say that something has changed. All else happens
-under the lock, except for :meth:`Supervisor.interrupt`. Owns the crew of processes, and the ledgers of their lanes.
+under the lock, except for :meth:`Supervisor.interrupt`. Owns the pool of processes, and the ledgers of their lanes.
 
 When a timeout is set, the wait for the processes ends now and then, to look for heartbeats. Recovery is restore: a
-worker that dies, whatever its exit code, is started anew from the cursors behind what has arrived. With a dispatcher
+worker that dies, whatever its exit code, is started anew from the cursors after what has arrived. With a dispatcher
 any death sets back all of them: what one worker had been dealt can only come again from the dispatcher.
 """
 
@@ -20,7 +20,6 @@ from multiprocessing.context import BaseContext
 
 from reading_services._runtime.arrivals import Arrival, warning_category
 from reading_services._runtime.channel import Frame
-from reading_services._runtime.crew import Crew
 from reading_services._runtime.dispatch_link import Listener
 from reading_services._runtime.dispatcher import run_dispatcher
 from reading_services._runtime.graph_image import GraphImage
@@ -30,13 +29,14 @@ from reading_services._runtime.post_mortem import PostMortem
 from reading_services._runtime.process import WorkerProcess, check_room_for_files
 from reading_services._runtime.recovery import Recovery
 from reading_services._runtime.remote_error import dump_error, load_error
-from reading_services._runtime.starts import DispatchPart, start_dispatch, start_epoch
+from reading_services._runtime.start_messages import DispatchPart, start_dispatch, start_epoch
 from reading_services._runtime.whole_calls import WholeCalls
-from torchpipe.announce import warn_user
+from reading_services._runtime.worker_pool import WorkerPool
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
-from torchpipe.merge import ShardPosition
-from torchpipe.reading_service import EpochStart
-from torchpipe.shard import Chunk
+from torchpipe.execution.merge import ShardPosition
+from torchpipe.execution.reading_service import EpochStart
+from torchpipe.execution.shard import Chunk
+from torchpipe.node.announce import warn_user
 
 __all__ = ["DispatchPart", "Supervisor"]
 
@@ -103,7 +103,7 @@ class Supervisor:
         self._awaited = False  # does a thread wait for the processes?
         self._interrupted = False
         self._failure: BaseException | None = None
-        self._crew = Crew() if self._listener is None else Crew(self._listener)
+        self._pool = WorkerPool() if self._listener is None else WorkerPool(self._listener)
 
     @property
     def _numbers(self) -> list[int]:
@@ -112,19 +112,19 @@ class Supervisor:
 
     def worker_pids(self) -> list[int]:
         """The ids of the processes that are alive: the dispatcher's, if there is one, then the workers'."""
-        return [worker.pid for worker in self._crew if worker.is_alive()]
+        return [worker.pid for worker in self._pool if worker.is_alive()]
 
     # -- epochs ---------------------------------------------------------------------------------------------------
 
     def start_workers(self) -> None:
         """Start the processes that do not run yet: all of them before any is waited for."""
-        for worker in [worker for worker in self._crew if not worker.is_alive()]:
-            for frame in self._crew.last_words(worker):
+        for worker in [worker for worker in self._pool if not worker.is_alive()]:
+            for frame in self._pool.last_words(worker):
                 if isinstance(frame[0], Failed | Notice):  # chunks are of an epoch that is over
                     self._handle(worker, frame)
             self._lose(worker, self._examine(worker))
         for number in self._numbers:
-            if number not in self._crew:
+            if number not in self._pool:
                 self._start_worker(number)
                 self.restarts += number in self._lost
         self._lost.clear()
@@ -155,7 +155,7 @@ class Supervisor:
             self._ledgers = {}
             self._plans.clear()
             for number in self._numbers:
-                self._crew.send(number, EndEpoch(generation=self._generation))
+                self._pool.send(number, EndEpoch(generation=self._generation))
 
     def pull(self, lane: int) -> Chunk:
         """The next chunk of ``lane``; the one before it has been used up. Several threads may pull different lanes.
@@ -170,7 +170,7 @@ class Supervisor:
             released = ledger.release()
             if released:
                 grant = Grant(generation=self._generation, lane=lane, chunks=released)
-                self._crew.send(ledger.shard % self.num_workers, grant)
+                self._pool.send(ledger.shard % self.num_workers, grant)
             while True:
                 if self._interrupted:
                     raise IteratorInvalidated(_CLOSED_ELSEWHERE)
@@ -188,42 +188,42 @@ class Supervisor:
     def interrupt(self) -> None:
         """Make a :meth:`pull` in another thread return at once. Thread-safe."""
         self._interrupted = True
-        self._crew.wake()
+        self._pool.wake()
 
     def close(self) -> None:
         """End all processes: about 3 s at most. Idempotent."""
         with self._changed:
             self._epoch = None
             self._ledgers = {}
-        self._crew.close()
+        self._pool.close()
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
         """Wait for anything to happen, without the lock, and handle it."""
         now = time.monotonic()
-        times = (plan.begin_at if number in self._crew else plan.start_at for number, plan in self._plans.items())
+        times = (plan.begin_at if number in self._pool else plan.start_at for number, plan in self._plans.items())
         waits = [at - now for at in times if at > now]  # what is late waits for a process to be ready
         timeout = min([*waits, *([] if self._timeout_s is None else [min(self._timeout_s / 4, 0.5)])], default=None)
         self._awaited = True
         self._changed.release()
         try:
-            events = self._crew.select(timeout)
+            events = self._pool.select(timeout)
         finally:
             self._changed.acquire()
             self._awaited = False
             self._changed.notify_all()
         trouble: list[Exception] = []
-        for worker, frames, gone in self._crew.happened(events):
+        for worker, frames, gone in self._pool.happened(events):
             for frame in frames:
                 try:
                     self._handle(worker, frame)
-                except Exception as error:  # raised behind the rest: what came besides must not be lost
+                except Exception as error:  # raised after the rest: what came besides must not be lost
                     trouble.append(error)
             if gone:
                 self._recover(worker)
         if self._timeout_s is not None:
-            for worker in self._crew.kill_silent(self._timeout_s):
+            for worker in self._pool.kill_silent(self._timeout_s):
                 self._recover(worker)
         self._carry_out_plans()
         if trouble:
@@ -266,7 +266,7 @@ class Supervisor:
         # A worker that dies before it is ready has been dealt nothing in this generation
         before = self._plans.pop(number, None)
         all_anew = self._dispatch is not None and (worker.ready if before is None else before.all_anew)
-        self._crew.bury(number)
+        self._pool.bury(number)
         now = time.monotonic()
         decision = self._recovery.record(dead.death(tuple(item.count for item in mine)), now)
         self._doubt(dead)
@@ -287,16 +287,16 @@ class Supervisor:
         if not worker.failed:  # else it has said why, and its error is raised
             _log.warning("%s: nothing was needed of it, the next epoch starts it anew", dead)
             self._lost.add(worker.worker)
-        self._crew.bury(worker.worker)
+        self._pool.bury(worker.worker)
 
     def _carry_out_plans(self) -> None:
         """Start anew the processes whose time has come, and let begin those that have rested."""
         now = time.monotonic()
         for number, plan in list(self._plans.items()):
-            if number not in self._crew and plan.start_at <= now:
+            if number not in self._pool and plan.start_at <= now:
                 self._start_worker(number)
             # Once it is ready: others get on meanwhile, and who dies while starting sets nobody back
-            if plan.begin_at <= now and self._crew.is_ready(number):
+            if plan.begin_at <= now and self._pool.is_ready(number):
                 del self._plans[number]
                 if plan.all_anew:
                     self._begin_all()
@@ -342,7 +342,7 @@ class Supervisor:
         if self._dispatch is not None and _DISPATCHER not in self._plans:
             self._begin_dispatcher()
         for worker in range(self.num_workers):
-            if worker in self._crew and worker not in self._plans:  # which begin when they have rested
+            if worker in self._pool and worker not in self._plans:  # which begin when they have rested
                 self._begin_worker(worker)
 
     def _begin_dispatcher(self) -> None:
@@ -357,7 +357,7 @@ class Supervisor:
             careful=self._recovery.careful(_DISPATCHER),
             fail_at=self._fail_at,
         )
-        self._crew.send(_DISPATCHER, message)
+        self._pool.send(_DISPATCHER, message)
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -375,9 +375,9 @@ class Supervisor:
                 target=run_dispatcher,
                 extra=(self._listener.socket,),
             )
-            self._crew.start(dispatcher)
+            self._pool.start(dispatcher)
         else:
-            self._crew.start(WorkerProcess(number, self._context, self._graph, name=f"worker {number}"), *listening)
+            self._pool.start(WorkerProcess(number, self._context, self._graph, name=f"worker {number}"), *listening)
 
     def _begin_worker(self, number: int) -> None:
         assert self._epoch is not None
@@ -392,4 +392,4 @@ class Supervisor:
             branch=-1 if self._dispatch is None else self._dispatch.branch,
             careful=self._recovery.careful(number),
         )
-        self._crew.send(number, message)
+        self._pool.send(number, message)

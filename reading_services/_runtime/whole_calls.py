@@ -1,6 +1,6 @@
 """Knows whether a call was left in its midst.
 
-Runs in the main process, in the threads that consume the stream. Imports nothing of torchpipe.
+Runs in the main process, in the threads that consume the stream.
 
 Ctrl-C, or a signal handler that raises, may leave the supervisor between two halves of a message: nobody can say then
 what has been received and what was sent. What it had begun is not used again; its processes are ended.

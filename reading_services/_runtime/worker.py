@@ -19,9 +19,8 @@ from functools import partial
 import torch
 
 from reading_services._runtime.arena import Arena
-from reading_services._runtime.board import Board, BoardTrace
 from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
-from reading_services._runtime.dispatch_link import RemoteFeed, Superseded, connect
+from reading_services._runtime.dispatch_link import RemoteSupply, Superseded, connect
 from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.items import unsendable
 from reading_services._runtime.messages import (
@@ -36,13 +35,14 @@ from reading_services._runtime.messages import (
     StartEpoch,
     Stop,
 )
-from reading_services._runtime.parcels import Packer, shortage_text
 from reading_services._runtime.parent import watch_parent
+from reading_services._runtime.payloads import Packer, shortage_text
 from reading_services._runtime.remote_error import dump_error
+from reading_services._runtime.status_page import PageTrace, StatusPage
 from torchpipe.errors import ReplayWarning
-from torchpipe.failure import add_note
-from torchpipe.nodes import DataPipe
-from torchpipe.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
+from torchpipe.node.failure import add_note
+from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy
 
 __all__ = ["Worker", "WorkerSetup", "run_worker", "serve"]
@@ -65,24 +65,24 @@ class WorkerSetup:
     inherited_fds: tuple[int, ...]  # of the main process: a forked child has copies, which would keep them open
 
 
-def run_worker(setup: WorkerSetup, sock: socket.socket, board: Board, arena: Arena) -> None:
+def run_worker(setup: WorkerSetup, sock: socket.socket, page: StatusPage, arena: Arena) -> None:
     """The entry point of the process."""
 
     def run(channel: SocketChannel) -> None:
         graphs, init_fn, reset_fn, policy = setup.graph.load()
         setup.graph.close()
-        Worker(setup.worker, channel, board, graphs, init_fn, reset_fn, policy, arena).run()
+        Worker(setup.worker, channel, page, graphs, init_fn, reset_fn, policy, arena).run()
 
-    serve(setup, sock, board, run)
+    serve(setup, sock, page, run)
 
 
-def serve(setup: WorkerSetup, sock: socket.socket, board: Board, run: Callable[[SocketChannel], None]) -> None:
+def serve(setup: WorkerSetup, sock: socket.socket, page: StatusPage, run: Callable[[SocketChannel], None]) -> None:
     """What worker and dispatcher processes have in common: set the process up, say Ready, ``run`` until the end."""
     gc.freeze()  # what a forked process has inherited is not its own to finalize: groups with threads, say
     _set_signals()
     for fd in setup.inherited_fds:
         os.close(fd)
-    watch_parent(setup.parent_pid, board, death_signal=setup.death_signal)
+    watch_parent(setup.parent_pid, page, death_signal=setup.death_signal)
     torch.set_num_threads(1)
     channel = SocketChannel(sock, queued=False)
     try:
@@ -135,7 +135,7 @@ class Worker:
         self,
         worker: int,
         channel: Channel,
-        board: Board,
+        page: StatusPage,
         graphs: tuple[DataPipe, ...],
         init_fn: InitFn | None,
         reset_fn: ResetFn | None,
@@ -144,7 +144,7 @@ class Worker:
     ) -> None:
         self._worker = worker
         self._channel = channel
-        self._board = board
+        self._page = page
         self._branches = graphs
         self._init_fn = init_fn
         self._reset_fn = reset_fn
@@ -153,7 +153,7 @@ class Worker:
         self._told_of_shortage = False
         self._graphs: dict[tuple[int, int], tuple[DataPipe, ...]] = {}  # (num_shards, shard) -> what init_fn made
         self._epoch: StartEpoch | None = None
-        self._feed: RemoteFeed | None = None
+        self._feed: RemoteSupply | None = None
         self._lanes: dict[int, _Lane] = {}
         self._turns: list[int] = []
         self._installed: Shard | None = None  # whose global random states are in place
@@ -174,7 +174,7 @@ class Worker:
                 elif lane is not None:
                     self._produce(lane)
             except Superseded as superseded:
-                self._board.rest()
+                self._page.rest()
                 frame = superseded.frame
                 if frame is None:
                     raise ChannelClosed("the main process is gone") from None
@@ -196,7 +196,7 @@ class Worker:
                 self._feed = self._connect(message)
                 for start in message.shards:
                     self._start_lane(message, start)
-                self._take_grants()  # a shard that starts behind dropped items waits for them
+                self._take_grants()  # a shard that starts after dropped items waits for them
             case Grant(generation=generation, lane=lane, chunks=chunks):
                 if self._epoch is not None and generation == self._epoch.generation and lane in self._lanes:
                     ahead = self._lanes[lane].ahead
@@ -208,22 +208,22 @@ class Worker:
             case _ as never:
                 raise TypeError(f"a worker cannot handle {never!r}")
 
-    def _connect(self, epoch: StartEpoch) -> RemoteFeed | None:
+    def _connect(self, epoch: StartEpoch) -> RemoteSupply | None:
         shards = [start.shard for start in epoch.shards if start.branch == epoch.dispatch_branch]
         if epoch.dispatch_address is None or not shards:
             return None
-        return RemoteFeed(
+        return RemoteSupply(
             SocketChannel(connect(epoch.dispatch_address), queued=False),
             self._channel,
             worker=self._worker,
             generation=epoch.generation,
             shards=shards,
             window=epoch.window,
-            waiting=self._board.waiting,
+            waiting=self._page.waiting,
         )
 
     def _start_lane(self, epoch: StartEpoch, start: ShardStart) -> None:
-        self._board.approach(start.lane, start.count)
+        self._page.approach(start.lane, start.count)
         spec = ShardSpec(
             seed=epoch.seed,
             epoch=epoch.epoch,
@@ -243,7 +243,7 @@ class Worker:
                     reset_fn=self._reset_fn,
                     policy=self._policy,
                     feed=self._feed,
-                    trace=BoardTrace(self._board) if epoch.careful else None,
+                    trace=PageTrace(self._page) if epoch.careful else None,
                     memory=self._packer.memory,
                     passing=(SystemExit, Superseded),
                 )
@@ -254,7 +254,7 @@ class Worker:
             self._send(epoch, start.lane, Chunk(error=error))
             return
         finally:
-            self._board.rest()
+            self._page.rest()
             for warning in caught:
                 self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
         self._lanes[start.lane] = _Lane(shard, start.doubtful, deque([0] * start.held))
@@ -284,9 +284,9 @@ class Worker:
         chunk = shard.produce(
             1 if one_by_one else lane.limit,
             _CHUNK_S if lane.ahead else _HUNGRY_S,
-            partial(self._board.begin, number),
+            partial(self._page.begin, number),
         )
-        self._board.rest()
+        self._page.rest()
         self._take_grants()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
@@ -325,18 +325,18 @@ class Worker:
         """
         count = len(chunk.items)
         try:
-            parcel, payload = self._packer.pack(chunk.items)
+            layout, payload = self._packer.pack(chunk.items)
         except Exception as error:
             _keep_sendable(chunk, error)
             count = len(chunk.items)
-            parcel, payload = self._packer.pack(chunk.items)
+            layout, payload = self._packer.pack(chunk.items)
         if chunk.error is not None:
             add_note(chunk.error, f"torchpipe: in worker {self._worker} (pid {os.getpid()})")
         message = ChunkMessage(
             generation=epoch.generation,
             lane=lane,
             count=count,
-            parcel=parcel,
+            layout=layout,
             snapshot=chunk.snapshot,
             ended=chunk.ended,
             error=None if chunk.error is None else dump_error(chunk.error),
@@ -345,7 +345,7 @@ class Worker:
         if self._packer.shortage is not None and not self._told_of_shortage:
             self._told_of_shortage = True
             self._channel.send(Notice(category="UserWarning", text=shortage_text(self._packer.shortage)))
-        return count, parcel.sizes
+        return count, layout.sizes
 
 
 def _keep_sendable(chunk: Chunk, error: Exception) -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.device.loaders import index_of
-from torchpipe.device.several import SeveralDevices
 from torchpipe.state import SnapshotPolicy
 from torchpipe.testing.devices import FakeBackend
+from torchpipe.xla.several_devices import SeveralDevices
 
 __all__ = ["DEPTHS", "TAILS", "drain", "expected", "replays", "several"]
 

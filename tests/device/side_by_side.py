@@ -61,7 +61,7 @@ def attempt(step: Callable[[], Any]) -> dict[str, Any]:
 
 
 def collect(batches: Any, limit: int = 10**9) -> dict[str, Any]:
-    """The indices of the batches, and what was raised behind them."""
+    """The indices of the batches, and what was raised after them."""
     got: list[int] = []
     try:
         for item in batches:
@@ -261,7 +261,7 @@ READ_AHEAD = {(1, 1): 4, (16, 8): 31, (128, 1): 131}  # at least, by torch_xla
 
 
 def one_checkpoint(names: Names, workers: int, sizes: tuple[int, int], cut: int) -> int:
-    """How many batches are missing (or, negative, repeated) after a restore behind ``cut`` batches."""
+    """How many batches are missing (or, negative, repeated) after a restore after ``cut`` batches."""
 
     def wrap() -> tuple[Counted, Any, Any]:
         inner = Counted(workers)
@@ -338,7 +338,7 @@ CASES = (
 def main(library: str) -> None:
     ours = library == "torchpipe"
     if ours:
-        import torchpipe.device.drop_in as loaders
+        import torchpipe.xla.drop_in as loaders
     else:
         import torch_xla.distributed.parallel_loader as loaders  # type: ignore[no-redef]
     names = Names(loaders.MpDeviceLoader, loaders.ParallelLoader, ours)

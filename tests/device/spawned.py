@@ -1,7 +1,7 @@
 """What runs under ``spawn``: not a test module; ``test_spawn.py`` runs it and reads what it writes.
 
 ``python -m tests.device.spawned FOLDER``: on 4 CPU devices, a thread each in one process. Each ordinal reads its share
-of a graph twice: in process behind ``MpDeviceLoader``, stopped and resumed, and with a worker process of its own.
+of a graph twice: in process after ``MpDeviceLoader``, stopped and resumed, and with a worker process of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 
 from reading_services import MultiProcessingReadingService, OrdinalReadingService, SequentialReadingService
 from torchpipe import DataLoader2
-from torchpipe.device.spawn import SerialExecutor, SharedCopy, ordinal, spawn
 from torchpipe.iter import IterableWrapper
+from torchpipe.xla.spawn import SerialExecutor, SharedCopy, ordinal, spawn
 
 __all__ = ["LENGTH", "SEED", "graph", "main"]
 
@@ -33,7 +33,7 @@ def graph(rows: Any) -> Any:
 def in_process(rows: Any, index: int) -> list[int]:
     import torch_xla
 
-    from torchpipe.device.drop_in import MpDeviceLoader
+    from torchpipe.xla.drop_in import MpDeviceLoader
 
     got: list[int] = []
     state = None

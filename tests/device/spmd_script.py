@@ -18,9 +18,9 @@ import torch
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
 from torchpipe.device import Sharding
-from torchpipe.device.drop_in import MpDeviceLoader
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import FakeBackend
+from torchpipe.xla.drop_in import MpDeviceLoader
 
 EPOCHS = 2
 LENGTH = 96
@@ -158,7 +158,7 @@ def other_device() -> dict[str, Any]:
         "where": sorted(where),
         "executions": executions,
         "values": [float(result.cpu()[0]) for result in results],  # a slice on the device would be work
-        "executions behind": int(metrics.metric_data("ExecuteTime")[0]),
+        "executions after": int(metrics.metric_data("ExecuteTime")[0]),
     }
 
 
@@ -191,7 +191,7 @@ def make_loader() -> DataLoader2[Any]:
 
 
 def train(folder: Path, kill_at: int | None) -> None:
-    """Train, write what was seen to ``seen``, save every third step; with ``kill_at``, die by SIGKILL behind it."""
+    """Train, write what was seen to ``seen``, save every third step; with ``kill_at``, die by SIGKILL after it."""
     checkpoint, log = folder / "checkpoint", folder / "seen"
     with make_loader() as loader:
         weight, step = torch.zeros(4, 1), 0

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from tests.device.loaders import Plain, Saved, index_of, indices
 from tests.sources import feed_threads, wait_until
-from torchpipe.dataloader2 import DataLoader2
 from torchpipe.errors import IteratorInvalidated, ReplayWarning, StateError
+from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter.wrapper import IterableWrapper
-from torchpipe.reading_service import InProcessReadingService
+from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.state import SnapshotPolicy
 from torchpipe.testing.devices import FakeBackend
 
@@ -32,9 +32,9 @@ ADAPTERS = ("MpDeviceLoader", "ParallelLoader", "PerDeviceLoader")
 
 
 def ours() -> Any:
-    import torchpipe.device.drop_in
+    import torchpipe.xla.drop_in
 
-    return torchpipe.device.drop_in
+    return torchpipe.xla.drop_in
 
 
 def theirs() -> Any:
@@ -336,7 +336,7 @@ WITHOUT = """
 import importlib.util, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "torch_xla" else find(name, *rest)
-import torchpipe.device.drop_in as drop_in
+import torchpipe.xla.drop_in as drop_in
 assert "MpDeviceLoader" in dir(drop_in)
 assert "torch_xla" not in sys.modules
 assert list(drop_in.MpDeviceLoader([1, 2, 3], "cpu")) == [1, 2, 3]

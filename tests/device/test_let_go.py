@@ -15,9 +15,9 @@ from reading_services import MultiProcessingReadingService
 from tests.sources import feed_threads, wait_until
 from torchpipe import DataLoader2
 from torchpipe.device.cpu import CpuBackend
-from torchpipe.device.several import SeveralDevices
+from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter import IterableWrapper
-from torchpipe.reading_service import InProcessReadingService
+from torchpipe.xla.several_devices import SeveralDevices
 
 
 @pytest.fixture(autouse=True)

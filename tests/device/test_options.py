@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from reading_services import MultiProcessingReadingService
 from tests.sources import Script, start, wait_until
 from torchpipe import DataLoader2
-from torchpipe.background import FeedStats
+from torchpipe.ahead.background import FeedStats
 from torchpipe.device import BatchGate, DeviceOptions
 from torchpipe.device.prepare import tensor_of
 from torchpipe.errors import StateError
@@ -380,7 +380,7 @@ def test_the_consumer_waits_for_the_device_as_often_as_asked() -> None:
 
 def test_L7_a_thread_that_runs_ahead_must_not_start_the_work() -> None:
     node = Prefetcher(ToDevice(Script(rows(1, 1)), FakeBackend(), sync="loader"), 2)
-    with start(node) as iterator, pytest.raises(RuntimeError, match=r"put to_device\(\) behind prefetch\(\)"):
+    with start(node) as iterator, pytest.raises(RuntimeError, match=r"put to_device\(\) after prefetch\(\)"):
         next(iterator)
 
 

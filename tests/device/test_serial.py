@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from torchpipe.device.serial import SerialExecutor
+from torchpipe.xla.serial import SerialExecutor
 
 ROUNDS = 20
 

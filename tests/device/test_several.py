@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.device.dealing import DEPTHS, TAILS, drain, expected, several
 from tests.device.loaders import Plain, Saved, index_of, indices
 from tests.sources import feed_threads, wait_until
-from torchpipe.device.several import SeveralDevices
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.state import SnapshotPolicy
+from torchpipe.xla.several_devices import SeveralDevices
 
 
 @given(length=st.integers(0, 14), devices=st.integers(1, 4), tail=TAILS, depths=DEPTHS, data=st.data())

@@ -68,7 +68,7 @@ def test_L2_a_loader_without_state_is_replayed(length: int, devices: int, cut: i
     again.close()
     whole = expected(list(range(length)), devices, "drop")
     for index in range(devices):
-        # Behind the last batch the next epoch follows; the new object does not know that it is the second.
+        # After the last batch the next epoch follows; the new object does not know that it is the second.
         assert [item % 1000 for item in got[index] + rest[index]] in (whole[index], whole[index] * 2)
 
 
@@ -288,7 +288,7 @@ def test_L7_a_state_that_does_not_fit_is_refused() -> None:
 
 
 def test_L7_a_shorter_loader_is_noticed() -> None:
-    group = several(Saved(9), 1, every=9)  # the one snapshot stands behind the first batch
+    group = several(Saved(9), 1, every=9)  # the one snapshot stands after the first batch
     drain(group.epoch(), [0] * 7)
     state = group.state_dict()
     group.close()

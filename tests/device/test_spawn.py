@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from reading_services import MultiProcessingReadingService, OrdinalReadingService, SequentialReadingService
-from torchpipe.dataloader2 import DataLoader2
-from torchpipe.device.spawn import Ordinal, SharedCopy, ordinal, spawn
 from torchpipe.errors import GraphError, StateMismatchError
+from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter import IterableWrapper
-from torchpipe.reading_service import InProcessReadingService
+from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.testing import check_reading_service, services
+from torchpipe.xla.spawn import Ordinal, SharedCopy, ordinal, spawn
 
 # -- ordinals ----------------------------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ def test_the_work_of_another_device_is_started_there(pytestconfig: pytest.Config
     assert (result["default"], result["where"]) == ("xla:0", ["xla:2"])
     assert result["values"] == [0.0, 2.0, 4.0, 6.0]
     assert result["executions"] == [1, 2, 3, 4]
-    assert result["executions behind"] == 4  # all was computed before it was read
+    assert result["executions after"] == 4  # all was computed before it was read
 
 
 def test_pt_xla_debug_says_that_the_loader_has_started_the_work(pytestconfig: pytest.Config, tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ def test_L2_a_training_that_is_killed_goes_on_exactly(tmp_path: Path, pytestconf
     assert [line[0] for line in before] == list(range(1, 9))
     done = run_script(pytestconfig.rootpath, "train", str(broken))
     assert done.returncode == 0, done.stderr
-    behind = lines_of(broken)[8:]
-    assert behind[0][0] == 7  # behind the checkpoint of step 6: two steps are done again
+    after = lines_of(broken)[8:]
+    assert after[0][0] == 7  # after the checkpoint of step 6: two steps are done again
     expected = lines_of(whole)
     assert len(expected) == 24
     assert sorted(number for _, ids, _ in expected[:12] for number in ids) == list(range(96))
-    assert before + behind[2:] == before[:6] + behind == expected
+    assert before + after[2:] == before[:6] + after == expected

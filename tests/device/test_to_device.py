@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from tests.sources import Script, feed_threads, start, wait_idle, wait_until
 from torchpipe import DataLoader2
 from torchpipe import device as devices
-from torchpipe.datapipe import IterDataPipe
 from torchpipe.device import Backend, resolve
 from torchpipe.device.cpu import CpuBackend
+from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.iter.wrapper import IterableWrapper
-from torchpipe.reading_service import InProcessReadingService
+from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.testing.devices import FakeBackend
 

@@ -17,8 +17,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchpipe.datapipe import DataChunk
 from torchpipe.device.tree import path_of, replace_arrays, replace_tensors, tensors_in
+from torchpipe.node.datapipe import DataChunk
 
 
 class Pair(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.sources import Script, start, wait_until
-from torchpipe.background import FeedStats
+from torchpipe.ahead.background import FeedStats
 from torchpipe.device import DevicePace
 from torchpipe.device.xla import XlaBackend
 from torchpipe.iter.to_device import ToDevice

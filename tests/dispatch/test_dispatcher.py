@@ -10,14 +10,14 @@ from functools import partial
 
 import pytest
 
-from reading_services._runtime.board import Board
 from reading_services._runtime.channel import MemoryChannel, SocketChannel, socket_pair
-from reading_services._runtime.dispatch_link import Listener, RemoteFeed, connect
+from reading_services._runtime.dispatch_link import Listener, RemoteSupply, connect
 from reading_services._runtime.dispatcher import Dispatcher
 from reading_services._runtime.messages import Hello, StartDispatch, Stop, Want
-from torchpipe.dispatch import DispatchSource, Mark
+from reading_services._runtime.status_page import StatusPage
+from torchpipe.execution.dispatch import DispatchSource, Mark
 from torchpipe.iter import IterableWrapper
-from torchpipe.nodes import DataPipe
+from torchpipe.node.traits import DataPipe
 from torchpipe.state import SnapshotPolicy
 
 
@@ -25,10 +25,10 @@ from torchpipe.state import SnapshotPolicy
 def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[str]:
     """The address where a dispatcher of ``graph`` serves; what it raised is raised at the end."""
     ours, theirs = socket_pair()
-    listener, board = Listener(), Board()
+    listener, page = Listener(), StatusPage()
     channel = SocketChannel(ours, queued=False)
     open_source = partial(DispatchSource.open, graph, policy=partial(SnapshotPolicy, every=1))
-    loop = Dispatcher(SocketChannel(theirs, queued=True), board, listener.socket, open_source)
+    loop = Dispatcher(SocketChannel(theirs, queued=True), page, listener.socket, open_source)
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -63,7 +63,7 @@ def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[str]:
         thread.join()
         channel.close()
         listener.close()
-        board.close()
+        page.close()
     if raised:
         raise raised[0]
 
@@ -82,7 +82,7 @@ def test_L4_a_worker_of_several_shards_dies_while_items_are_made() -> None:
         first.send(Hello(worker=0, generation=1))
         for shard in range(3):
             first.send(Want(generation=1, shard=shard, items=10))
-        second = RemoteFeed(
+        second = RemoteSupply(
             SocketChannel(connect(address), queued=False),
             MemoryChannel(),
             worker=0,

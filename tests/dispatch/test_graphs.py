@@ -13,7 +13,7 @@ from tests.laws.executors import PROCESSES, make_loader, make_service, oracle
 from torchpipe import IterDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
-from torchpipe.nodes import node_name, thins, walk
+from torchpipe.node.traits import node_name, thins, walk
 from torchpipe.testing import check_node
 
 MULTIPROCESSING = SHARDING_PRIORITIES.MULTIPROCESSING

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from torchpipe.dispatch import DispatchSource, Mark, dispatch_start
+from torchpipe.execution.dispatch import DispatchSource, Mark, dispatch_start
+from torchpipe.execution.shard import ShardSpec
 from torchpipe.iter import IterableWrapper
-from torchpipe.shard import ShardSpec
 from torchpipe.state import Cursor, SnapshotPolicy, encode
 
 

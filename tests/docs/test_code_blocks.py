@@ -1,4 +1,4 @@
-"""Every Python block of the documentation runs as it stands, and prints what the text block behind it says.
+"""Every Python block of the documentation runs as it stands, and prints what the text block after it says.
 
 Those that name XLA run with the XLA tests, on its CPU device.
 """

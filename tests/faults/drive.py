@@ -41,7 +41,7 @@ class Run:
     restarts: int = 0
     struck_at: float | None = None
     detected_at: float | None = None
-    item_at: float | None = None  # the first one behind the detection
+    item_at: float | None = None  # the first one after the detection
 
     @property
     def to_detection_s(self) -> float | None:
@@ -186,7 +186,7 @@ def run_to_error(
 ) -> tuple[BaseException | None, list[str], list[str]]:
     """Two epochs with a fault that raises: the error, what was delivered around it, and what should have been.
 
-    What comes behind the error is taken by a new loader, from the state of the first and with the fault disarmed.
+    What comes after the error is taken by a new loader, from the state of the first and with the fault disarmed.
     """
     fault = fault_of(cell, folder, always=always)
     expected = [text for epoch in oracle(graph_of(cell.who, fault), SHARDS, epochs=2) for text in epoch]

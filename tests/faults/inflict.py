@@ -16,9 +16,9 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator
 
 __all__ = ["DEADLY", "FAULTS", "MOMENTS", "SNAPSHOT_BEHIND", "Fault", "Strike", "Struck", "Vulnerable", "inflict"]
 

@@ -21,10 +21,10 @@ from tests.faults.inflict import Fault, inflict
 from tests.laws.executors import make_loader, pids
 from tests.sources import wait_until
 from torchpipe import InProcessReadingService
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe
 from torchpipe.iter import IterableWrapper
-from torchpipe.iterator import NodeIterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator
 
 __all__ = [
     "EPOCHS",
@@ -168,7 +168,7 @@ def expected_items() -> list[str]:
 
 
 def resumed_items(state: Any, count: int) -> list[str]:
-    """What comes behind ``state``, of which ``count`` items were delivered, in process."""
+    """What comes after ``state``, of which ``count`` items were delivered, in process."""
     with make_loader(graph_for(0, ""), _in_process()) as loader:
         if state is not None:
             loader.load_state_dict(state)

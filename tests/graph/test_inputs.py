@@ -15,12 +15,12 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data.datapipes import iter as torch_iter
 
 from torchpipe import Context, DataLoader2, IterDataPipe, NodeIterator
-from torchpipe.containers import DEEP, SHORT, found_in
-from torchpipe.datapipe import iterate
 from torchpipe.errors import GraphError
 from torchpipe.graph import inputs_of, replace_node, walk
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
+from torchpipe.node.containers import DEEP, SHORT, found_in
+from torchpipe.node.datapipe import iterate
 
 
 def source(length: int = 4) -> Any:
@@ -51,10 +51,10 @@ class Holder(IterDataPipe[Any]):
 
 HOLDERS: dict[str, Callable[[Any, Any], Any]] = {
     "pairs": lambda a, b: [("a", a), (0.3, b)],
-    "behind a number": lambda a, b: [1, a, None, b],
+    "after a number": lambda a, b: [1, a, None, b],
     "dict of pairs": lambda a, b: {"x": 1, "y": (0.5, a), "z": {"deep": [b]}},
     "keys": lambda a, b: {a: 0.5, b: 0.5},
-    "behind a dict of data": lambda a, b: ({"data": 1}, a, "text", b),
+    "after a dict of data": lambda a, b: ({"data": 1}, a, "text", b),
     "named tuples": lambda a, b: [Pair(0.5, a), Pair(0.5, b)],
     "dataclasses": lambda a, b: [Part("a", a), Part("b", b)],
     "ordered": lambda a, b: collections.OrderedDict(n=1, a=a, b=b),

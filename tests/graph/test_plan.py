@@ -77,7 +77,7 @@ def test_what_the_shards_deliver_cannot_be_read_twice() -> None:
         (InMain(InMain(shards), shards), 2),
         (moved.concat(moved.zip(moved)), 3),
     ):
-        with pytest.raises(GraphError, match=rf"behind ShardingFilter read it {times} times. Branch before that"):
+        with pytest.raises(GraphError, match=rf"after ShardingFilter read it {times} times. Branch before that"):
             plan(graph)
     plan(shards.zip(shards).to_device("cpu").cycle(2))
 
@@ -86,7 +86,7 @@ def test_what_is_dispatched_cannot_be_read_twice() -> None:
     dispatched = source().sharding_round_robin_dispatch()
     for graph in (dispatched.zip(dispatched), dispatched.map(abs).concat(dispatched.map(str)).batch(2)):
         with pytest.raises(
-            GraphError, match=r"what is dispatched comes once .* behind ShardingRound\w+ read it 2 times"
+            GraphError, match=r"what is dispatched comes once .* after ShardingRound\w+ read it 2 times"
         ):
             plan(graph)
     trunk = source()

@@ -9,7 +9,7 @@ import pytest
 from torchpipe import DataLoader2, IterDataPipe
 from torchpipe.graph import find, replace_node, rewrite, walk
 from torchpipe.iter import Batcher, IterableWrapper, Mapper
-from torchpipe.nodes import with_inputs
+from torchpipe.node.traits import with_inputs
 
 
 def source(length: int = 4) -> Any:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from tests.runtime.values import DTYPES, bits, make
-from torchpipe.context import Context
 from torchpipe.iter import IterableWrapper
+from torchpipe.node.context import Context
 from torchpipe.testing import CountingSource, check_node
 
 

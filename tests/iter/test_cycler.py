@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from torchpipe.datapipe import IterDataPipe, iterate
 from torchpipe.iter import Cycler, IterableWrapper
+from torchpipe.node.datapipe import IterDataPipe, iterate
 from torchpipe.testing import CountingSource, check_node
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from torchpipe.datapipe import iterate
 from torchpipe.errors import StateError
 from torchpipe.graph import fingerprint
 from torchpipe.iter import FileLister, IterableWrapper
+from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 
 NAMES = ["b.txt", "a.txt", "c.tar", "sub/z.txt", "sub/deep/y.txt", "other/x.txt"]

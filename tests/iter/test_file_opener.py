@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from torchpipe.datapipe import iterate
 from torchpipe.errors import StateError
 from torchpipe.iter import FileLister, FileOpener, IterableWrapper
+from torchpipe.node.datapipe import iterate
 from torchpipe.state import encode
 from torchpipe.testing import CountingSource, check_node
 

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchpipe.datapipe import iterate
 from torchpipe.errors import StateError
 from torchpipe.iter import FlatMapper, IterableWrapper
+from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
 from torchpipe.testing import CountingSource, check_node, freeze
 

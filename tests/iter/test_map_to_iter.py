@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from torchpipe.datapipe import iterate
 from torchpipe.errors import StateError
 from torchpipe.iter import MapToIterConverter
 from torchpipe.map import SequenceWrapper
+from torchpipe.node.datapipe import iterate
 from torchpipe.testing import check_node
 
 

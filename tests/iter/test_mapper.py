@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from torchpipe.datapipe import iterate
 from torchpipe.iter import IterableWrapper, Mapper
-from torchpipe.iterator import NodeIterator
 from torchpipe.map import SequenceWrapper
+from torchpipe.node.datapipe import iterate
+from torchpipe.node.iterator import NodeIterator
 from torchpipe.testing import CountingSource, check_node
 
 

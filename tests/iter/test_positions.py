@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
-from torchpipe.datapipe import iterate
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper, Mapper
 from torchpipe.map import SequenceWrapper
-from torchpipe.nodes import reads_late
+from torchpipe.node.datapipe import iterate
+from torchpipe.node.traits import reads_late
 from torchpipe.state import decode, encode
 from torchpipe.testing import check_node
 

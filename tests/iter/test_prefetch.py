@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sources import Script, feed_threads, start
-from torchpipe.datapipe import IterDataPipe
 from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
 from torchpipe.iter.mapper import Mapper
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.iter.shuffler import Shuffler
 from torchpipe.iter.to_device import ToDevice
 from torchpipe.iter.wrapper import IterableWrapper
+from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.state import Cursor, decode, encode
 
 EVERY = st.sampled_from([1, 3, None])

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torchpipe.datapipe import iterate
 from torchpipe.iter import IterableWrapper, RandomMapper
+from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchpipe.datapipe import iterate
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper, Shuffler
+from torchpipe.node.datapipe import iterate
 from torchpipe.state import encode
 from torchpipe.testing import CountingSource, check_node
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchpipe.datapipe import iterate
 from torchpipe.iter import FileLister, IterableWrapper, TarArchiveLoader
+from torchpipe.node.datapipe import iterate
 from torchpipe.state import encode
 from torchpipe.testing import CountingSource, check_node
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from torchpipe.datapipe import iterate
 from torchpipe.errors import ReplayWarning, StateError
+from torchpipe.execution.shard import Shard, ShardSpec
 from torchpipe.iter import IterableWrapper
-from torchpipe.shard import Shard, ShardSpec
+from torchpipe.node.datapipe import iterate
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 from torchpipe.testing import check_node, freeze
 
@@ -200,7 +200,7 @@ def test_L5_a_replay_is_announced_once_with_its_length() -> None:
 def test_data_that_became_shorter_is_an_error() -> None:
     iterator = iterate(IterableWrapper([1, 2, 3]))
     iterator.drop(3)
-    with pytest.raises(StateError, match=r"behind item 3, but .* has only 2"):
+    with pytest.raises(StateError, match=r"after item 3, but .* has only 2"):
         iterate(IterableWrapper([1, 2])).load_state_dict(iterator.state_dict())
     iterator = iterate(IterableWrapper(Stream(5)))
     iterator.drop(4)

@@ -14,7 +14,7 @@ __all__ = ["Kill", "kills_in", "run_with_kills"]
 
 
 class Kill(NamedTuple):
-    """Before which item of which epoch (or behind its last one), which of the processes, and how."""
+    """Before which item of which epoch (or after its last one), which of the processes, and how."""
 
     epoch: int
     item: int
@@ -24,7 +24,7 @@ class Kill(NamedTuple):
 
 def kills_in(streams: list[list[str]], most: int) -> st.SearchStrategy[list[Kill]]:
     """Up to ``most`` kills in the epochs ``streams``. The first one is not in the last epoch, so that somebody misses
-    the process that it kills: one that dies behind all that it had to do is not replaced."""
+    the process that it kills: one that dies after all that it had to do is not replaced."""
 
     def in_epoch(number: int) -> st.SearchStrategy[Kill]:
         how = st.sampled_from(["SIGKILL", "SIGSEGV", "SIGTERM"])

@@ -1,4 +1,4 @@
-"""L2 behind an exception: what a node of the main section did not let through is not counted, and comes again."""
+"""L2 after an exception: what a node of the main section did not let through is not counted, and comes again."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ BEHIND = {
 }
 
 
-def graph_of(before: str, behind: str, fuse: Fuse, depth: int = 2) -> IterDataPipe[Any]:
+def graph_of(before: str, after: str, fuse: Fuse, depth: int = 2) -> IterDataPipe[Any]:
     graph: Any = IterableWrapper(range(LENGTH)).sharding_filter().to_device("cpu", depth)
-    return BEHIND[behind](BEFORE[before](graph).map(fuse))  # type: ignore[no-any-return]
+    return BEHIND[after](BEFORE[before](graph).map(fuse))  # type: ignore[no-any-return]
 
 
 def run_into(fuse: Fuse, graph: IterDataPipe[Any], service: Any, state: Any = None) -> tuple[list[Any], Any, int]:
@@ -76,7 +76,7 @@ def run_into(fuse: Fuse, graph: IterDataPipe[Any], service: Any, state: Any = No
 
 @given(
     before=st.sampled_from(sorted(BEFORE)),
-    behind=st.sampled_from(sorted(BEHIND)),
+    after=st.sampled_from(sorted(BEHIND)),
     depth=st.integers(0, 3),
     at=st.lists(st.integers(0, LENGTH), min_size=1, max_size=3),
     kind=st.sampled_from([ValueError, KeyboardInterrupt, SystemExit]),
@@ -86,14 +86,14 @@ def run_into(fuse: Fuse, graph: IterDataPipe[Any], service: Any, state: Any = No
 @settings(max_examples=80)
 def test_L2_an_item_that_raised_behind_the_device_stage_comes_again(
     before: str,
-    behind: str,
+    after: str,
     depth: int,
     at: list[int],
     kind: type[BaseException],
     every: int | None,
     num_shards: int,
 ) -> None:
-    expected = run_into(Fuse(None), graph_of(before, behind, Fuse(None)), make_service(None, num_shards))[0]
+    expected = run_into(Fuse(None), graph_of(before, after, Fuse(None)), make_service(None, num_shards))[0]
     received: list[Any] = []
     state = None
     for position in [*at, None]:  # one exception after the other, each in the run that goes on from the last
@@ -101,20 +101,20 @@ def test_L2_an_item_that_raised_behind_the_device_stage_comes_again(
             break  # the state is behind the epoch's last item: the next run would be the next epoch
         fuse = Fuse(position, kind)
         service = make_service(None, num_shards, every=every)
-        part, state, _ = run_into(fuse, graph_of(before, behind, fuse, depth), service, state)
+        part, state, _ = run_into(fuse, graph_of(before, after, fuse, depth), service, state)
         received += part
     assert received == expected
 
 
-@pytest.mark.parametrize("behind", ["nothing", "batch", "shuffle"])
+@pytest.mark.parametrize("after", ["nothing", "batch", "shuffle"])
 @pytest.mark.parametrize("at", [0, 1, 10, LENGTH - 1])
-def test_L2_an_item_that_raised_behind_the_device_stage_comes_again_with_workers(behind: str, at: int) -> None:
-    expected = run_into(Fuse(None), graph_of("nothing", behind, Fuse(None)), make_service(None, 2))[0]
+def test_L2_an_item_that_raised_behind_the_device_stage_comes_again_with_workers(after: str, at: int) -> None:
+    expected = run_into(Fuse(None), graph_of("nothing", after, Fuse(None)), make_service(None, 2))[0]
     fuse = Fuse(at)
     service = make_service(2, 2, every=2)
-    received, state, _ = run_into(fuse, graph_of("nothing", behind, fuse), service)
+    received, state, _ = run_into(fuse, graph_of("nothing", after, fuse), service)
     assert len(received) < len(expected)
-    rest, _, _ = run_into(fuse, graph_of("nothing", behind, fuse), make_service(2, 2), state)
+    rest, _, _ = run_into(fuse, graph_of("nothing", after, fuse), make_service(2, 2), state)
     assert received + rest == expected
 
 

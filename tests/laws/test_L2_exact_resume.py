@@ -40,7 +40,7 @@ def test_L2_resume_at_any_position(spec: GraphSpec, num_shards: int, every: int,
     first, second = oracle(spec, num_shards)
     count = data.draw(st.integers(0, len(first)))
     state = state_after(spec, make_service(None, num_shards, every=every), count)
-    # A state from behind the last item goes on with the next epoch: no empty one, no repeated one.
+    # A state from after the last item goes on with the next epoch: no empty one, no repeated one.
     expected = first[count:] or (second if count else [])
     assert rest_of(spec, make_service(None, num_shards, every=every), state) == expected
 

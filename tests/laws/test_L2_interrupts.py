@@ -1,4 +1,4 @@
-"""L2 behind Ctrl-C at any instruction: the state is true, and the user's global random states are the user's."""
+"""L2 after Ctrl-C at any instruction: the state is true, and the user's global random states are the user's."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_L2_an_interrupt_while_reading_from_workers(name: str) -> None:
             loader.load_state_dict(begin)
             got: list[Any] = []
             stream = iter(loader)
-            interrupter = Interrupter(number, modules=("reading_services", "torchpipe.merge"))
+            interrupter = Interrupter(number, modules=("reading_services", "torchpipe.execution.merge"))
             try:
                 for _ in range(4):
                     with interrupter:

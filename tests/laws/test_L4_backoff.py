@@ -12,10 +12,10 @@ import time
 import pytest
 
 from reading_services._runtime import recovery
-from reading_services._runtime.board import Slot
 from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.process import WorkerProcess
 from reading_services._runtime.recovery import restart_delay_s
+from reading_services._runtime.status_page import Field
 from tests.laws.executors import make_loader, make_service
 from tests.sources import wait_until
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
@@ -26,7 +26,7 @@ def test_L4_a_slow_start_is_no_silence() -> None:
     """A process that took longer to start than the timeout was killed as it became ready, again and again."""
     worker = WorkerProcess(0, multiprocessing.get_context("fork"), GraphImage(b""), name="worker 0")
     worker._seen_at = time.monotonic() - 60
-    worker._seen_beat = worker.board[Slot.BEAT]
+    worker._seen_beat = worker.page[Field.BEAT]
     assert not worker.silent_for_s(30)  # it is still starting
     worker.say_ready()
     assert not worker.silent_for_s(30)

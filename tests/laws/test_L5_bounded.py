@@ -157,7 +157,7 @@ def test_L5_a_buffer_that_cannot_be_saved_is_announced(workers: int | None) -> N
     first = oracle(graph, 2, epochs=1)[0]
     with (
         make_loader(graph, make_service(workers, 2, every=5)) as loader,
-        pytest.warns(ReplayWarning, match="no snapshot can be taken of shard 0 behind item 5.*before files are opened"),
+        pytest.warns(ReplayWarning, match="no snapshot can be taken of shard 0 after item 5.*before files are opened"),
     ):
         iterator = iter(loader)
         for _ in range(40):

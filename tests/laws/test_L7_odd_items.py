@@ -305,7 +305,7 @@ def test_L7_what_cannot_leave_its_process_is_refused_in_its_place(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_L7_what_the_dispatcher_cannot_send_stays_refused(workers: int) -> None:
-    """Behind many small items, of which workers ask for more while they still have some."""
+    """After many small items, of which workers ask for more while they still have some."""
     names = [*range(3_000), "lock", *range(100)]
     with make_loader(dispatched(names), make_service(workers, workers)) as loader:
         got = []
@@ -316,7 +316,7 @@ def test_L7_what_the_dispatcher_cannot_send_stays_refused(workers: int) -> None:
 
 
 def test_L7_an_open_file_does_not_become_its_text_in_a_state() -> None:
-    """Behind what cannot be kept, a state goes on from an older position."""
+    """After what cannot be kept, a state goes on from an older position."""
     with open(__file__) as file:
         graph = IterableWrapper(range(4)).map(lambda number: (file, number)).shuffle(buffer_size=3)
         with make_loader(graph, make_service(None, 1)) as loader:

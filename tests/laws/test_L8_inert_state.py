@@ -19,7 +19,7 @@ from tests.laws.graphs import GraphSpec, graph_specs, text_of
 from tests.laws.test_L2_exact_resume import state_after
 from torchpipe.errors import OpaqueStateWarning, StateError, UnsafeStateError
 from torchpipe.iter import IterableWrapper
-from torchpipe.loader_state import STATE_KEYS
+from torchpipe.loader.state import STATE_KEYS
 from torchpipe.state import inspect
 
 

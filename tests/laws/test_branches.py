@@ -16,8 +16,8 @@ from reading_services import MultiProcessingReadingService
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
 from tests.laws.graphs import text_of
 from torchpipe import IterDataPipe, NodeIterator
-from torchpipe.context import Context
 from torchpipe.iter import IterableWrapper
+from torchpipe.node.context import Context
 
 
 class MeetInMain(IterDataPipe[Any]):

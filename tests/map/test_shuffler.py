@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchpipe import DataLoader2, Shuffle
-from torchpipe.datapipe import iterate
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper, Shuffler
+from torchpipe.node.datapipe import iterate
 from torchpipe.state import encode
 from torchpipe.testing import check_node
 

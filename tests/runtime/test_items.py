@@ -1,6 +1,6 @@
 """A chunk's items <-> bytes and buffers: what arrives is equal to what was sent, independent and writable.
 
-How the buffers travel is for the tests of arena and parcels; here each arrives as a copy.
+How the buffers travel is for the tests of arena and layouts; here each arrives as a copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ledger against a simple model: no more chunks than the window, and a restart exactly behind what arrived."""
+"""The ledger against a simple model: no more chunks than the window, and a restart exactly after what arrived."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reading_services._runtime.arrivals import Arrival
 from reading_services._runtime.ledger import ShardLedger
-from reading_services._runtime.messages import ChunkMessage, Parcel, ShardStart
-from reading_services._runtime.parcels import Receiver
-from torchpipe.merge import ShardPosition
+from reading_services._runtime.messages import ChunkMessage, Layout, ShardStart
+from reading_services._runtime.payloads import Receiver
+from torchpipe.execution.merge import ShardPosition
 from torchpipe.state import Cursor
 
 
 def at(index: int) -> bytes:
-    return b"snapshot behind %d" % index
+    return b"snapshot after %d" % index
 
 
 def resume(start: ShardStart) -> int:
@@ -115,7 +115,7 @@ class ShardMachine(RuleBasedStateMachine):
         if self.alive:
             total = kept + len(self.on_the_way)
             assert total <= self.window
-            if not self.over:  # what is used up behind the end need not be granted
+            if not self.over:  # what is used up after the end need not be granted
                 assert self.ahead == total  # the worker counts all of it: none is granted twice, and none gets lost
             # So it never comes to a halt: with nothing on its way or in the consumer's hands, there is room
             assert self.sent_end or kept or self.on_the_way or self.ahead < self.window
@@ -155,7 +155,7 @@ def test_no_credit_is_given_for_a_shard_that_is_over() -> None:
 
 
 def test_an_error_in_place_of_an_item_does_not_exceed_the_window() -> None:
-    """The supervisor puts one behind a window that may be full: it is no chunk of a worker."""
+    """The supervisor puts one after a window that may be full: it is no chunk of a worker."""
     ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 1)
     ledger.arrive(Arrival(count=1))
     ledger.arrive(Arrival(error=ValueError("died")))
@@ -182,7 +182,7 @@ def test_behind_an_error_nothing_counts_any_more() -> None:
 def test_what_cannot_be_received_is_an_error_in_its_place() -> None:
     """It was raised in the midst of what had arrived, and the rest of that was lost: an item fewer, without a word."""
     message = ChunkMessage(
-        generation=1, lane=0, count=2, parcel=Parcel(sizes=(9,), slot=0), snapshot=None, ended=False, error=None
+        generation=1, lane=0, count=2, layout=Layout(sizes=(9,), slot=0), snapshot=None, ended=False, error=None
     )
     arrival = Arrival.of(message, memoryview(b""), Receiver(None))  # no arena: it cannot be mapped
     assert (arrival.count, arrival.over) == (0, True)

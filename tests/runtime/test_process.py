@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from reading_services._runtime.arena import Arena
-from reading_services._runtime.board import Board, Slot
 from reading_services._runtime.channel import ChannelClosed
-from reading_services._runtime.crew import Crew
 from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.process import WorkerProcess, _ctrl_c_held, stop_all
+from reading_services._runtime.status_page import Field, StatusPage
 from reading_services._runtime.worker import serve
+from reading_services._runtime.worker_pool import WorkerPool
 from tests.laws.executors import PROCESSES
 from tests.sources import wait_until
 
-BUSY = 1  # what a worker notes on its board once it does what the test is about
+BUSY = 1  # what a worker notes on its page once it does what the test is about
 
 
 def started(target: Callable[..., None], *extra: Any, method: str = "fork", number: int = 0) -> WorkerProcess:
@@ -38,31 +38,31 @@ def made(target: Callable[..., None], *extra: Any, method: str = "fork", number:
 
 
 def wait_busy(worker: WorkerProcess) -> None:
-    wait_until(lambda: worker.board[Slot.LANE] == BUSY)
+    wait_until(lambda: worker.page[Field.LANE] == BUSY)
 
 
-def sleep(setup: Any, sock: Any, board: Board, arena: Arena) -> None:
-    board[Slot.LANE] = BUSY
+def sleep(setup: Any, sock: Any, page: StatusPage, arena: Arena) -> None:
+    page[Field.LANE] = BUSY
     time.sleep(1000)
 
 
-def sleep_deaf(setup: Any, sock: Any, board: Board, arena: Arena) -> None:
+def sleep_deaf(setup: Any, sock: Any, page: StatusPage, arena: Arena) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sleep(setup, sock, board, arena)
+    sleep(setup, sock, page, arena)
 
 
-def wait_for_main(setup: Any, sock: Any, board: Board, arena: Arena) -> None:
+def wait_for_main(setup: Any, sock: Any, page: StatusPage, arena: Arena) -> None:
     os.close(setup.inherited_fds[-1])  # a forked child's copy of the main process's end
-    board[Slot.LANE] = BUSY
+    page[Field.LANE] = BUSY
     while sock.recv(100):
         pass
 
 
-def leave(setup: Any, sock: Any, board: Board, arena: Arena, code: int) -> None:
+def leave(setup: Any, sock: Any, page: StatusPage, arena: Arena, code: int) -> None:
     os._exit(code)
 
 
-def kill_itself(setup: Any, sock: Any, board: Board, arena: Arena, number: int) -> None:
+def kill_itself(setup: Any, sock: Any, page: StatusPage, arena: Arena, number: int) -> None:
     os.kill(os.getpid(), number)
     time.sleep(1000)
 
@@ -111,11 +111,11 @@ def test_a_stopped_worker_is_killed() -> None:
     assert not worker.is_alive()
 
 
-def tell_and_sleep_deaf(setup: Any, sock: Any, board: Board, arena: Arena) -> None:
+def tell_and_sleep_deaf(setup: Any, sock: Any, page: StatusPage, arena: Arena) -> None:
     """Once the main process has asked it to end, interrupt that one, and do not listen."""
     os.close(setup.inherited_fds[-1])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    board[Slot.LANE] = BUSY
+    page[Field.LANE] = BUSY
     while sock.recv(100):
         pass
     os.kill(setup.parent_pid, signal.SIGINT)
@@ -124,15 +124,15 @@ def tell_and_sleep_deaf(setup: Any, sock: Any, board: Board, arena: Arena) -> No
 
 def test_an_interrupt_of_the_ladder_takes_it_to_its_last_rung() -> None:
     """Else the processes would live for as long as the main one, which would wait for them at its exit for ever."""
-    crew = Crew()
+    pool = WorkerPool()
     worker = made(tell_and_sleep_deaf)
-    crew.start(worker)
+    pool.start(worker)
     wait_busy(worker)
     with pytest.raises(KeyboardInterrupt):
-        crew.close()
+        pool.close()
     assert not worker.is_alive()
     assert not os.path.exists(f"/proc/{worker.pid}")
-    crew.close()
+    pool.close()
 
 
 def test_a_worker_that_was_never_started_can_be_stopped() -> None:
@@ -172,11 +172,11 @@ def test_one_that_survives_is_reported(caplog: pytest.LogCaptureFixture, monkeyp
 def test_how_it_ended(target: Callable[..., None], argument: int, cause: str, own: bool) -> None:
     worker = started(target, argument)
     worker.process.join()
-    worker.board.approach(5, 17)
+    worker.page.approach(5, 17)
     dead = worker.examine(dispatcher=False, node_names={}, num_shards=3)
     assert (dead.cause, dead.own, dead.lane, dead.shard, dead.begun_s) == (cause, own, 5, 2, None)
     assert "no item (on its way to item 17 of shard 2" in str(dead)
-    worker.board.begin(5, 17, 2)
+    worker.page.begin(5, 17, 2)
     dead = worker.examine(dispatcher=False, node_names={}, num_shards=3)
     assert dead.begun_s is not None
     assert dead.begun_s > 0
@@ -199,16 +199,16 @@ def test_a_start_that_fails_leaves_nothing() -> None:
 # --- signals ---
 
 
-def report_signals(setup: Any, sock: Any, board: Board, arena: Arena) -> None:
+def report_signals(setup: Any, sock: Any, page: StatusPage, arena: Arena) -> None:
     """As a worker does, through the runtime's own entry."""
 
     def run(channel: Any) -> None:
         blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
         ours = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-        board[Slot.INDEX] = int(ours == (signal.SIG_IGN, signal.SIG_DFL) and not blocked)
-        board[Slot.LANE] = BUSY
+        page[Field.INDEX] = int(ours == (signal.SIG_IGN, signal.SIG_DFL) and not blocked)
+        page[Field.LANE] = BUSY
 
-    serve(setup, sock, board, run)
+    serve(setup, sock, page, run)
 
 
 @pytest.mark.parametrize("method", PROCESSES)
@@ -218,7 +218,7 @@ def test_a_worker_ignores_ctrl_c_and_has_none_of_the_main_process_s_handlers(met
     try:
         worker = started(report_signals, method=method)
         wait_busy(worker)
-        assert worker.board[Slot.INDEX] == 1
+        assert worker.page[Field.INDEX] == 1
         stop_all([worker])
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -261,31 +261,31 @@ def test_a_start_in_another_thread_leaves_the_handler_alone() -> None:
     assert seen == [before]
 
 
-# --- the crew ---
+# --- the pool ---
 
 
 def test_a_wake_up_after_the_close_goes_nowhere() -> None:
     """The wake-up's descriptor may be another file by then."""
-    crew = Crew()
-    crew.close()
+    pool = WorkerPool()
+    pool.close()
     ends = [os.pipe() for _ in range(8)]  # some of these have the numbers of the closed ones
-    crew.wake()
+    pool.wake()
     for read, write in ends:
         os.set_blocking(read, False)
         with pytest.raises(BlockingIOError):
             os.read(read, 1)
         os.close(read)
         os.close(write)
-    crew.close()  # idempotent
+    pool.close()  # idempotent
 
 
 def leave_a_stopped_worker() -> None:
-    crew = Crew()
+    pool = WorkerPool()
     worker = made(sleep)
-    crew.start(worker)
+    pool.start(worker)
     wait_busy(worker)
     os.kill(worker.pid, signal.SIGSTOP)
-    multiprocessing.current_process().crew = crew  # type: ignore[attr-defined]  # not forgotten: it lives until the end
+    multiprocessing.current_process().pool = pool  # type: ignore[attr-defined]  # not forgotten: it lives until the end
 
 
 def test_a_process_of_multiprocessing_ends_also_with_a_stopped_worker() -> None:
@@ -298,12 +298,12 @@ def test_a_process_of_multiprocessing_ends_also_with_a_stopped_worker() -> None:
 
 
 def test_processes_can_be_asked_for_while_they_are_being_replaced() -> None:
-    crew, over, errors = Crew(), threading.Event(), []
+    pool, over, errors = WorkerPool(), threading.Event(), []
 
     def ask() -> None:
         try:
             while not over.is_set():
-                [worker.pid for worker in crew if worker.is_alive()]
+                [worker.pid for worker in pool if worker.is_alive()]
         except Exception as error:
             errors.append(error)
 
@@ -312,12 +312,12 @@ def test_processes_can_be_asked_for_while_they_are_being_replaced() -> None:
     try:
         for _ in range(20):
             for number in range(3):
-                crew.start(made(leave, 0, number=number))
-            for worker in crew:
+                pool.start(made(leave, 0, number=number))
+            for worker in pool:
                 worker.process.join()
-                crew.bury(worker.worker)
+                pool.bury(worker.worker)
     finally:
         over.set()
         asker.join()
-        crew.close()
+        pool.close()
     assert errors == []

@@ -172,7 +172,7 @@ class Storm:
         self.next_kill = 0.0
 
     def step(self) -> tuple[int, Decision] | None:
-        """The next death: of whom, and what is decided behind it."""
+        """The next death: of whom, and what is decided after it."""
         kills_itself = math.inf if self.killer_s is None else self.begins_at[0] + self.killer_s
         if kills_itself <= self.next_kill:
             self.now = kills_itself

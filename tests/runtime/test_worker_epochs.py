@@ -25,11 +25,11 @@ from tests.runtime.worker_rig import (
     shard,
 )
 from torchpipe import IterDataPipe, NodeIterator
-from torchpipe.context import Context
 from torchpipe.errors import StateError
+from torchpipe.execution.worker_info import WorkerInfo
 from torchpipe.iter import IterableWrapper
-from torchpipe.seeds import SeedGenerator
-from torchpipe.worker_info import WorkerInfo
+from torchpipe.node.context import Context
+from torchpipe.randomness.seeds import SeedGenerator
 
 Graph = IterDataPipe[Any]
 
@@ -122,14 +122,14 @@ def test_snapshots_and_skips_lead_to_the_same_place(rig: MakeRig, items_a_chunk:
     sent = worker.run(epoch(shard()))
     whole = items_of(sent)
     assert ended(sent) == [0]
-    behind, generation = 0, 1
+    after, generation = 0, 1
     positions: list[tuple[bytes | None, int]] = [(None, 0)]
     for message, _ in sent:
         assert isinstance(message, ChunkMessage)
-        behind += message.count
+        after += message.count
         if message.snapshot is not None:
-            assert behind % 4 == 0
-            positions.append((message.snapshot, behind))
+            assert after % 4 == 0
+            positions.append((message.snapshot, after))
     assert len(positions) == 11
     for snapshot, taken_at in positions:
         for skip in (0, 3):

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from reading_services._runtime.arena import Arena
-from reading_services._runtime.board import Slot
 from reading_services._runtime.messages import ChunkMessage, Notice
+from reading_services._runtime.status_page import Field
 from tests.runtime.worker_rig import (
     ItemsAChunk,
     MakeRig,
@@ -30,12 +30,12 @@ from tests.runtime.worker_rig import (
     shard,
 )
 from torchpipe import IterDataPipe, NodeIterator
-from torchpipe.context import Context
 from torchpipe.errors import NotSerializableError, StateError
+from torchpipe.execution.worker_info import WorkerInfo
 from torchpipe.iter import IterableWrapper
-from torchpipe.nodes import walk
-from torchpipe.seeds import SeedGenerator
-from torchpipe.worker_info import WorkerInfo
+from torchpipe.node.context import Context
+from torchpipe.node.traits import walk
+from torchpipe.randomness.seeds import SeedGenerator
 
 Graph = IterDataPipe[Any]
 
@@ -72,7 +72,7 @@ def test_an_item_that_cannot_be_sent_is_an_error_in_its_place(
     assert "lock" in str(error)
     last = sent[-1][0]
     assert isinstance(last, ChunkMessage)
-    assert last.snapshot is None  # one would be behind items that are not there
+    assert last.snapshot is None  # one would be after items that are not there
 
 
 def test_an_item_that_cannot_be_sent_comes_before_an_error_behind_it(rig: MakeRig, items_a_chunk: ItemsAChunk) -> None:
@@ -115,17 +115,17 @@ def test_the_board_says_which_items_are_being_made(rig: MakeRig) -> None:
     worker: Rig
 
     def look(item: int) -> int:
-        assert worker.board[Slot.LANE] == 1
-        assert worker.board[Slot.NODE] == -1
+        assert worker.page[Field.LANE] == 1
+        assert worker.page[Field.NODE] == -1
         index = item // 2
-        assert 0 <= index - worker.board[Slot.INDEX] < worker.board[Slot.COUNT]
-        noted.append((worker.board[Slot.INDEX], worker.board[Slot.COUNT]))
+        assert 0 <= index - worker.page[Field.INDEX] < worker.page[Field.COUNT]
+        noted.append((worker.page[Field.INDEX], worker.page[Field.COUNT]))
         return item
 
     worker = rig(IterableWrapper(range(400)).sharding_filter().map(look))
     assert len(items_of(worker.run(epoch(shard(1), num_shards=2)), 1)) == 200
     assert noted[0] == (0, 1)
-    assert worker.board[Slot.LANE] == -1  # waiting
+    assert worker.page[Field.LANE] == -1  # waiting
 
 
 def test_the_board_while_a_worker_goes_to_its_position(rig: MakeRig) -> None:
@@ -134,7 +134,7 @@ def test_the_board_while_a_worker_goes_to_its_position(rig: MakeRig) -> None:
     worker: Rig
 
     def look(item: int) -> int:
-        noted.append(tuple(worker.board[slot] for slot in (Slot.LANE, Slot.INDEX, Slot.COUNT, Slot.NODE)))
+        noted.append(tuple(worker.page[slot] for slot in (Field.LANE, Field.INDEX, Field.COUNT, Field.NODE)))
         return item
 
     worker = rig(IterableWrapper(range(8)).sharding_filter().map(look))
@@ -147,7 +147,7 @@ def test_doubtful_items_are_noted_one_by_one(rig: MakeRig) -> None:
     worker: Rig
 
     def look(item: int) -> int:
-        noted.append((worker.board[Slot.INDEX], worker.board[Slot.COUNT]))
+        noted.append((worker.page[Field.INDEX], worker.page[Field.COUNT]))
         return item
 
     worker = rig(IterableWrapper(range(100)).map(look))
@@ -160,7 +160,7 @@ def test_careful_sends_one_by_one_and_notes_the_node(rig: MakeRig) -> None:
     worker: Rig
 
     def look(item: int) -> int:
-        noted.append(worker.board[Slot.NODE])
+        noted.append(worker.page[Field.NODE])
         return item
 
     graph = IterableWrapper(range(4)).map(look).batch(2).map(lambda batch: look(len(batch)))
@@ -173,7 +173,7 @@ def test_careful_sends_one_by_one_and_notes_the_node(rig: MakeRig) -> None:
     inner, outer = noted[0], noted[2]
     assert inner != outer
     assert noted == [inner, inner, outer] * 2
-    assert worker.board[Slot.NODE] == -1
+    assert worker.page[Field.NODE] == -1
 
 
 # -- warnings ---------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_a_snapshot_that_cannot_be_taken_is_told_once_and_stops_nothing(rig: Mak
     assert items_of(sent) == list(range(10))
     ((category, text),) = notices(sent)
     assert category == "ReplayWarning"
-    assert "no snapshot can be taken of shard 0 behind item 2: not just now" in text
+    assert "no snapshot can be taken of shard 0 after item 2: not just now" in text
     assert all(message.snapshot is None for message, _ in sent if isinstance(message, ChunkMessage))
 
 
@@ -236,7 +236,7 @@ def image(number: int) -> Any:
 def test_large_items_are_sent_in_shared_memory(rig: MakeRig) -> None:
     sent = rig(IterableWrapper(range(6)).map(image), arena=Arena()).run(epoch(shard(), window=4))
     messages = [message for message, _ in sent if isinstance(message, ChunkMessage)]
-    assert [message.parcel.slot for message in messages] == [0, 1, 2, 3]  # all of them in use
+    assert [message.layout.slot for message in messages] == [0, 1, 2, 3]  # all of them in use
     assert [int(item[0]) for item in items_of(sent)] == [0, 1, 2, 3]
 
 
@@ -247,8 +247,8 @@ def tensor(number: int) -> torch.Tensor:
 def test_batches_are_collated_in_shared_memory(rig: MakeRig) -> None:
     sent = rig(IterableWrapper(range(8)).map(tensor).batch(2).collate(), arena=Arena()).run(epoch(shard(), window=4))
     messages = [message for message, _ in sent if isinstance(message, ChunkMessage)]
-    assert [[place.slot for place in message.parcel.placed] for message in messages] == [[0], [1], [2], [3]]
-    assert all(message.parcel.slot == -1 for message in messages)
+    assert [[place.slot for place in message.layout.placed] for message in messages] == [[0], [1], [2], [3]]
+    assert all(message.layout.slot == -1 for message in messages)
     assert [item[:, 0].tolist() for item in items_of(sent)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 

@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any
 
 from reading_services._runtime.arena import Arena
-from reading_services._runtime.board import Board
 from reading_services._runtime.channel import ChannelClosed, MemoryChannel
 from reading_services._runtime.messages import ChunkMessage, Grant, Message, ShardStart, StartEpoch
-from reading_services._runtime.parcels import Receiver
+from reading_services._runtime.payloads import Receiver
 from reading_services._runtime.remote_error import load_error
+from reading_services._runtime.status_page import StatusPage
 from reading_services._runtime.worker import Worker
 from torchpipe import SnapshotPolicy
-from torchpipe.nodes import DataPipe
+from torchpipe.node.traits import DataPipe
 
 __all__ = [
     "WINDOW",
@@ -90,14 +90,14 @@ class Rig:
         arena: Arena | None = None,
     ) -> None:
         self.main, theirs = MemoryChannel.pair()
-        self.board = Board()
+        self.page = StatusPage()
         self.stopped = False
         # In a process the worker has a descriptor and mappings of its own
         self._arenas = [] if arena is None else [arena, Arena(os.dup(arena.fd))]
         ours, workers = self._arenas or (None, None)
         self._receiver = Receiver(ours)
         policy = partial(SnapshotPolicy, every=every)
-        self._worker = Worker(3, theirs, self.board, (graph,), init_fn, reset_fn, policy, workers)
+        self._worker = Worker(3, theirs, self.page, (graph,), init_fn, reset_fn, policy, workers)
 
     def run(self, *messages: Message) -> Sent:
         """What is sent: (message, the items that it carries)."""
@@ -113,13 +113,13 @@ class Rig:
             message, payload = frame
             items = []
             if isinstance(message, ChunkMessage):
-                items = self._receiver.arrive(message.parcel, memoryview(bytearray(payload))).open()
+                items = self._receiver.arrive(message.layout, memoryview(bytearray(payload))).open()
                 assert message.count == len(items)
             sent.append((message, items))
         return sent
 
     def close(self) -> None:
-        self.board.close()
+        self.page.close()
         for arena in self._arenas:
             arena.close()
 
@@ -141,7 +141,7 @@ def only_error(sent: Sent) -> BaseException:
     errors = [message.error for message, _ in sent if isinstance(message, ChunkMessage) and message.error is not None]
     assert len(errors) == 1
     last = [message for message, _ in sent if isinstance(message, ChunkMessage)][-1]
-    assert last.error is errors[0]  # nothing comes behind an error
+    assert last.error is errors[0]  # nothing comes after an error
     assert not last.ended
     return load_error(errors[0])
 

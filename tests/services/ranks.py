@@ -10,9 +10,9 @@ from typing import Any
 from reading_services import PreparingReadingService
 from reading_services._agreement import AgreementIterator, Exchange, Report, Uneven, inner_state
 from torchpipe.errors import RankError
-from torchpipe.iterator import NodeIterator
-from torchpipe.preparing import Begin
-from torchpipe.reading_service import EpochStart
+from torchpipe.execution.preparing import Begin
+from torchpipe.execution.reading_service import EpochStart
+from torchpipe.node.iterator import NodeIterator
 
 __all__ = ["FixedRank", "Table", "TogetherRank", "on_all_ranks"]
 

@@ -22,7 +22,7 @@ from tests.faults.test_main import check as check_main
 
 __all__ = ["DETECTION_S", "run_matrix"]
 
-DETECTION_S = 1.0  # of SIGSTOP: behind the timeout
+DETECTION_S = 1.0  # of SIGSTOP: after the timeout
 
 
 def run_matrix() -> dict[str, Any]:

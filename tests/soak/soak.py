@@ -28,7 +28,7 @@ from tests.laws.graphs import GraphSpec, build
 from tests.soak.matrix import run_matrix
 from torchpipe.graph import replace_node
 from torchpipe.iter import IterableWrapper
-from torchpipe.nodes import walk
+from torchpipe.node.traits import walk
 
 __all__ = ["GRAPHS", "WAYS", "Case", "report", "run_case"]
 
@@ -62,7 +62,7 @@ class Case:
 
 @dataclass
 class Kill:
-    """One process killed: when, when the supervisor said so, and when the first item behind that was delivered."""
+    """One process killed: when, when the supervisor said so, and when the first item after that was delivered."""
 
     how: str
     pid: int
@@ -111,7 +111,7 @@ class Detections(logging.Handler):
 
 
 class Killer(threading.Thread):
-    """Kills one process after the other; the next one only when an item has come behind the last one's detection."""
+    """Kills one process after the other; the next one only when an item has come after the last one's detection."""
 
     def __init__(self, loader: Any, case: Case, folder: str, rng: random.Random, detections: Detections) -> None:
         super().__init__(name="killer")
@@ -165,7 +165,7 @@ class Killer(threading.Thread):
     def _ready(self) -> list[int]:
         """Only these: one that stops while it starts is given 120 s, since importing torch can take that long."""
         supervisor = self.loader.reading_service._supervisor
-        return [worker.pid for worker in supervisor._crew if worker.ready and worker.is_alive()] if supervisor else []
+        return [worker.pid for worker in supervisor._pool if worker.ready and worker.is_alive()] if supervisor else []
 
 
 def run_case(case: Case, seed: int = 0) -> Outcome:

@@ -250,7 +250,7 @@ def _late_joined() -> Any:
 
 
 def _late_in_order() -> Any:
-    """The buffer holds positions, as the filter behind it strides over a map-style source."""
+    """The buffer holds positions, as the filter after it strides over a map-style source."""
     return SequenceWrapper(_words(30)).to_iter_datapipe(list(range(29, 5, -1))).shuffle(buffer_size=6).sharding_filter()
 
 
@@ -259,7 +259,7 @@ def _map_shuffled() -> Any:
 
 
 def _map_shuffled_twice() -> Any:
-    """A round's own order within a cycle, and a buffer of positions behind."""
+    """A round's own order within a cycle, and a buffer of positions after."""
     return SequenceWrapper(_words(9)).shuffle(indices=[8, 1, 2, 3, 7]).shuffle(buffer_size=3).cycle(3).sharding_filter()
 
 

@@ -14,7 +14,7 @@ import msgpack
 from tests.state.forging import Nested, opened_deep, part, places, replaced, sealed_deep
 from tests.state.fuzz_graphs import AHEAD, safe
 from torchpipe import InProcessReadingService, SnapshotPolicy
-from torchpipe.dataloader2 import DataLoader2
+from torchpipe.loader.dataloader2 import DataLoader2
 
 __all__ = ["Saved", "flat_mutation", "forgery", "noise", "stream_of"]
 
@@ -27,7 +27,7 @@ def _service(name: str) -> InProcessReadingService:
 
 @dataclass
 class Saved:
-    """A real state, and the stream behind it."""
+    """A real state, and the stream after it."""
 
     name: str
     graph: Any
@@ -36,7 +36,7 @@ class Saved:
 
 
 def stream_of(saved: Saved, state: Any) -> list[str]:
-    """The stream behind ``state``, in process. Raises: what loading or iterating raises."""
+    """The stream after ``state``, in process. Raises: what loading or iterating raises."""
     with DataLoader2(saved.graph, reading_service=_service(saved.name)) as loader:
         loader.load_state_dict(state)
         return [safe(item) for item in islice(loader, _MOST_ITEMS)]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchpipe.datapipe import iterate
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
+from torchpipe.node.datapipe import iterate
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 
 

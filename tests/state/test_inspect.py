@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.state.test_codec import Bomb
-from torchpipe.datapipe import iterate
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
+from torchpipe.node.datapipe import iterate
 from torchpipe.state import Cursor, encode, inspect
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe
 from torchpipe.iter import IterableWrapper
-from torchpipe.iterator import NodeIterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator
 from torchpipe.testing import CountingSource, check_node, freeze
 
 

@@ -12,7 +12,7 @@ import pytest
 from reading_services import InProcessReadingService, MultiProcessingReadingService
 from tests.laws.executors import PROCESSES
 from torchpipe import NodeIterator, ReadingServiceInterface
-from torchpipe.reading_service import EpochStart
+from torchpipe.execution.reading_service import EpochStart
 from torchpipe.testing import check_reading_service
 
 

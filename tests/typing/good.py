@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any, TypeVar, assert_type
 
 from torchpipe import DataLoader2
-from torchpipe.context import Context
 from torchpipe.iter import IterableWrapper, IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
 from torchpipe.map import MapDataPipe, SequenceWrapper
+from torchpipe.node.context import Context
+from torchpipe.node.iterator import NodeIterator
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchpipe import functional
+from torchpipe.node import functional
 from torchpipe.iter import IterableWrapper, IterDataPipe, Mapper, functional_datapipe
 from torchpipe.map import MapDataPipe, SequenceWrapper
 

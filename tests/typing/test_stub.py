@@ -12,8 +12,8 @@ from tools import generate_stubs
 HEAD = """
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, overload
-from torchpipe.datapipe import IterDataPipe, MapDataPipe
-from torchpipe.functional import functional_datapipe
+from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
+from torchpipe.node.functional import functional_datapipe
 T = TypeVar("T")
 A = TypeVar("A")
 R = TypeVar("R")

@@ -1,10 +1,10 @@
-"""The interface between the pipeline and a kind of device. Imports only ``feed``."""
+"""The interface between the pipeline and a kind of device."""
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from torchpipe.feed import Mover
+from torchpipe.ahead.feed import Mover
 
 __all__ = ["Backend"]
 

@@ -1,7 +1,7 @@
 """CUDA: copies from pinned memory on a stream of their own, while the consumer's stream computes.
 
 Not run on a GPU in this project's tests so far: they had none. What is shared with the other backends is tested.
-Follows the notes on ``record_stream`` and on pinned memory in PyTorch's "CUDA semantics". Imports ``device.tree``.
+Follows the notes on ``record_stream`` and on pinned memory in PyTorch's "CUDA semantics".
 """
 
 from __future__ import annotations

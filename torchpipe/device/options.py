@@ -1,6 +1,6 @@
 """How a device stage is to work: one set of options, checked where it is written, for nodes and reading services.
 
-Runs where a graph is built. Imports ``staged`` and ``validate``.
+Runs where a graph is built.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-from torchpipe.staged import Limits
-from torchpipe.validate import check_count
+from torchpipe.ahead.staged import Limits
+from torchpipe.node.validate import check_count
 
 __all__ = ["DeviceOptions", "OnNewShape", "PadTo", "Sync"]
 

@@ -1,13 +1,13 @@
 """When the device is given its work, and when it is waited for: the one place that calls a backend's ``sync``.
 
-Runs in the consumer's thread, between two batches. Imports ``feed``.
+Runs in the consumer's thread, between two batches.
 """
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from torchpipe.feed import in_feed_thread
+from torchpipe.ahead.feed import in_feed_thread
 
 __all__ = ["DevicePace", "Synchronous"]
 
@@ -43,7 +43,7 @@ class DevicePace:
         if in_feed_thread():
             raise RuntimeError(
                 "the device stage with sync='loader' or wait_every is read by a thread that runs ahead, which would "
-                "start the work of a training step that is only half recorded: put to_device() behind prefetch(), not "
+                "start the work of a training step that is only half recorded: put to_device() after prefetch(), not "
                 "before it, and use no prefetch_cnt"
             )
 

@@ -1,6 +1,6 @@
 """What containers and other objects consist of, and how to copy them with other parts. One level; ``tree`` goes down.
 
-Runs in the feed thread. Imports nothing of torchpipe.
+Runs in the feed thread.
 
 Looked into: lists, tuples, named tuples, deques, sets, mappings, arrays of objects, objects with ``get_tensors`` and
 ``from_tensors`` as torch_xla's ``DataWrapper``, and the attributes of all other objects, and of subclasses of

@@ -1,7 +1,6 @@
 """What is done to a batch on the host, before it is moved: numpy arrays, dtype, and the guard of its shapes.
 
-Runs in the thread that pulls, batch by batch in order: what the guard decides is a function of the stream. Imports
-``feed``, ``device.options``, ``device.tree``.
+Runs in the thread that pulls, batch by batch in order: what the guard decides is a function of the stream.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from torchpipe.ahead.feed import Admitted
 from torchpipe.device.options import DeviceOptions, PadTo
 from torchpipe.device.tree import children, path_of, replace_arrays, replace_tensors, tensors_in
 from torchpipe.errors import StateError
-from torchpipe.feed import Admitted
 
 __all__ = ["BatchGate", "tensor_of"]
 

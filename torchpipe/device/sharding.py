@@ -1,6 +1,6 @@
 """How the batches of an SPMD program are laid out over the devices: specs, and which tensor gets which.
 
-Runs where a graph is built and in the feed threads. Imports ``device.tree``; torch_xla is not imported.
+Runs where a graph is built and in the feed threads. torch_xla is not imported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Find and replace the tensors in a batch, whatever it is nested in; everything else keeps its type and identity.
 
-Runs in the feed thread. Imports ``device.parts``.
+Runs in the feed thread.
 
 What has changed parts is copied, and its constructor does not run; what cannot be copied is refused by its path. A part
 that occurs several times is copied once.

@@ -1,9 +1,8 @@
-"""XLA: one grouped transfer a batch. The only file that imports torch_xla, and only when a pass begins.
+"""XLA: one grouped transfer a batch. torch_xla is imported when a pass begins, not before.
 
 Runs ``transfer`` in the feed thread. There it moves data and does nothing else: a lazy operation in that thread would
-become part of whatever graph the consumer is building. ``sync`` and ``wait`` are called in the consumer's thread.
-Imports ``device.sharding`` and ``device.tree``. What torch_xla does with each dtype and layout was measured on 2.9.0
-(PJRT CPU).
+become part of whatever graph the consumer is building. ``sync`` and ``wait`` are called in the consumer's thread. What
+torch_xla does with each dtype and layout was measured on 2.9.0 (PJRT CPU).
 """
 
 from __future__ import annotations

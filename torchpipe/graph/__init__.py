@@ -15,7 +15,7 @@ from torchpipe.graph.traversal import (
     set_graph_random_seed,
     traverse_dps,
 )
-from torchpipe.nodes import DataPipe, inputs_of, node_name, walk
+from torchpipe.node.traits import DataPipe, inputs_of, node_name, walk
 
 __all__ = [
     "DataPipe",

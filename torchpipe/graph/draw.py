@@ -1,9 +1,9 @@
-"""A plan as text, for ``loader.explain()``: which node runs where. Imports ``nodes`` and ``plan``."""
+"""A plan as text, for ``loader.explain()``: which node runs where."""
 
 from __future__ import annotations
 
 from torchpipe.graph.plan import Plan
-from torchpipe.nodes import DataPipe, Division, division, inputs_of, node_name, reads_late, walk
+from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_name, reads_late, walk
 
 __all__ = ["draw"]
 

@@ -1,4 +1,4 @@
-"""The identity of a graph, for refusing a state that belongs to another one. Imports ``containers`` and ``nodes``.
+"""The identity of a graph, for refusing a state that belongs to another one.
 
 Two graphs are the same if their nodes, plain arguments, the names of their functions and their wiring are. What does
 not change the stream is left out: nodes that only move items in time or place, data locations (a run may move to
@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from torchpipe.containers import found_in
-from torchpipe.nodes import DataPipe, alters_stream, callable_name, inputs_of, is_node, walk
+from torchpipe.node.containers import found_in
+from torchpipe.node.traits import DataPipe, alters_stream, callable_name, inputs_of, is_node, walk
 
 __all__ = ["describe_graph", "digest", "fingerprint"]
 

@@ -1,4 +1,4 @@
-"""How many items an epoch has, where the nodes know. Imports ``graph.plan`` and ``nodes``."""
+"""How many items an epoch has, where the nodes know."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
 from torchpipe.graph.plan import plan
 from torchpipe.graph.rewrite import replace_nodes, rewrite
-from torchpipe.nodes import DataPipe, Division, division, with_inputs
+from torchpipe.node.traits import DataPipe, Division, division, with_inputs
 
 __all__ = ["total_length"]
 

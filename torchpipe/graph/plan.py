@@ -1,13 +1,11 @@
 """The planner: a pure function from a graph to the sections that different processes run.
 
-Imports ``errors`` and ``nodes``.
-
 The *shard* section is everything up to the cuts, and runs once for each shard; the *main* section is what follows, and
 runs once, in the consumer's process: nodes that must be there (``runs_in_main``, or ``is_replicable()`` says no) and
 all that reads from them. Usually there is one cut; where a main node reads several branches, each that has a sharding
 point ends in a cut of its own, and one that has none runs in the main section, once, as it stands. With
 ``sharding_round_robin_dispatch`` in the graph there is a *dispatch* section before the shards, which also runs once:
-the first node behind all dispatching ones, and what it reads from.
+the first node after all dispatching ones, and what it reads from.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.errors import GraphError
-from torchpipe.nodes import DataPipe, Division, divides, division, inputs_of, node_name, times_read, walk
+from torchpipe.node.traits import DataPipe, Division, divides, division, inputs_of, node_name, times_read, walk
 
 __all__ = ["Plan", "plan"]
 
@@ -54,7 +52,7 @@ class Plan:
                     where = "the graph" if len(self.cuts) == 1 else f"the branch that ends in {node_name(cut)}"
                     raise GraphError(
                         f"{where} has no {point}, so each of {count} {what} would yield every item of "
-                        f"{', '.join(sources)} again. Put .sharding_filter() behind the source, before the costly "
+                        f"{', '.join(sources)} again. Put .sharding_filter() after the source, before the costly "
                         f"steps (after a shuffle of file names, say), or use a single {what[:-1]}"
                     )
 
@@ -139,7 +137,7 @@ def _cuts(root: DataPipe, nodes: list[DataPipe], in_main: set[int]) -> list[Data
 
 
 def _dispatch(cuts: list[DataPipe]) -> tuple[DataPipe | None, int]:
-    """The first node that stands behind every dispatching one, on all paths, and its branch; None if there are none."""
+    """The first node that stands after every dispatching one, on all paths, and its branch; None if there are none."""
     branches = [place for place, cut in enumerate(cuts) if any(_dispatches(node) for node in walk(cut))]
     if not branches:
         return None, 0
@@ -152,12 +150,12 @@ def _dispatch(cuts: list[DataPipe]) -> tuple[DataPipe | None, int]:
         )
     cut = cuts[branches[0]]
     for candidate in walk(cut):
-        behind = {id(node) for node in walk(candidate)}
+        after = {id(node) for node in walk(candidate)}
         if not any(_dispatches(node) for node in _reach(cut, candidate)) and any(
-            _dispatches(node) and id(node) in behind for node in walk(cut)
+            _dispatches(node) and id(node) in after for node in walk(cut)
         ):
             return candidate, branches[0]
-    raise AssertionError("the cut itself stands behind every node")
+    raise AssertionError("the cut itself stands after every node")
 
 
 def _dispatches(node: DataPipe) -> bool:
@@ -188,7 +186,7 @@ def _check_read_once(root: DataPipe, item: DataPipe, what: str) -> None:
             passes[id(node)] = sum(times_read(node, source) * passes[id(source)] for source in inputs_of(node))
     if passes[id(root)] > 1:
         raise GraphError(
-            f"{what} comes once an epoch, and the nodes behind {node_name(item)} read it {passes[id(root)]} times. "
+            f"{what} comes once an epoch, and the nodes after {node_name(item)} read it {passes[id(root)]} times. "
             "Branch before that, or make both values in one map()"
         )
 

@@ -1,11 +1,11 @@
-"""Make a changed copy of a graph; the original's nodes stay as they are. Imports ``nodes``."""
+"""Make a changed copy of a graph; the original's nodes stay as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from torchpipe.nodes import DataPipe, inputs_of, walk, with_inputs
+from torchpipe.node.traits import DataPipe, inputs_of, walk, with_inputs
 
 __all__ = ["find", "replace_node", "replace_nodes", "rewrite"]
 

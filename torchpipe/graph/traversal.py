@@ -2,7 +2,6 @@
 
 For services, ``worker_init_fn``, ``worker_reset_fn`` and adapters that were written for torchdata. New code takes
 :func:`~torchpipe.graph.find`, :func:`~torchpipe.graph.replace_node` and ``rewrite``, which leave the nodes as they are.
-Imports ``nodes`` and ``seeds``.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from torchpipe.nodes import DataPipe, divides, inputs_of, is_node, node_name, with_inputs
-from torchpipe.seeds import SeedGenerator
+from torchpipe.node.traits import DataPipe, divides, inputs_of, is_node, node_name, with_inputs
+from torchpipe.randomness.seeds import SeedGenerator
 
 __all__ = [
     "DataPipeGraph",

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from torchpipe.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.iter.batcher import Batcher
 from torchpipe.iter.collator import Collator
 from torchpipe.iter.concater import Concater
@@ -25,7 +24,8 @@ from torchpipe.iter.to_device import ToDevice
 from torchpipe.iter.unbatcher import UnBatcher
 from torchpipe.iter.wrapper import IterableWrapper
 from torchpipe.iter.zipper import Zipper
-from torchpipe.not_ported import module_getattr
+from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
+from torchpipe.node.not_ported import module_getattr
 
 if not TYPE_CHECKING:  # checkers would take every name for an attribute
     __getattr__ = module_getattr(__name__, "iter")

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torchpipe.announce import announce_replay
-from torchpipe.context import Context
 from torchpipe.errors import StateError
-from torchpipe.global_random import GlobalRandom
-from torchpipe.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
-from torchpipe.nodes import DataPipe, node_name
+from torchpipe.node.announce import announce_replay
+from torchpipe.node.context import Context
+from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
+from torchpipe.node.traits import DataPipe, node_name
+from torchpipe.randomness.global_random import GlobalRandom
 
 __all__ = ["ExpandingIterator"]
 
@@ -132,7 +132,7 @@ class ExpandingIterator(NodeIterator[T]):
         return {key: state[key] for key in ("inputs", "functions") if key in state}
 
     def _pull_again(self, source: Iterator[Any]) -> Iterator[T]:
-        """The parts, behind those handed out before, of the item that was current when the state was taken.
+        """The parts, after those handed out before, of the item that was current when the state was taken.
 
         Whatever makes the item and its parts sees the global random states that it saw the first time; afterwards those
         in place now are put back.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeVar
 
-from torchpipe.background import ONE_QUEUE, FeedStats, Pacer, RunAhead
-from torchpipe.context import Context
+from torchpipe.ahead.background import ONE_QUEUE, FeedStats, Pacer, RunAhead
+from torchpipe.ahead.feed import Gate, Mover
+from torchpipe.ahead.staged import Limits
 from torchpipe.errors import StateError
-from torchpipe.feed import Gate, Mover
-from torchpipe.iterator import NodeIterator, refusing_misfits
-from torchpipe.nodes import DataPipe, node_name
-from torchpipe.positions import Positions
-from torchpipe.staged import Limits
+from torchpipe.indexed.positions import Positions
+from torchpipe.node.context import Context
+from torchpipe.node.iterator import NodeIterator, refusing_misfits
+from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import Cursor, encode
 
 __all__ = ["RestorableGate", "RunAheadIterator"]
@@ -27,7 +27,7 @@ class RestorableGate(Gate, Protocol):
     """A gate whose marks are a part of the state."""
 
     def load(self, mark: Any, /) -> None:
-        """Go on from what an :class:`~torchpipe.feed.Admitted` item of an earlier pass was marked with."""
+        """Go on from what an :class:`~torchpipe.ahead.feed.Admitted` item of an earlier pass was marked with."""
 
 
 class RunAheadIterator(NodeIterator[T_co]):

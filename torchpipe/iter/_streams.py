@@ -1,6 +1,6 @@
 """Open streams as items: torch's ``StreamWrapper``, which closes a file when nobody refers to it, with types.
 
-Runs wherever its nodes run. Imports nothing of torchpipe.
+Runs wherever its nodes run.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from torchpipe.context import Context
-from torchpipe.datapipe import DataChunk, IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
-from torchpipe.validate import check_count, check_function, check_input
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_count, check_function, check_input
 
 __all__ = ["Batcher"]
 

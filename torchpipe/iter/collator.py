@@ -10,11 +10,11 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from torchpipe.context import Context, Memory
-from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.failure import add_note
-from torchpipe.iterator import NodeIterator
-from torchpipe.validate import check_columns, check_input
+from torchpipe.node.context import Context, Memory
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.failure import add_note
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_columns, check_input
 
 __all__ = ["Collator"]
 

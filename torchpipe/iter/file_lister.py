@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.errors import StateError
-from torchpipe.iterator import NodeIterator, stored_count
-from torchpipe.validate import check_length
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.validate import check_length
 
 __all__ = ["FileLister"]
 

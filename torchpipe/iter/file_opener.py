@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.iter._streams import StreamWrapper, close_stream, wrap_stream
-from torchpipe.iterator import NodeIterator
-from torchpipe.validate import check_input, check_length
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_input, check_length
 
 __all__ = ["FileOpener"]
 

@@ -8,13 +8,13 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import torch
 
-from torchpipe.columns import with_columns
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.iter._columns import with_columns
 from torchpipe.iter._streams import close_streams
-from torchpipe.iterator import NodeIterator
-from torchpipe.nodes import callable_name
-from torchpipe.validate import check_columns, check_input
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import callable_name
+from torchpipe.node.validate import check_columns, check_input
 
 __all__ = ["Filter"]
 

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
-from torchpipe.keys import KeysIterator
+from torchpipe.indexed.keys import KeysIterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
 
 __all__ = ["MapToIterConverter"]
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class MapToIterConverter(IterDataPipe[T]):
     """Reads the keys ``indices`` of a map-style node in order, by default ``range(len(datapipe))``.
 
-    A ``sharding_filter`` behind it, ``shuffle`` between them or not, makes each shard read only the keys that it keeps.
+    A ``sharding_filter`` after it, ``shuffle`` between them or not, makes each shard read only the keys that it keeps.
 
     State: one integer. Resuming costs nothing, however far on.
 

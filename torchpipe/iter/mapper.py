@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
-from torchpipe.columns import apply_to_columns, single_output
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator
-from torchpipe.validate import check_columns, check_input
+from torchpipe.iter._columns import apply_to_columns, single_output
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_columns, check_input
 
 __all__ = ["Mapper"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.iter._run_ahead import RunAheadIterator
-from torchpipe.iterator import NodeIterator
-from torchpipe.validate import check_count, check_input
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_count, check_input
 
 __all__ = ["Prefetcher"]
 

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator, stored_count
-from torchpipe.seeds import ItemStreams, stored_key
-from torchpipe.validate import check_columns, check_input
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.validate import check_columns, check_input
+from torchpipe.randomness.seeds import ItemStreams, stored_key
 
 __all__ = ["RandomMapper"]
 

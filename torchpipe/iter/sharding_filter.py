@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.iterator import NodeIterator, stored_count
-from torchpipe.nodes import division
-from torchpipe.positions import SelectingIterator
-from torchpipe.validate import check_count, check_input
+from torchpipe.indexed.positions import SelectingIterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.traits import division
+from torchpipe.node.validate import check_count, check_input
 
 __all__ = ["SHARDING_PRIORITIES", "ShardingFilter", "ShardingRoundRobinDispatcher"]
 
@@ -93,8 +93,8 @@ class ShardingRoundRobinDispatcher(ShardingFilter[T]):
 
     For inputs that cannot be replicated, or are too costly to be read by every shard. Under a reading service with
     worker processes, a dispatcher process runs the input; in process it runs once for all shards. Of several in a
-    graph, the first node behind all of them is what is dealt. The items travel from the dispatcher to the workers, so
-    dispatch what is small, and do the costly steps behind it.
+    graph, the first node after all of them is what is dealt. The items travel from the dispatcher to the workers, so
+    dispatch what is small, and do the costly steps after it.
 
     State: how many items each shard has had, and snapshots of the input. Raises: ValueError for another
     ``sharding_group_filter`` than MULTIPROCESSING.

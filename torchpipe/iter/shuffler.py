@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Self, TypeVar
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.errors import StateError
-from torchpipe.functional import lookup
-from torchpipe.iterator import NodeIterator, stored_items
-from torchpipe.positions import SelectingIterator
-from torchpipe.seeds import IndexStream, StreamKey, check_seed
-from torchpipe.validate import check_count, check_input
+from torchpipe.indexed.positions import SelectingIterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.functional import lookup
+from torchpipe.node.iterator import NodeIterator, stored_items
+from torchpipe.node.validate import check_count, check_input
+from torchpipe.randomness.seeds import IndexStream, StreamKey, check_seed
 
 __all__ = ["Shuffler"]
 
@@ -29,7 +29,7 @@ class Shuffler(IterDataPipe[T]):
 
     Of a source that is read by position (a sequence, a map-style node; ``sharding_filter``, ``header``, ``concat`` and
     other shuffles of such) the buffer holds positions, and each item is made when it is handed out: the buffer is
-    one of integers, and behind it ``sharding_filter`` makes each shard read only the items that it keeps.
+    one of integers, and after it ``sharding_filter`` makes each shard read only the items that it keeps.
 
     State: up to ``buffer_size - 1`` items or positions, a key and the number of draws.
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from io import IOBase
 from typing import Any, Self
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.iter._expanding import ExpandingIterator
 from torchpipe.iter._streams import StreamWrapper, close_stream, close_stream_after_parts, wrap_stream
-from torchpipe.iterator import NodeIterator
-from torchpipe.validate import check_input, check_length
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_input, check_length
 
 __all__ = ["TarArchiveLoader"]
 

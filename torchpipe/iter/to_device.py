@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.device import Backend, BatchGate, DeviceOptions, pace_for, resolve
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._run_ahead import RunAheadIterator
-from torchpipe.iterator import NodeIterator
-from torchpipe.nodes import node_name
-from torchpipe.validate import check_count, check_input
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import node_name
+from torchpipe.node.validate import check_count, check_input
 
 __all__ = ["ToDevice"]
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
-from torchpipe.announce import announce_replay, warn_user
-from torchpipe.context import Context
-from torchpipe.copying import copy_item, holds_mutable
-from torchpipe.datapipe import IterDataPipe
 from torchpipe.errors import StateError
-from torchpipe.iterator import NodeIterator, is_stateful, stored_count
-from torchpipe.positions import Positions
+from torchpipe.indexed.positions import Positions
+from torchpipe.node.announce import announce_replay, warn_user
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.state.copying import copy_item, holds_mutable
 
 __all__ = ["IterableWrapper"]
 
@@ -183,7 +183,7 @@ class _SequenceIterator(NodeIterator[T]):
         self._passed = stored_count(state, "position")
         if self._passed > len(self.node):
             raise StateError(
-                f"the state stands behind item {self._passed}, but the sequence given to IterableWrapper has only "
+                f"the state stands after item {self._passed}, but the sequence given to IterableWrapper has only "
                 f"{len(self.node)}: is it the same data?"
             )
 

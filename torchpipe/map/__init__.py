@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from torchpipe.datapipe import MapDataPipe, functional_datapipe
 from torchpipe.map.mapper import Mapper
 from torchpipe.map.sequence_wrapper import SequenceWrapper
 from torchpipe.map.shuffler import Shuffler
-from torchpipe.not_ported import module_getattr
+from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
+from torchpipe.node.not_ported import module_getattr
 
 if not TYPE_CHECKING:  # checkers would take every name for an attribute
     __getattr__ = module_getattr(__name__, "map")

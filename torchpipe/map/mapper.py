@@ -7,8 +7,8 @@ from typing import Any, TypeVar, overload
 
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
-from torchpipe.datapipe import MapDataPipe, functional_datapipe
-from torchpipe.validate import check_columns
+from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
+from torchpipe.node.validate import check_columns
 
 __all__ = ["Mapper"]
 

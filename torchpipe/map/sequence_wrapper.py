@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from torchpipe.copying import copy_item
-from torchpipe.datapipe import MapDataPipe
+from torchpipe.node.datapipe import MapDataPipe
+from torchpipe.state.copying import copy_item
 
 __all__ = ["SequenceWrapper"]
 

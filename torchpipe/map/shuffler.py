@@ -8,12 +8,12 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.errors import StateError
-from torchpipe.iterator import NodeIterator
-from torchpipe.keys import KeysIterator
-from torchpipe.seeds import StreamKey, check_seed, permutation, stored_key
+from torchpipe.indexed.keys import KeysIterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.randomness.seeds import StreamKey, check_seed, permutation, stored_key
 
 __all__ = ["Shuffler"]
 
@@ -25,7 +25,7 @@ class Shuffler(IterDataPipe[T]):
     """Reads a map-style node once through in random order, every order having the same chance: an *iterable* node.
 
     ``indices`` are the keys to read, by default ``range(len(datapipe))``. The order is a function of seed, epoch and
-    place in the graph. A ``sharding_filter`` behind it deals the keys: each shard reads only the items that it keeps.
+    place in the graph. A ``sharding_filter`` after it deals the keys: each shard reads only the items that it keeps.
 
     State: a key and one integer. Memory: 8 bytes an item, 16 while the order is drawn.
 

@@ -1,6 +1,6 @@
 """Bytes <-> plain data, without pickle for plain data, versioned and checked.
 
-Runs in every process. Imports ``errors``, ``cursor``, ``kinds`` and ``named``.
+Runs in every process.
 
     "TPS" | version | checksum | length of the notes | notes | data
 
@@ -25,10 +25,10 @@ from typing import Any
 import msgpack
 
 from torchpipe.errors import StateError, UnsafeStateError
-from torchpipe.pickling import dumps
 from torchpipe.state.cursor import Cursor
 from torchpipe.state.kinds import MAKERS, Unfit, kind_of
 from torchpipe.state.named import IMAGE, NAMED, ClassMissing, make_image, make_named, take_image, take_named
+from torchpipe.state.pickling import dumps
 
 __all__ = ["FORMAT_VERSION", "OpaqueItem", "decode", "encode", "opaque_notes"]
 
@@ -265,7 +265,7 @@ class _Decoder:
             if type(number) is not int or not 0 <= number < _MAX_COUNT:
                 raise ValueError("a cursor counts what is no number of items")
         if skip > count or (snapshot is None and skip != count):
-            raise ValueError(f"a cursor drops {skip} items to stand behind {count}")
+            raise ValueError(f"a cursor drops {skip} items to stand after {count}")
         if snapshot is not None:
             if type(snapshot) is not bytes:
                 raise ValueError("a cursor's snapshot is not bytes")

@@ -1,6 +1,6 @@
 """Cursors: how everything that runs ahead of its consumer remembers a position.
 
-Runs in every process. Imports nothing of torchpipe.
+Runs in every process.
 
 A cursor is a snapshot and the number of items handed out since. Snapshots cost time, so they are taken every so often,
 and a restore drops the few items in between. Recovery, checkpoints and pausing all start from cursors.

@@ -1,4 +1,4 @@
-"""Show a loader state to a person, without running anything that is in it. Imports only ``codec`` and ``cursor``."""
+"""Show a loader state to a person, without running anything that is in it."""
 
 from __future__ import annotations
 

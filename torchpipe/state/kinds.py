@@ -1,8 +1,8 @@
 """The types that a state keeps as plain data, each as a list of parts, and what is made of such parts again.
 
-Runs in every process. Imports nothing of torchpipe. Making one runs no code that a state could name: the classes here
-are Python's, numpy's and torch's own. Parts come from a file that anybody may have written, so each is checked before
-memory is taken for it; what does not fit raises ValueError, TypeError and the like, which the codec reports.
+Runs in every process. Making one runs no code that a state could name: the classes here are Python's, numpy's and
+torch's own. Parts come from a file that anybody may have written, so each is checked before memory is taken for it;
+what does not fit raises ValueError, TypeError and the like, which the codec reports.
 """
 
 from __future__ import annotations

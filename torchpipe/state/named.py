@@ -1,6 +1,6 @@
 """Values whose class a state has to name: named tuples, dataclasses, members of enums, images of Pillow.
 
-Runs in every process. Imports ``kinds``.
+Runs in every process.
 
 A name in a file must not choose what runs. So nothing is imported (of Pillow alone, the modules of its file formats):
 a class is found only among the modules that the program has loaded itself, by looking into dictionaries, and must be a

@@ -1,4 +1,4 @@
-"""Items made comparable: equal only if they are bit for bit the same. Runs in the test's process. Imports nothing."""
+"""Items made comparable: equal only if they are bit for bit the same. Runs in the test's process."""
 
 from __future__ import annotations
 

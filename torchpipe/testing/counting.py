@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe
-from torchpipe.iterator import NodeIterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator
 
 __all__ = ["CountingSource", "Pulls"]
 

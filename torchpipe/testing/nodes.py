@@ -11,12 +11,12 @@ from typing import Any
 
 import cloudpickle
 
-from torchpipe.context import Context
-from torchpipe.datapipe import IterDataPipe
 from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
-from torchpipe.global_random import GlobalRandom
-from torchpipe.iterator import NodeIterator
-from torchpipe.nodes import node_name, walk
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import node_name, walk
+from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import decode, encode
 from torchpipe.testing.compare import Frozen, freeze
 from torchpipe.testing.counting import CountingSource
@@ -270,10 +270,10 @@ class _Check:
             opened.take(taken)
             opened.iterator.close()
             opened.iterator.close()
-            assert not opened.take(1), f"{self.name} gave an item after close() (behind item {taken})"
+            assert not opened.take(1), f"{self.name} gave an item after close() (after item {taken})"
             for item in walk(node):
                 if isinstance(item, CountingSource):
-                    assert item.pulls.open_passes == 0, f"{self.name}.close() left its input open (behind item {taken})"
+                    assert item.pulls.open_passes == 0, f"{self.name}.close() left its input open (after item {taken})"
 
 
 def _sample(length: int, count: int) -> list[int]:

@@ -1,6 +1,6 @@
 """``check_reading_service``: does a reading service keep the laws? For torchpipe's own services and for third parties'.
 
-Runs in the test's process; the service under test may start others. Imports ``dataloader2`` and below.
+Runs in the test's process; the service under test may start others.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchpipe.dataloader2 import DataLoader2
 from torchpipe.errors import IteratorInvalidated
+from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
 from torchpipe.iter import IterableWrapper
-from torchpipe.reading_service import InProcessReadingService, ReadingServiceInterface
+from torchpipe.loader.dataloader2 import DataLoader2
 
 __all__ = ["check_reading_service", "sample_graph"]
 
@@ -155,7 +155,7 @@ class _Check:
                         got.append(repr(item))
                         if index == at:
                             crash(service)
-                    _expect(got, expected, f"epoch {epoch} differs after a crash behind item {at}")
+                    _expect(got, expected, f"epoch {epoch} differs after a crash after item {at}")
 
 
 def _text(loader: DataLoader2[Any]) -> list[str]:

@@ -1,0 +1,129 @@
+"""A page of shared memory where each worker notes what it is doing. The main process reads it, also after a death.
+
+The main process makes one page for each worker and owns it: an anonymous file, unlinked at once, mapped by both sides,
+so nothing is left behind whoever dies. Six 64-bit integers; one writer for each, so no locks.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing.reduction
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Any
+
+__all__ = ["Field", "PageTrace", "StatusPage"]
+
+
+class Field(IntEnum):
+    BEAT = 0  # counts up while the process is alive
+    LANE = 1  # the shard of a branch being worked on, -1 while idle or starting
+    INDEX = 2  # the item of it being made, or the first of several
+    COUNT = 3  # how many items were begun together
+    NODE = 4  # the number of the node at work, -1 if not traced
+    BEGUN = 5  # when it was begun, in monotonic ns; 0 while it is not: on the way there, or waiting for what it needs
+
+
+_SIZE_BYTES = 8 * len(Field)
+_LANE, _INDEX, _COUNT, _BEGUN = int(Field.LANE), int(Field.INDEX), int(Field.COUNT), int(Field.BEGUN)
+
+
+class StatusPage:
+    """``page[Field.INDEX]`` reads or writes a field. Passed to a process as an argument under every start method."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        fresh = fd is None
+        if fd is None:
+            with tempfile.TemporaryFile(prefix="torchpipe-page-") as file:
+                file.write(bytes(_SIZE_BYTES))  # not only sized: a full disk is an error here, and SIGBUS later
+                file.flush()
+                fd = os.dup(file.fileno())
+        self._fd = fd
+        self._map = mmap.mmap(fd, _SIZE_BYTES)
+        self._fields = memoryview(self._map).cast("q")
+        if fresh:
+            self.clear()
+
+    def __getitem__(self, field: int) -> int:
+        return self._fields[field]
+
+    def __setitem__(self, field: int, value: int) -> None:
+        self._fields[field] = value
+
+    def clear(self) -> None:
+        """The position of a worker that has not begun anything."""
+        for field, value in zip(Field, (0, -1, 0, 1, -1, 0)):
+            self._fields[field] = value
+
+    def begin(self, lane: int, index: int, count: int) -> None:
+        """``count`` items from ``index`` on of ``lane`` are being made from now on."""
+        fields = self._fields
+        fields[_BEGUN] = 0  # whoever dies in between has begun neither the ones nor the others
+        fields[_INDEX] = index
+        fields[_COUNT] = count
+        fields[_LANE] = lane
+        fields[_BEGUN] = time.monotonic_ns()
+
+    def approach(self, lane: int, index: int) -> None:
+        """``lane`` is being brought to item ``index``, which is not begun yet."""
+        self._fields[_BEGUN] = 0
+        self._fields[_INDEX] = index
+        self._fields[_COUNT] = 1
+        self._fields[_LANE] = lane
+
+    def rest(self) -> None:
+        """Nothing is being made."""
+        self._fields[_LANE] = -1
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Meanwhile, what is being made waits for something from elsewhere: it cannot be what kills its process."""
+        begun = self._fields[_BEGUN]
+        self._fields[_BEGUN] = 0
+        try:
+            yield
+        finally:
+            self._fields[_BEGUN] = time.monotonic_ns() if begun else 0
+
+    def close(self) -> None:
+        """Unmap the page on this side. Idempotent."""
+        if self._fd >= 0:
+            self._fields.release()
+            self._map.close()
+            os.close(self._fd)
+            self._fd = -1
+
+    def __reduce__(self) -> Any:
+        return _from_duplicate, (multiprocessing.reduction.DupFd(self._fd),)
+
+
+def _from_duplicate(duplicate: Any) -> StatusPage:
+    return StatusPage(duplicate.detach())
+
+
+class PageTrace:
+    """Notes the node at work on a page, at a cost for every item of every node: for naming a culprit."""
+
+    def __init__(self, page: StatusPage) -> None:
+        self._page = page
+
+    def watch(self, stream: Iterator[Any], node_id: int) -> Iterator[Any]:
+        page = self._page
+        try:
+            while True:
+                outer, page[Field.NODE] = page[Field.NODE], node_id
+                try:
+                    item = next(stream)
+                except StopIteration:
+                    return
+                finally:
+                    page[Field.NODE] = outer
+                yield item
+        finally:
+            close = getattr(stream, "close", None)
+            if close is not None:
+                close()

@@ -1,0 +1,340 @@
+"""Run ahead of the consumer in threads, with a cursor: the engine of ``prefetch`` and of the device stage.
+
+Runs in any process that iterates a graph.
+
+Who owns what
+    feed thread   pulls the source, moves items, takes snapshots; once it runs, nobody else touches the source. With
+                  two queues (``staged``), others move the items
+    Feed          what all sides share. The threads hold this and nothing else, so an abandoned pass can be collected
+    RunAhead      the consumer's side: owns the threads and the cursor; its ``weakref.finalize`` stops the threads
+    the source    is closed once, after its last pull: by the last thread that ends after stop(), else by close()
+
+How each wait ends
+    the thread waits for room        an item is taken; stop()
+    the thread is in user code       it returns; close() calls ``source.interrupt()`` for inputs that wait elsewhere
+    the consumer waits for an item   an item, the end or an error arrives; stop(); the thread is found dead within 1 s
+    close() waits for the thread     it ends; after 5 s a warning names it, and it closes the source when it returns
+
+At most ``depth`` items are between the source and the consumer at any time, the one in the thread's hands included;
+with ``Limits.host_depth``, that many more.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torchpipe.ahead.feed import Admitted, Feed, Gate, Mover, Snapshots, move
+from torchpipe.ahead.staged import Limits, StagedFeed
+from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.state import Cursor, SnapshotPolicy
+
+__all__ = ["ONE_QUEUE", "FeedStats", "Pacer", "RunAhead"]
+
+_JOIN_S = 5.0
+_LIVENESS_S = 1.0
+
+ONE_QUEUE = Limits()
+
+_log = logging.getLogger("torchpipe")
+
+
+@dataclass(frozen=True, slots=True)
+class FeedStats:
+    """Counters of one pass: who waited for whom, how much was moved, what lies where just now. Times in seconds.
+
+    ``consumer_wait_s`` is what the training loop lost to this stage: while it grows, something below is too slow. That
+    is the source if ``pull_s`` grows with it, or the transfer (``transfer_s``, summed over its threads).
+    ``feeder_wait_s`` grows when the consumer is the slow one, which is how it should be. ``new_shapes`` counts batches
+    whose shapes or dtypes had not occurred in this pass before, besides the first: each costs XLA a compilation.
+    """
+
+    items: int
+    ready: int  # batches on the device or on their way, besides the consumer's
+    consumer_wait_s: float
+    feeder_wait_s: float
+    pull_s: float = 0.0  # 0 where nothing is moved
+    transfer_s: float = 0.0
+    moved_bytes: int = 0
+    ready_bytes: int = 0
+    waiting: int = 0  # batches that wait on the host
+    waiting_bytes: int = 0
+    new_shapes: int = 0
+    dropped: int = 0  # batches left out for their shapes
+    syncs: int = 0  # executions that this stage started
+    waits: int = 0  # times that it let the consumer wait for the device
+
+
+_running: weakref.WeakSet[Feed] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    """At exit, end the threads while they can still end: one that is cut off inside native code aborts the process."""
+    deadline = time.monotonic() + _JOIN_S
+    feeds = [feed for feed in list(_running) if not feed.forked]
+    for feed in feeds:
+        feed.abandon()
+        feed.interrupt()
+    for feed in feeds:
+        feed.join(max(0.0, deadline - time.monotonic()))
+
+
+class Pacer(Protocol):
+    """Told, in the consumer's thread, where it stands: at the places where a training loop may execute what it has."""
+
+    syncs: int
+    waits: int
+
+    def begin(self) -> None:
+        """A pass begins. Called before the first item is awaited."""
+
+    def returned(self) -> None:
+        """The consumer is back for another item, and so is done with the one before. Called before waiting for it."""
+
+    def ended(self) -> None:
+        """The stream has ended: there will be no more items."""
+
+
+class RunAhead:
+    """Pulls ``source`` in a thread of its own, moves each item with ``mover`` and hands the items out in order.
+
+    Keeps at most ``depth`` items ahead; ``limits`` may add a queue before the transfer, and more threads. ``gate`` may
+    change items or leave some out, ``pacer`` is told of the consumer's steps. An exception of the source, the gate or
+    the mover is raised at its place in the stream, after the items before it. ``cursor`` describes what was handed out
+    and nothing else; reading it asks nobody. ``mark`` is the gate's state there. With ``depth`` 0 there is no thread:
+    the same, item by item, in the consumer's. The consumer's side is not thread-safe, except for :meth:`interrupt`.
+    """
+
+    def __init__(
+        self,
+        source: NodeIterator[Any],
+        *,
+        depth: int,
+        policy: SnapshotPolicy,
+        mover: Mover | None = None,
+        name: str = "RunAhead",
+        gate: Gate | None = None,
+        pacer: Pacer | None = None,
+        limits: Limits = ONE_QUEUE,
+    ) -> None:
+        self._snapshot: bytes | None = None
+        self._skip = 0
+        self._before = 0  # items before ``_snapshot``
+        self._source = source
+        self._mover = mover
+        self._gate = gate
+        self._pacer = pacer
+        self.mark: Any = None
+        self._snapshots = Snapshots(source, policy, name)
+        if mover is not None and depth and limits.staged:
+            self._feed: Feed = StagedFeed(source, depth, mover, self._snapshots, name, gate, limits)
+        else:
+            self._feed = Feed(source, depth, mover, self._snapshots, name, gate)
+        self._inline = depth == 0
+        self._closing = False
+        self._items = 0
+        self._wait_s = 0.0
+
+    def items(self) -> Iterator[Any]:
+        """The stream; call it once. The thread starts at the first ``next``."""
+        if self._mover is not None:
+            self._mover.prepare()
+        stream = self._items_here() if self._inline else self._items_ahead()
+        return stream if self._pacer is None else _paced(stream, self._pacer)
+
+    def _items_here(self) -> Iterator[Any]:
+        stream = self._source.items()
+        while True:
+            began = time.perf_counter()
+            try:
+                item = next(stream)
+            except StopIteration:
+                return
+            self._feed.pull_s += time.perf_counter() - began
+            admitted = self._feed.admit(item)
+            del item
+            if admitted is not None:
+                yield self._move_here(admitted, began)
+
+    def _items_ahead(self) -> Iterator[Any]:
+        self._start()
+        while self._wait_for_item():
+            yield self._take()
+
+    @property
+    def cursor(self) -> Cursor:
+        """The position after the items handed out."""
+        return Cursor(self._snapshot, self._skip, self._before + self._skip)
+
+    @cursor.setter
+    def cursor(self, value: Cursor) -> None:
+        self._snapshot, self._skip, self._before = value.snapshot, value.skip, value.count - value.skip
+
+    def stats(self) -> FeedStats:
+        feed, pacer = self._feed, self._pacer
+        waiting, waiting_bytes, ready, ready_bytes = feed.depths()
+        return FeedStats(
+            items=self._items,
+            ready=ready,
+            consumer_wait_s=self._wait_s,
+            feeder_wait_s=feed.wait_s,
+            pull_s=feed.pull_s,
+            transfer_s=feed.transfer_s,
+            moved_bytes=feed.moved_bytes,
+            ready_bytes=ready_bytes,
+            waiting=waiting,
+            waiting_bytes=waiting_bytes,
+            new_shapes=0 if self._gate is None else self._gate.new_shapes,
+            dropped=feed.dropped,
+            syncs=0 if pacer is None else pacer.syncs,
+            waits=0 if pacer is None else pacer.waits,
+        )
+
+    def _start(self) -> None:
+        feed = self._feed
+        weakref.finalize(self, feed.abandon).atexit = False
+        _running.add(feed)
+        # Last registered, first called: before the device libraries that were imported meanwhile take themselves down.
+        atexit.unregister(_stop_all)
+        atexit.register(_stop_all)
+        feed.start()
+
+    def _move_here(self, admitted: Admitted, asked_at: float) -> Any:
+        item, admitted.item = admitted.item, None
+        if self._mover is not None:
+            began = time.perf_counter()
+            item = move(self._mover.transfer, item, admitted.number, self._feed.name)
+            self._feed.transfer_s += time.perf_counter() - began
+            self._feed.moved_bytes += admitted.nbytes
+            item = move(self._mover.receive, item, admitted.number, self._feed.name)
+        self._count(self._snapshots.after_item(), admitted)
+        self._wait_s += time.perf_counter() - asked_at
+        return item
+
+    def _take(self) -> Any:
+        feed = self._feed
+        try:
+            item, snapshot, admitted = feed.ready.popleft()
+        except IndexError:
+            raise self._interrupted() from None
+        if feed.feeder_waits:
+            self._wake_feeder()
+        if admitted is not None:
+            self._check_fork()
+            feed.taken(admitted)
+            if self._mover is not None:
+                item = move(self._mover.receive, item, admitted.number, feed.name)
+        self._count(snapshot, admitted)
+        return item
+
+    def _wake_feeder(self) -> None:
+        self._check_fork()
+        with self._feed.changed:
+            self._feed.changed.notify_all()
+
+    def _count(self, snapshot: bytes | None, admitted: Admitted | None) -> None:
+        items = 1 if admitted is None else 1 + admitted.dropped
+        if snapshot is None:
+            self._skip += items
+        else:
+            self._before += self._skip + items
+            self._snapshot, self._skip = snapshot, 0
+        if admitted is not None and admitted.mark is not None:
+            self.mark = admitted.mark
+        self._items += 1
+
+    def _wait_for_item(self) -> bool:
+        """Wait until an item is ready: True; False at the end of the stream. Raises the stream's error at its place."""
+        feed = self._feed
+        if feed.ready and not feed.stopping:
+            return True
+        self._check_fork()
+        began = time.perf_counter()
+        with feed.changed:
+            feed.consumer_waits = True
+            try:
+                while not (feed.ready or feed.ended or feed.stopping):
+                    if not feed.changed.wait(_LIVENESS_S):
+                        self._check_alive()
+            finally:
+                feed.consumer_waits = False
+        self._wait_s += time.perf_counter() - began
+        if feed.stopping:
+            if self._closing:
+                return False
+            raise self._interrupted()
+        if feed.ready:
+            return True
+        if feed.error is None:
+            return False
+        try:
+            raise feed.error
+        finally:
+            feed.error = None  # its traceback leads to this frame
+
+    def _check_fork(self) -> None:
+        """Called before the lock is taken, which a forked copy may have inherited locked."""
+        if self._feed.forked:
+            raise WorkerDiedError(
+                f"{self._feed.name} runs ahead in a thread of the parent process, which process {os.getpid()} does not "
+                "have since the fork: make a new iterator in it"
+            )
+
+    def _check_alive(self) -> None:
+        feed = self._feed
+        if feed.lost:
+            raise WorkerDiedError(
+                f"the thread of {feed.name} is gone without having said why, after {self._items} items. A saved state "
+                "is still good: restore from it"
+            )
+
+    def _interrupted(self) -> IteratorInvalidated:
+        return IteratorInvalidated(f"{self._feed.name} was stopped from another thread while its next item was awaited")
+
+    def interrupt(self) -> None:
+        """End the stream with IteratorInvalidated, also in a ``next`` that waits in another thread. Thread-safe."""
+        self._feed.interrupt()
+
+    def close(self) -> None:
+        """End the thread, then close the source and the mover. Idempotent. Waits at most 5 s.
+
+        A thread that is still inside user code then is named in a warning; it closes the source when it comes back.
+        """
+        self._closing = True
+        feed = self._feed
+        if feed.forked:
+            return  # a forked copy: the pass belongs to the parent
+        feed.stop()
+        if feed.pulling:
+            self._source.interrupt()
+        if not feed.join(_JOIN_S):
+            feed.abandon()
+            _log.warning(
+                "thread %s still runs the input of %s, %g s after it was asked to stop: is it waiting for something? "
+                "It will close the input when it returns",
+                ", ".join(repr(thread.name) for thread in feed.threads() if thread.is_alive()),
+                feed.name,
+                _JOIN_S,
+            )
+            return
+        feed.close()
+        error, feed.close_error = feed.close_error, None
+        if error is not None:
+            raise error
+
+
+def _paced(stream: Iterator[Any], pacer: Pacer) -> Iterator[Any]:
+    pacer.begin()
+    for item in stream:
+        held = [item]
+        del item  # the consumer alone decides how long an item lives
+        yield held.pop()
+        pacer.returned()
+    pacer.ended()

@@ -1,0 +1,297 @@
+"""Dispatching: a part of the graph runs once, and its items are dealt to the shards, item g to shard g mod n.
+
+Runs in the user's process (in-process execution), in the dispatcher process (:class:`DispatchSource`) and in workers
+(:class:`DispatchedIterator`).
+
+Marks, which are snapshots of the source, travel to every shard after the items that they follow. A shard therefore
+always knows a mark that it has passed, and saves it with its own state; a restore starts the source at the newest mark
+that no shard has yet to pass, and drops what each shard has had already.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from torchpipe.errors import GraphError, StateError
+from torchpipe.execution.shard import Chunk, Shard, ShardSpec
+from torchpipe.node.context import Context, Trace
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
+from torchpipe.node.traits import DataPipe
+from torchpipe.state import Cursor, SnapshotPolicy, decode
+
+__all__ = [
+    "DispatchSource",
+    "DispatchStart",
+    "DispatchSupply",
+    "Dispatched",
+    "DispatchedIterator",
+    "Entry",
+    "Mark",
+    "dispatch_start",
+]
+
+_KEY = "dealt"  # what makes a state that of a DispatchedIterator is the type of what stands there, not this name
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """After the source's first ``position`` items stands ``snapshot`` (None: the start of the epoch)."""
+
+    position: int
+    snapshot: bytes | None
+
+
+Entry: TypeAlias = "tuple[Any] | Mark"
+"""An item, alone in a tuple, or a mark after the items before it."""
+
+
+class DispatchSupply(ABC):
+    """Where a shard's dispatched items come from."""
+
+    at_hand = False  # see Shard.at_hand
+
+    @abstractmethod
+    def take(self, shard: int) -> Entry | None:
+        """The next entry for ``shard``; waits for it. None at the end. Raises: the source's error at its place."""
+
+
+class Dispatched(IterDataPipe[Any]):
+    """Stands, in the shard section, for the part of the graph that the dispatcher runs."""
+
+    divides = True
+    at_hand = True  # as far as this node knows: the feed knows more
+
+    def iterate(self, context: Context) -> NodeIterator[Any]:
+        if any(context.rounds):
+            raise GraphError(
+                "a dispatched stream can be read once in an epoch: put cycle() before sharding_round_robin_dispatch()"
+            )
+        if not isinstance(context.feed, DispatchSupply):
+            raise GraphError("a dispatched part of a graph runs only under a reading service")
+        return DispatchedIterator(self, context, context.feed)
+
+
+class DispatchedIterator(NodeIterator[Any]):
+    """One shard's part of the dispatched stream. State: how many items it has had, and the last mark it has passed."""
+
+    def __init__(self, node: Dispatched, context: Context, feed: DispatchSupply) -> None:
+        super().__init__(node, context)
+        self._feed = feed
+        self._taken = 0
+        self._mark = Mark(0, None)
+
+    def get_state(self) -> dict[str, Any]:
+        mark, taken = self._mark, self._taken
+        since = taken - _dealt_before(mark.position, self._shards, self.context.local_shard)
+        return {_KEY: Cursor(mark.snapshot, since, taken), "position": mark.position}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._taken, self._mark = _read(state, self._shards, self.context.local_shard)
+
+    @property
+    def _shards(self) -> int:
+        """Among how many the items are dealt: the shards of this rank."""
+        return self.context.num_shards // self.context.world_size
+
+    def run(self) -> Iterator[Any]:
+        take, shard = self._feed.take, self.context.local_shard
+        while (entry := take(shard)) is not None:
+            if isinstance(entry, Mark):
+                self._mark = entry
+            else:
+                self._taken += 1
+                yield entry[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispatchStart:
+    """Where the source begins, and, for each shard that goes on, the first of its items that it has not had."""
+
+    mark: Mark
+    needed: Mapping[int, int]
+
+
+def dispatch_start(snapshots: Mapping[int, bytes | None], num_shards: int) -> DispatchStart:
+    """Where the source has to begin so that every shard can go on from its own snapshot (None: from the start)."""
+    needed: dict[int, int] = {}
+    marks = [Mark(0, None)]
+    for shard, snapshot in snapshots.items():
+        state, taken = None if snapshot is None else _find(decode(snapshot, keep_opaque=True)), 0
+        if state is not None:
+            with refusing_misfits("the dispatched part"):
+                taken, mark = _read(state, num_shards, shard)
+            marks.append(mark)
+        needed[shard] = taken * num_shards + shard
+    first = min(needed.values(), default=0)
+    # The shard that has had least has passed only marks before its next item, and one of these is the newest allowed.
+    return DispatchStart(
+        mark=max((mark for mark in marks if mark.position <= first), key=lambda mark: mark.position), needed=needed
+    )
+
+
+def _find(state: Any) -> dict[str, Any] | None:
+    """The state of the one dispatched input inside a shard's snapshot."""
+    stack = [state]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            if isinstance(value.get(_KEY), Cursor):
+                return value
+            stack.extend(value.values())
+        elif isinstance(value, list):
+            stack.extend(value)
+    return None
+
+
+def _dealt_before(position: int, shards: int, shard: int) -> int:
+    """How many of the first ``position`` items are those of ``shard``."""
+    return (position - shard + shards - 1) // shards
+
+
+def _read(state: dict[str, Any], shards: int, shard: int) -> tuple[int, Mark]:
+    """How many items the shard has had, and the mark after which it stands."""
+    cursor, position = state[_KEY], stored_count(state, "position")
+    if not isinstance(cursor, Cursor) or (cursor.snapshot is None) != (position == 0):
+        raise StateError(f"the state is damaged: the dispatched part stands after {position} items of no snapshot")
+    if cursor.count - cursor.skip != _dealt_before(position, shards, shard):
+        raise StateError(
+            f"the state is damaged: of {position} dispatched items, shard {shard} of {shards} cannot have had "
+            f"{cursor.count - cursor.skip}. Use an older checkpoint"
+        )
+    return cursor.count, Mark(position, cursor.snapshot)
+
+
+class DispatchSource(DispatchSupply):
+    """Runs the dispatched part and deals its items, keeping for each shard what it has not asked for yet.
+
+    While one shard starves, the others' items pile up: nothing else is free of deadlocks when shards filter unevenly.
+    ``longest`` tells how far that went. Not thread-safe.
+    """
+
+    def __init__(self, producer: Shard | None, num_shards: int, start: DispatchStart) -> None:
+        self.position = start.mark.position
+        self.over = False
+        self.at_hand = producer is not None and producer.at_hand
+        self.error: BaseException | None = None
+        self.longest = 0
+        self.fail_at: tuple[int, BaseException] | None = None  # raise this error in the place of that item
+        self._producer = producer
+        self._num_shards = num_shards
+        self._needed = start.needed
+        self._ready: dict[int, deque[Entry]] = {shard: deque() for shard in start.needed}
+
+    @classmethod
+    def open(
+        cls,
+        graph: DataPipe,
+        spec: ShardSpec,
+        start: DispatchStart,
+        *,
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+        manage_random: bool = True,
+        trace: Trace | None = None,
+        passing: tuple[type[BaseException], ...] = (BaseException,),
+    ) -> DispatchSource:
+        """The source over ``graph`` from ``start`` on; ``spec`` is that of any of its shards."""
+        alone = replace(spec, shard=0, num_shards=1)
+        producer = Shard(
+            (graph,),
+            alone,
+            policy=policy,
+            manage_random=manage_random,
+            section=2,
+            trace=trace,
+            announces=True,
+            passing=passing,
+        )
+        with producer.installed():
+            producer.start(Cursor(start.mark.snapshot), start.mark.position)
+        return cls(producer, spec.num_shards, start)
+
+    @classmethod
+    def failed(cls, error: BaseException, start: DispatchStart) -> DispatchSource:
+        """A source that could not be opened: every shard gets ``error``."""
+        source = cls(None, 1, start)
+        source.over, source.error = True, error
+        return source
+
+    def take(self, shard: int) -> Entry | None:
+        ready = self._ready[shard]
+        while not ready:
+            if self.error is not None:
+                raise self.error
+            if self.over:
+                return None
+            self._deal(self._next_chunk(None))
+        return ready.popleft()
+
+    def waiting(self, shard: int) -> deque[Entry]:
+        """What has been dealt to ``shard`` and not been taken."""
+        return self._ready[shard]
+
+    def take_ready(self, shard: int, items: int) -> list[Entry]:
+        """Of what has been dealt to ``shard``, up to ``items`` items and the marks around them."""
+        ready, taken = self._ready[shard], list[Entry]()
+        while ready and (items or isinstance(ready[0], Mark)):
+            items -= isinstance(ready[0], tuple)
+            taken.append(ready.popleft())
+        return taken
+
+    def advance(self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None) -> Chunk:
+        """Run the source for at most ``limit`` items and deal them."""
+        chunk = self._next_chunk(limit, seconds, note)
+        self._deal(chunk)
+        return chunk
+
+    def _deal(self, chunk: Chunk) -> None:
+        for item in chunk.items:
+            shard = self.position % self._num_shards
+            if shard in self._ready and self.position >= self._needed[shard]:
+                self._ready[shard].append((item,))
+                self.longest = max(self.longest, len(self._ready[shard]))
+            self.position += 1
+        if chunk.snapshot is not None:
+            mark = Mark(self.position, chunk.snapshot)
+            for ready in self._ready.values():
+                if ready and isinstance(ready[-1], Mark):
+                    ready.pop()  # the newer one is as good
+                ready.append(mark)
+        if chunk.ended:
+            chunk.error = self._too_short()
+        self.over, self.error = chunk.ended or chunk.error is not None, chunk.error
+
+    def _next_chunk(
+        self, limit: int | None, seconds: float = 0.0, note: Callable[[int, int], None] | None = None
+    ) -> Chunk:
+        """Without a limit: what a consumer in the same thread may have."""
+        if limit is not None and self.fail_at is not None:
+            limit = min(limit, self.fail_at[0] - self.position)
+            if not limit:
+                return Chunk(error=self.fail_at[1])
+        if self._producer is None:  # it could not be opened: the source is over
+            return Chunk(ended=True)
+        with self._producer.installed():
+            if limit is None:
+                return self._producer.produce_for_same_thread()
+            return self._producer.produce(limit, seconds, note)
+
+    def _too_short(self) -> StateError | None:
+        """Has the stream ended before items that a shard has had already, as its state says?"""
+        most = max(self._needed.values(), default=0) - self._num_shards
+        if most < self.position:
+            return None
+        return StateError(
+            f"the dispatched stream ended after {self.position} items, and the state says that number {most} was "
+            "dealt: has the data become shorter, or does a function not depend on its input alone?"
+        )
+
+    def close(self) -> None:
+        if self._producer is not None:
+            with self._producer.installed():
+                self._producer.close()
+        self._ready = {}

@@ -1,0 +1,398 @@
+"""Reading services decide where a graph runs. This file has their interface and in-process execution, the oracle.
+
+Runs in the user's process.
+
+Every service runs the same plan: shards produce, the merge takes from them in turn, the main section follows. A service
+supplies the :class:`~torchpipe.execution.merge.ShardProvider`; the stream and its state are the same under all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
+from torchpipe.execution.delivered import exact_after_error
+from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
+from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
+from torchpipe.graph import Plan, draw, plan
+from torchpipe.graph.rewrite import replace_nodes
+from torchpipe.iter.prefetch import Prefetcher
+from torchpipe.iter.to_device import ToDevice
+from torchpipe.node.announce import warn_user
+from torchpipe.node.context import Context
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe
+from torchpipe.node.validate import MAX_SHARDS, check_count
+from torchpipe.state import SnapshotPolicy
+
+__all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServiceInterface", "ShardedReadingService"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochStart:
+    """What a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None.
+
+    ``num_shards`` are the shards of this rank; ``delivered`` items of the epoch are before ``state``.
+    """
+
+    seed: int
+    epoch: int
+    num_shards: int
+    rank: int = 0
+    world_size: int = 1
+    delivered: int = 0
+    state: dict[str, Any] | None = None
+
+    def spec(self, shard: int) -> ShardSpec:
+        """What the stream of ``shard`` depends on."""
+        return ShardSpec(
+            seed=self.seed,
+            epoch=self.epoch,
+            shard=shard,
+            num_shards=self.num_shards,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+
+
+class ReadingServiceInterface(ABC):
+    """Where a graph runs. A service belongs to one loader, which calls it from one thread, in this order:
+
+    ``initialize`` once; for every epoch ``prepare_iteration``, ``initialize_iteration``, pulls from the iterator,
+    ``finalize_iteration``; ``finalize`` at the end, after which a new epoch may still begin.
+
+    A service may define ``initialize`` alone: what it returns runs in process. It may then also have torchdata's
+    ``initialize_iteration(seed_generator)``, ``finalize_iteration()`` and ``finalize()``.
+    """
+
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    _taken = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        service = super().__new__(cls)
+        service._arguments = args, kwargs
+        return service
+
+    def __init__(self) -> None:  # takes no arguments, unless a service says so: __new__ takes any
+        return
+
+    def take(self) -> Self:
+        """This service, for one loader; another one, made with the same arguments, if a loader has it already."""
+        service = _made_anew(self) if self._taken else self
+        service._taken = True
+        return service
+
+    @abstractmethod
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        """Check that ``datapipe`` can run here and take it; starts nothing. Raises: GraphError and the like."""
+
+    @property
+    def default_num_shards(self) -> int:
+        """The number of shards if no state says otherwise."""
+        return 1
+
+    @property
+    def fixed_num_shards(self) -> int | None:
+        """The number of shards that the user asked for, or None if a state's number may be adopted."""
+        return None
+
+    @property
+    def rank(self) -> int:
+        """Which of ``world_size`` processes that divide the stream this is. Known once initialized."""
+        return 0
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes that divide the stream, each with a loader of its own."""
+        return 1
+
+    def agreed_length(self, lengths: list[int]) -> int:
+        """The length of an epoch here, if the ranks have ``lengths`` items."""
+        return lengths[self.rank]
+
+    def prepare_iteration(self, start: EpochStart) -> EpochStart:
+        """The epoch as it is to begin: the seed may be another, and is then the loader's from here on."""
+        return start
+
+    def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
+        """The stream of an epoch, from ``start.state`` on."""
+        raise NotImplementedError(f"{type(self).__name__} executes no graph itself: give it to DataLoader2")
+
+    def finalize_iteration(self) -> None:
+        """The epoch is over or abandoned; its iterator has been closed. Idempotent."""
+        return
+
+    def finalize(self) -> None:
+        """End every process and thread of this service. Idempotent."""
+        return
+
+    def explain(self) -> str:
+        """Which node runs where, as text."""
+        return type(self).__name__
+
+
+def _made_anew(value: Any) -> Any:
+    """A service, and those among its arguments, made once more; any other value itself."""
+    if not isinstance(value, ReadingServiceInterface):
+        return value
+    args, kwargs = value._arguments
+    return type(value)(*map(_made_anew, args), **{name: _made_anew(item) for name, item in kwargs.items()})
+
+
+class ShardedReadingService(ReadingServiceInterface):
+    """What all services share: the plan, the merge and the main section."""
+
+    def __init__(self, num_shards: int | None, init_fn: InitFn | None, reset_fn: ResetFn | None) -> None:
+        if num_shards is not None:
+            check_count("num_shards", num_shards, at_least=1, at_most=MAX_SHARDS)
+        for name, fn in (("worker_init_fn", init_fn), ("worker_reset_fn", reset_fn)):
+            if fn is not None and not callable(fn):
+                raise TypeError(f"{name} must be callable, got {fn!r}")
+        self._num_shards = num_shards
+        self._init_fn = init_fn
+        self._reset_fn = reset_fn
+        self._plan: Plan | None = None
+        self._shard_graphs: tuple[DataPipe, ...] = ()  # of each branch, with a stand-in for what is dispatched
+        self._graphs: dict[
+            tuple[int, int], tuple[DataPipe, ...]
+        ] = {}  # (num_shards, shard) -> what init_fn made of them
+
+    @property
+    def plan(self) -> Plan:
+        if self._plan is None:
+            raise RuntimeError(
+                "the reading service has no graph yet: give it to DataLoader2(datapipe, reading_service=...)"
+            )
+        return self._plan
+
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        if self._plan is not None and self._plan.root is not datapipe:
+            raise GraphError("this reading service belongs to another loader: make one for each loader")
+        checked = plan(datapipe)
+        checked.check_num_shards(self.default_num_shards)
+        replicated = checked.replicated_sources(self.default_num_shards)
+        if replicated:
+            warn_user(
+                f"each of {self.default_num_shards} shards reads all items of {', '.join(replicated)}: no sharding "
+                "point stands after that source, while others are divided. If every shard is meant to have it whole, "
+                "ignore ReplicatedSourceWarning; else put .sharding_filter() after it",
+                ReplicatedSourceWarning,
+            )
+        self._plan = checked
+        # What is dispatched is replaced in its own branch alone: another one may read from there as well
+        stands_in = {} if checked.dispatch is None else {id(checked.dispatch): Dispatched()}
+        self._shard_graphs = tuple(
+            replace_nodes(cut, stands_in if branch == checked.dispatch_branch else {})
+            for branch, cut in enumerate(checked.cuts)
+        )
+        return datapipe
+
+    @property
+    def fixed_num_shards(self) -> int | None:
+        return self._num_shards
+
+    def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
+        plan = self.plan
+        plan.check_num_shards(start.num_shards, start.world_size)
+        root = self._main_root(plan.root)
+        merges = Merges(partial(self._start_shards, start))
+
+        def merge(branch: int, context: Context) -> NodeIterator[Any]:
+            return MergeIterator(plan.cuts[branch], context, start.num_shards, merges, branch)
+
+        context = Context.for_graph(
+            root,
+            seed=start.seed,
+            epoch=start.epoch,
+            shard=start.rank,
+            num_shards=start.world_size,
+            rank=start.rank,
+            world_size=start.world_size,
+            section=1,
+            threads=self._threads_in_main(),
+            allow_pickle=True,  # the loader has checked the state
+            policy=self._policy,
+            leaves={id(cut): partial(merge, branch) for branch, cut in enumerate(plan.cuts)},
+        )
+        iterator = exact_after_error(root, context, context.iterate(root))
+        if start.state is not None:
+            iterator.load_state_dict(start.state)
+        return iterator
+
+    def _main_root(self, root: DataPipe) -> DataPipe:
+        """The graph with the stages that this service appends to the main section."""
+        return root
+
+    def _threads_in_main(self) -> bool:
+        """May nodes of the main section run ahead in threads?"""
+        return False
+
+    def _policy(self) -> SnapshotPolicy:
+        return SnapshotPolicy()
+
+    @abstractmethod
+    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+        """Begin to produce the given shards."""
+
+    def _start_local_shards(
+        self, start: EpochStart, positions: list[ShardPosition], *, manage_random: bool = True
+    ) -> ShardProvider:
+        """Produce the shards in this process."""
+        source = None
+        if self.plan.dispatch is not None and positions:
+            source = DispatchSource.open(
+                self.plan.dispatch,
+                start.spec(positions[0].shard),
+                dispatch_start(
+                    {
+                        item.shard: item.cursor.snapshot
+                        for item in positions
+                        if item.branch == self.plan.dispatch_branch
+                    },
+                    start.num_shards,
+                ),
+                policy=self._policy,
+                manage_random=manage_random,
+            )
+        return LocalShards(
+            self._graphs_for,
+            start,
+            positions,
+            source=source,
+            reset_fn=self._reset_fn,
+            policy=self._policy,
+            manage_random=manage_random,
+        )
+
+    def _graphs_for(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
+        key = (spec.num_shards, spec.shard)
+        if key not in self._graphs:
+            self._graphs[key] = initialize_graphs(self._shard_graphs, self._init_fn, spec)
+        return self._graphs[key]
+
+
+class InProcessReadingService(ShardedReadingService):
+    """Runs everything in the user's process: the oracle that all other services are tested against, and for debugging.
+
+    ``num_shards`` gives the stream that this number of shards gives anywhere (default 1). ``init_fn(datapipe,
+    worker_info)`` runs once for each shard, ``reset_fn(datapipe, worker_info, seed_generator)`` for each shard and
+    epoch; both return the datapipe, changed or not. Functions draw from global random states of their shard's own: the
+    user's are not touched.
+
+    Quick items are made several at a time, since changing these states over takes longer than they do: functions run at
+    most 0.5 ms (and 1,000 items) ahead of the consumer, and never past an item that takes longer. Nothing at all runs
+    ahead of sources that may wait for the consumer: iterables and iterators of the user's, and results of ``flatmap``.
+    A node of the user's that never waits can say so by an attribute ``at_hand = True``.
+
+    With ``prefetch_cnt`` > 0 a thread runs that many items ahead; if there is a ``to_device``, that runs ahead in its
+    stead, as far as its own options say. A thread cannot have global random states of its
+    own, so functions then draw from the process's: draw from ``random_map``'s generator to stay reproducible.
+
+    Raises: ValueError or TypeError for arguments out of range.
+    """
+
+    def __init__(
+        self,
+        prefetch_cnt: int = 0,
+        init_fn: InitFn | None = None,
+        reset_fn: ResetFn | None = None,
+        *,
+        num_shards: int | None = None,
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+    ) -> None:
+        super().__init__(num_shards, init_fn, reset_fn)
+        check_count("prefetch_cnt", prefetch_cnt, at_least=0)
+        self._prefetch_cnt = prefetch_cnt
+        self._make_policy = policy
+
+    @property
+    def prefetch_cnt(self) -> int:
+        return self._prefetch_cnt
+
+    @property
+    def default_num_shards(self) -> int:
+        return self._num_shards or 1
+
+    def explain(self) -> str:
+        count = self.default_num_shards
+        where = f"in this process, {count} shard{'s' if count > 1 else ''} one after the other"
+        appended = (
+            (f"Prefetcher({self._prefetch_cnt})",) if self._main_root(self.plan.root) is not self.plan.root else ()
+        )
+        return draw(self.plan, where, "in this process", appended)
+
+    def _main_root(self, root: DataPipe) -> DataPipe:
+        staged = any(isinstance(node, ToDevice) and node.prefetch_count for node in self.plan.main_nodes)
+        if staged or not self._prefetch_cnt:
+            return root  # a device stage runs ahead in threads of its own
+        return Prefetcher(root, self._prefetch_cnt)  # type: ignore[arg-type]
+
+    def _threads_in_main(self) -> bool:
+        return self._prefetch_cnt > 0
+
+    def _policy(self) -> SnapshotPolicy:
+        return self._make_policy()
+
+    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+        return self._start_local_shards(start, positions, manage_random=self._prefetch_cnt == 0)
+
+
+class LocalShards(ShardProvider):
+    """Produces shards in this process, when it is asked for: an item, or as many as come within 0.5 ms."""
+
+    def __init__(
+        self,
+        graphs_for: Callable[[ShardSpec], tuple[DataPipe, ...]],
+        start: EpochStart,
+        positions: list[ShardPosition],
+        *,
+        source: DispatchSource | None,
+        reset_fn: ResetFn | None,
+        policy: Callable[[], SnapshotPolicy],
+        manage_random: bool,
+    ) -> None:
+        self._shards: dict[int, Shard] = {}
+        self._source = source
+        try:
+            for position in positions:
+                spec = start.spec(position.shard)
+                shard = Shard(
+                    graphs_for(spec),
+                    spec,
+                    branch=position.branch,
+                    reset_fn=reset_fn,
+                    policy=policy,
+                    manage_random=manage_random,
+                    feed=source,
+                )
+                self._shards[position.lane] = shard
+                with shard.installed():
+                    shard.start(position.cursor, position.count)
+        except BaseException:
+            self.close()
+            raise
+
+    def pull(self, lane: int) -> Chunk:
+        running = self._shards[lane]
+        try:
+            with running.installed():
+                chunk = running.produce_for_same_thread()
+        except BaseException:
+            running.leave()  # an interrupt may have come just before
+            raise
+        if chunk.notice is not None:
+            warn_user(chunk.notice, ReplayWarning)
+        return chunk
+
+    def close(self) -> None:
+        for shard in self._shards.values():
+            with shard.installed():
+                shard.close()
+        self._shards.clear()
+        if self._source is not None:
+            self._source.close()

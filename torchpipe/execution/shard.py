@@ -1,0 +1,319 @@
+"""One shard of the stream being produced: its pass over the graph, its random states, its snapshots.
+
+Runs in the user's process (in-process execution) or in a worker; the same code in both, so that the streams are equal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeAlias
+
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+
+from torchpipe.errors import StateError
+from torchpipe.execution.worker_info import WorkerInfo
+from torchpipe.node.announce import REPLAYS
+from torchpipe.node.context import Context, Memory, Trace
+from torchpipe.node.failure import add_position
+from torchpipe.node.holders import Holders
+from torchpipe.node.iterator import refusing_misfits
+from torchpipe.node.traits import DataPipe, inputs_of, is_node, walk
+from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.randomness.seeds import SeedGenerator, derive_seed
+from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
+
+__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardSpec", "initialize_graphs"]
+
+InitFn: TypeAlias = Callable[[Any, WorkerInfo], Any]
+ResetFn: TypeAlias = Callable[[Any, WorkerInfo, SeedGenerator], Any]
+
+_RESET_SEEDS, _INIT_SEEDS = 0x5EED, 0x1417  # keep the seeds of reset and init functions apart from all others
+_BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
+
+
+_QUICK_S = 50e-6
+_MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
+_AHEAD, _AHEAD_S = 1000, 500e-6  # what may be made ahead of a consumer in the same thread
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSpec:
+    """Which shard of which run: all that its stream depends on besides the graph.
+
+    ``shard`` is one of the ``num_shards`` of ``rank``. Among the shards of all ranks it has another number, so that the
+    stream of a rank is every ``world_size``-th item.
+    """
+
+    seed: int
+    epoch: int
+    shard: int
+    num_shards: int
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def global_shard(self) -> int:
+        """The shard's number among those of all ranks."""
+        return self.rank + self.world_size * self.shard
+
+    @property
+    def total_shards(self) -> int:
+        """The number of shards of all ranks."""
+        return self.world_size * self.num_shards
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Consecutive items of one shard.
+
+    ``snapshot`` describes the position after the last item; ``ended`` says that the shard has no more; ``error`` was
+    raised after the last item, in place of the next one. ``notice`` is a warning for the user.
+    """
+
+    items: list[Any] = field(default_factory=list)
+    snapshot: bytes | None = None
+    ended: bool = False
+    error: BaseException | None = None
+    notice: str | None = None
+
+
+class Shard:
+    """Produces the items of one shard, in one of its branches, from a cursor on.
+
+    ``graphs`` are the shard's branches, of which ``branch`` is run: numbered together, so that what they share has the
+    same random streams in each.
+
+    With ``manage_random`` the shard has its own global random states; whoever calls :meth:`start`, :meth:`produce` or
+    :meth:`close` does so inside :meth:`installed`. Not thread-safe. ``passing``: what :meth:`produce` lets through at
+    once, such as Ctrl-C in the user's process; in others, only the user's function can have raised that.
+    """
+
+    def __init__(
+        self,
+        graphs: tuple[DataPipe, ...],
+        spec: ShardSpec,
+        *,
+        branch: int = 0,
+        reset_fn: ResetFn | None = None,
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+        manage_random: bool = True,
+        section: int = 0,
+        feed: Any = None,
+        trace: Trace | None = None,
+        memory: Memory | None = None,
+        announces: bool = False,
+        passing: tuple[type[BaseException], ...] = (BaseException,),
+    ) -> None:
+        self.spec = spec
+        self._passing = passing
+        self._announces = announces
+        self.produced = 0
+        self._refused = False
+        self._at_once = 1
+        self._graphs = graphs
+        self._branch = branch
+        self._section = section
+        self._feed = feed
+        self._reset_fn = reset_fn
+        self._trace = trace
+        self._memory = memory
+        self._make_policy = policy
+        self._policy = policy()
+        self._context: Context | None = None
+        self._stream: Any = iter(())
+        self._may_run_ahead = False
+        apart = ([section] if section else []) + ([_BRANCH, branch] if branch else [])
+        key = (spec.seed, spec.epoch, spec.global_shard, *apart)
+        self._random = GlobalRandom(key) if manage_random else None
+
+    def enter(self) -> None:
+        """Put the shard's global random states in place, until :meth:`leave`."""
+        if self._random is not None:
+            self._random.enter()
+
+    def leave(self) -> None:
+        if self._random is not None:
+            self._random.leave()
+
+    def installed(self) -> AbstractContextManager[object]:
+        """Put the shard's global random states in place for a while; without managed states, nothing happens."""
+        return nullcontext() if self._random is None else self._random.installed()
+
+    def start(self, cursor: Cursor, position: int = 0) -> None:
+        """Make the pass over the graph and go to ``cursor``; ``position`` is the number of items before it."""
+        spec = self.spec
+        graph = self._graphs[self._branch]
+        if self._reset_fn is not None:
+            info = WorkerInfo(spec.num_shards, spec.shard)
+            seeds = SeedGenerator(derive_seed(spec.seed, spec.epoch, _RESET_SEEDS)).spawn(spec.global_shard)
+            graph = _expect_node(self._reset_fn(graph, info, seeds), "worker_reset_fn")
+        context = Context.for_graph(
+            *self._graphs[: self._branch],
+            graph,
+            *self._graphs[self._branch + 1 :],
+            seed=spec.seed,
+            epoch=spec.epoch,
+            shard=spec.global_shard,
+            num_shards=spec.total_shards,
+            rank=spec.rank,
+            world_size=spec.world_size,
+            local_shard=spec.shard,
+            section=self._section,
+            feed=self._feed,
+            threads=False,  # threads would make the order of global random draws depend on timing
+            allow_pickle=True,  # loaders check a state when it is loaded; what comes here is safe or allowed
+            trace=self._trace,
+            memory=self._memory,
+            policy=self._make_policy,
+            announces=self._announces,
+        )
+        self._iterator = context.iterate(graph)
+        self._context = context
+        self._holders = Holders(self._iterator)
+        if cursor.snapshot is not None:
+            state = decode(cursor.snapshot, allow_pickle=True)  # checked or allowed, see above
+            with refusing_misfits(f"shard {spec.shard}"):
+                saved, random = state["iterator"], state.get("random")
+            self._iterator.load_state_dict(saved)  # outside: it may replay, and functions of the user's may fail
+            if self._random is not None and "random" in state:
+                with refusing_misfits(f"shard {spec.shard}"):
+                    self._random.load_state_dict(random)
+        self._iterator.drop(cursor.skip)
+        self._stream = self._iterator.items()
+        self.produced = position
+        self._may_run_ahead = _at_hand(graph, context) and (self._feed is None or self._feed.at_hand)
+
+    @property
+    def at_hand(self) -> bool:
+        """Can nothing but the user's functions make the next item wait? Known once started."""
+        return self._may_run_ahead
+
+    def produce_for_same_thread(self) -> Chunk:
+        """One item, and if that was quick, more until 0.5 ms have passed: changing random states over takes long.
+
+        Only where the sources' items are at hand: a source that waits, perhaps for what the consumer is going to do
+        with the items before, is asked for one item at a time.
+        """
+        return self.produce(_AHEAD, _AHEAD_S, closely=True) if self._may_run_ahead else self.produce(1)
+
+    def produce(
+        self,
+        limit: int,
+        seconds: float = 0.0,
+        note: Callable[[int, int], None] | None = None,
+        *,
+        closely: bool = False,
+    ) -> Chunk:
+        """The next items, at most ``limit`` (at least 1); no further one is begun after ``seconds``, or little more.
+
+        A chunk also ends where a snapshot is due. Quick items are made several at a time, between two looks at the
+        clock, unless ``closely``: ``note`` is told the index of the first and their number before. User errors are
+        returned in the chunk, with a note of their position, but for those of ``passing`` that are no Exception.
+        """
+        chunk = Chunk()
+        items, stream, policy = chunk.items, self._stream, self._policy
+        began = now = time.perf_counter()
+        first, due = self.produced, False
+        try:
+            while True:
+                at_once = 1 if closely else min(self._at_once, limit - len(items), policy.left)
+                if note is not None:
+                    note(first + len(items), at_once)
+                made = len(items)
+                # What was made before an exception stays in the list: extend() takes item by item
+                items.extend(islice(stream, at_once))
+                made = len(items) - made
+                due = policy.due(made)
+                if made < at_once:
+                    chunk.ended = True
+                    break
+                before, now = now, time.perf_counter()
+                self._set_pace(now - before, at_once)
+                if due or len(items) >= limit or now - began >= seconds:
+                    break
+        except BaseException as error:
+            if not isinstance(error, Exception) and isinstance(error, self._passing):
+                raise
+            spec, index = self.spec, first + len(items)
+            add_position(
+                error,
+                shard=spec.shard,
+                num_shards=spec.num_shards,
+                index=index,
+                epoch=spec.epoch,
+                rank=spec.rank,
+                world_size=spec.world_size,
+            )
+            chunk.error = error
+        finally:
+            self.produced = first + len(items)
+        if due and not chunk.ended and chunk.error is None:
+            self._take_snapshot(chunk)
+        return chunk
+
+    def _set_pace(self, seconds: float, items: int) -> None:
+        """Make more items at once if they are quick, down to one if they are not: 0.1 ms or so between two looks."""
+        if seconds < _QUICK_S and items == self._at_once:
+            self._at_once = min(_MOST_AT_ONCE, 2 * items)
+        elif seconds > 4 * _QUICK_S:
+            self._at_once = max(1, items // 4)
+
+    def _take_snapshot(self, chunk: Chunk) -> None:
+        """Let ``chunk`` carry a snapshot, if one can be taken here; an older one and more items to drop do as well."""
+        replays = [] if self._context is None else self._context.replays
+        self._policy.begin()
+        try:
+            random_state = None if self._random is None else self._random.state_dict()
+            lengths = [item.to_replay() for item in replays]
+            state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]}
+            if random_state is not None and any(item.replayed for item in replays):
+                # A replayed node may have drawn from the global states: only a replay of the whole shard is exact.
+                state["iterator"] = Cursor(None, self.produced).to_state()
+            else:
+                state |= {"iterator": self._iterator.state_dict(), "random": random_state}
+            chunk.snapshot = encode(state, locate=self._holders)
+        except StateError as error:
+            if not self._refused:
+                self._refused = True
+                chunk.notice = (
+                    f"no snapshot can be taken of shard {self.spec.shard} after item {self.produced}: {error}. Until "
+                    "one can, a resume has to run the items since the last one again"
+                )
+        finally:
+            self._policy.end()
+
+    def close(self) -> None:
+        """Let go of the pass. Idempotent."""
+        if self._context is not None:
+            self._iterator.close()
+            self._context = None
+        self._stream = iter(())
+
+
+def initialize_graphs(graphs: tuple[DataPipe, ...], init_fn: InitFn | None, spec: ShardSpec) -> tuple[DataPipe, ...]:
+    """What ``init_fn`` makes of each branch for this shard; it has global random states of its own meanwhile.
+
+    Called once for each shard in each process that hosts it, before the shard's first epoch there.
+    """
+    if init_fn is None:
+        return graphs
+    info = WorkerInfo(spec.num_shards, spec.shard)
+    with GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS)).installed():
+        return tuple(_expect_node(init_fn(graph, info), "worker_init_fn") for graph in graphs)
+
+
+def _at_hand(graph: DataPipe, context: Context) -> bool:
+    """Do all sources have their items at hand? Iterators of the user's may wait, unless their node says otherwise."""
+    return all(
+        getattr(node, "at_hand", bool(inputs_of(node)) or isinstance(node, TorchMapDataPipe)) for node in walk(graph)
+    ) and all(getattr(item.node, "at_hand", False) for item in context.replays)
+
+
+def _expect_node(value: Any, function: str) -> DataPipe:
+    if not is_node(value):
+        raise TypeError(f"{function} must return the datapipe (changed or not), got {value!r}: is a return missing?")
+    return value  # type: ignore[no-any-return]

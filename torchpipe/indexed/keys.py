@@ -1,0 +1,76 @@
+"""The pass over a map-style node by a list of keys: ``to_iter_datapipe`` and the map-style ``shuffle``.
+
+Runs in every process that executes a part of a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torchpipe.errors import StateError
+from torchpipe.indexed.positions import Positions
+from torchpipe.node.iterator import NodeIterator, stored_count
+
+if TYPE_CHECKING:
+    from torchpipe.node.context import Context
+    from torchpipe.node.traits import DataPipe
+
+__all__ = ["KeysIterator"]
+
+T = TypeVar("T")
+
+
+class KeysIterator(NodeIterator[T]):
+    """Reads ``data`` at ``keys``, which are called for when the pass begins. State: one integer.
+
+    A sharding point after it makes it read only its shard's keys.
+    """
+
+    def __init__(
+        self, node: DataPipe, context: Context, data: Any, length: int, keys: Callable[[], Sequence[Any]]
+    ) -> None:
+        super().__init__(node, context)
+        self.position = 0
+        self._data = data
+        self._length = length
+        self._keys = keys
+        self._parts, self._part = 1, 0
+        self._yields_positions = False
+
+    def stride(self, parts: int, part: int) -> bool:
+        self._parts, self._part = parts, part
+        return True
+
+    @property
+    def positional(self) -> bool:
+        return True
+
+    def by_position(self) -> Positions:
+        self._yields_positions = True
+        return Positions(self, self._reader, self._holds)
+
+    def _holds(self, value: Any) -> bool:
+        return type(value) is int and 0 <= value < self._length
+
+    def _reader(self) -> Callable[[Any], Any]:
+        data, keys = self._data, self._keys()
+        return lambda place: data[keys[place]]
+
+    def get_state(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.position = stored_count(state, "position")
+        if self.position > self._length:
+            raise StateError(
+                f"the state stands after item {self.position}, but there are only {self._length} keys to read: "
+                "is it the same data?"
+            )
+
+    def run(self) -> Iterator[T]:
+        first = self.position + (self._part - self.position) % self._parts
+        read: Callable[[Any], Any] = int if self._yields_positions else self._reader()
+        for place in range(first, self._length, self._parts):
+            self.position = place + 1
+            yield read(place)

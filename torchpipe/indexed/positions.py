@@ -1,0 +1,83 @@
+"""Reading late: choose among the positions of a source, and make only the items that are handed on.
+
+Runs in every process that executes a part of a graph.
+
+A source that can give its items by position (a sequence, a map-style node) can be asked to yield positions instead.
+What only chooses among items or changes their order (``shuffle``, ``sharding_filter``) works on those: its buffer and
+its state are integers, and a shard makes the items that it keeps, not all that it passes. The order is the same.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torchpipe.node.iterator import NodeIterator
+
+if TYPE_CHECKING:
+    from torchpipe.node.context import Context
+    from torchpipe.node.traits import DataPipe
+
+__all__ = ["Positions", "SelectingIterator"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Positions:
+    """How to make items of the positions that ``owner`` yields.
+
+    ``reader`` gives the function from a position to its item, when the pass begins; ``holds`` says whether a value, out
+    of a state, is one of the positions.
+    """
+
+    owner: NodeIterator[Any]
+    reader: Callable[[], Callable[[Any], Any]]
+    holds: Callable[[Any], bool]
+
+    def read(self, positions: Iterator[Any]) -> Iterator[Any]:
+        """The items at ``positions``, each made when it is asked for; a crash meanwhile is the owner's."""
+        items = self._items(positions)
+        context = self.owner.context
+        return items if context.trace is None else context.trace.watch(items, context.node_id(self.owner.node))
+
+    def _items(self, positions: Iterator[Any]) -> Iterator[Any]:
+        read = self.reader()
+        for position in positions:
+            yield read(position)
+
+
+class SelectingIterator(NodeIterator[T]):
+    """Base of the passes that hand on what they get, fewer or in another order: define :meth:`choose`.
+
+    ``positions`` is not None where the input yields positions; ``choose`` then sees and yields these.
+    """
+
+    def __init__(self, node: DataPipe, context: Context, source: DataPipe) -> None:
+        super().__init__(node, context, source)
+        self._reads = not self.skips() and self.source.positional  # else there is no need to, or whoever is behind does
+        self.positions = self.source.by_position() if self._reads else None
+
+    @abstractmethod
+    def choose(self) -> Iterator[Any]:
+        """As :meth:`run`, over what the input yields."""
+
+    def skips(self) -> bool:
+        """Let the input leave out what would not be chosen, if it can."""
+        return False
+
+    @property
+    def positional(self) -> bool:
+        return self.source.positional
+
+    def by_position(self) -> Positions:
+        if self.positions is None:
+            self.positions = self.source.by_position()
+        self._reads = False
+        return self.positions
+
+    def run(self) -> Iterator[T]:
+        chosen = self.choose()
+        return self.positions.read(chosen) if self.positions is not None and self._reads else chosen

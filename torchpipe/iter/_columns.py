@@ -1,0 +1,63 @@
+"""``input_col`` and ``output_col``: call a function with parts of an item and put its result back into it.
+
+Runs wherever its node runs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["apply_to_columns", "single_output", "with_columns"]
+
+
+def with_columns(fn: Callable[..., Any], input_col: Any) -> Callable[[Any], Any]:
+    """A function of a whole item that calls ``fn`` with the item's columns; ``fn`` itself if ``input_col`` is None."""
+    if input_col is None:
+        return fn
+    if isinstance(input_col, list | tuple):
+        columns = tuple(input_col)
+        return lambda item: fn(*[item[column] for column in columns])
+    return lambda item: fn(item[input_col])
+
+
+def single_output(input_col: Any, output_col: Any) -> Any:
+    """``output_col`` without a list around it. Raises: ValueError if it names several, or stands alone."""
+    if input_col is None and output_col is not None:
+        raise ValueError(
+            f"output_col={output_col!r} needs an input_col: which part of the item does the function take?"
+        )
+    if isinstance(output_col, list | tuple):
+        if len(output_col) != 1:
+            raise ValueError(f"output_col must name one column, got {output_col!r}: the function has one result")
+        return output_col[0]
+    return output_col
+
+
+def apply_to_columns(fn: Callable[..., Any], input_col: Any, output_col: Any) -> Callable[[Any], Any]:
+    """A function of a whole item that returns a copy of it with the result of ``fn`` in its place.
+
+    Without ``output_col`` the result replaces the first input column and the other input columns are removed;
+    ``output_col=-1`` appends it. Tuples come back as tuples. The item itself is never changed: others may hold it too.
+    """
+    if input_col is None:
+        return fn
+    call = with_columns(fn, input_col)
+    first, *rest = input_col if isinstance(input_col, list | tuple) else (input_col,)
+    target = first if output_col is None else output_col
+    removed = sorted(rest, reverse=True) if output_col is None else []
+    append = output_col is not None and output_col == -1
+
+    def apply(item: Any) -> Any:
+        result = call(item)
+        changed = list(item) if isinstance(item, tuple) else copy.copy(item)
+        if append:
+            changed.append(result)
+        else:
+            changed[target] = result
+        for column in removed:
+            del changed[column]
+        return tuple(changed) if isinstance(item, tuple) else changed
+
+    return apply

@@ -1,0 +1,343 @@
+"""``DataLoader2``: a graph, a reading service, a seed, and the position in the stream.
+
+Runs in the user's process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Generic, NoReturn, Self, TypeVar
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+
+from torchpipe.execution.preparing import executable
+from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
+from torchpipe.graph import describe_graph
+from torchpipe.graph.length import total_length
+from torchpipe.iter.map_to_iter import MapToIterConverter
+from torchpipe.loader.iterator import DataLoader2Iterator
+from torchpipe.loader.single_consumer import check_process, refuse_pickling
+from torchpipe.loader.state import LoaderState
+from torchpipe.node.holders import OpaqueWarnings
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe, is_node
+from torchpipe.node.validate import check_count
+from torchpipe.randomness.seeds import check_seed, fresh_seed, next_fresh_seed
+
+__all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+Adapter = Callable[[Any], Any]
+
+
+class DataLoader2(Generic[T_co]):
+    """Iterates a graph, epoch after epoch, wherever its reading service runs it.
+
+    Each ``iter(loader)`` is the next epoch. The stream is fixed by the graph, the seed, the epoch and the number of
+    shards. Without :meth:`seed` or a loaded state, the first ``iter()`` draws a seed from torch's default generator
+    (one draw, so ``torch.manual_seed`` fixes the run), later ones draw nothing; every epoch differs all the same.
+    ``datapipe_adapter_fn`` (one function or several) changes the graph before it runs; a map-style node is read in the
+    order of its indices, as by ``.to_iter_datapipe()``. ``reading_service`` defaults to in-process execution; one that
+    another loader has already is made anew with the same arguments, see ``loader.reading_service``.
+
+    State: :meth:`state_dict` describes the items that were delivered to the ``for`` loop, no more; it is a flat dict of
+    plain values with a fixed set of keys. Use one loader from one thread and one process; :meth:`state_dict` and
+    :meth:`shutdown` may also be called from another thread. Close it with :meth:`shutdown` or ``with``.
+
+    Raises: TypeError, GraphError and NotSerializableError for what cannot run, when the loader is built.
+    """
+
+    def __init__(
+        self,
+        datapipe: TorchIterDataPipe[T_co] | TorchMapDataPipe[T_co],
+        datapipe_adapter_fn: Adapter | Iterable[Adapter] | None = None,
+        reading_service: ReadingServiceInterface | None = None,
+    ) -> None:
+        if not is_node(datapipe):
+            raise TypeError(
+                f"DataLoader2 needs a datapipe, got {datapipe!r} of type {type(datapipe).__name__}: "
+                + _way_out(datapipe)
+            )
+        if reading_service is not None and not isinstance(reading_service, ReadingServiceInterface):
+            raise TypeError(
+                f"reading_service must be an object such as MultiProcessingReadingService(num_workers=2), got "
+                f"{reading_service!r}: is it a class, not yet called? Leave it out to run in this process"
+            )
+        self.datapipe = _streamed(_adapt(_streamed(datapipe), datapipe_adapter_fn))
+        service = InProcessReadingService() if reading_service is None else reading_service
+        self.reading_service = executable(service.take())
+        self.reading_service.initialize(self.datapipe)
+        self._graph_text = describe_graph(self.datapipe)
+        self._seed: int | None = None  # none drawn or given yet
+        self._foretold: int | None = None  # what a state has said that it is going to be
+        self._next_epoch = 0
+        self._adopted_num_shards: int | None = None
+        self._loaded: LoaderState | None = None  # where the next iter() is to go on
+        self._live: DataLoader2Iterator[T_co] | None = None
+        self._parked: LoaderState | None = None  # the position of an iterator that has been closed in mid-epoch
+        self._opaque = OpaqueWarnings()
+        self._pid = 0  # of the process that has iterated it, since the last shutdown
+
+    @property
+    def num_shards(self) -> int:
+        """The number of shards of the stream: as asked for, as adopted from a state, or the service's default."""
+        return (
+            self.reading_service.fixed_num_shards or self._adopted_num_shards or self.reading_service.default_num_shards
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the live iterator, or, if there is none, the one that the next ``iter()`` gives.
+
+        After the state of an epoch's last item, that is the next epoch. The length of the graph tells, or the state:
+        one taken after the end of the ``for`` loop always does, one taken before may where the length is not known.
+        """
+        if self._live is not None and not self._live.finished:
+            return self._live.epoch
+        loaded = self._loaded
+        return self._next_epoch if loaded is None else loaded.epoch + self._at_end(loaded)
+
+    def seed(self, seed: int) -> None:
+        """Fix the whole run: the next ``iter()`` is epoch 0 of ``seed``. Epochs differ, and repeat for the same seed.
+
+        Raises: TypeError or ValueError if it is no non-negative integer; RuntimeError after ``load_state_dict`` of
+        another seed's state, which it would discard.
+        """
+        seed = check_seed(seed)
+        if self._loaded is not None:
+            if seed == self._loaded.seed:
+                return
+            raise RuntimeError(
+                f"seed({seed}) would discard the loaded position, which belongs to seed {self._loaded.seed}: "
+                "call seed() before load_state_dict(), or not at all"
+            )
+        self._seed = seed
+        self._next_epoch = 0
+        self._parked = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next ``iter()`` be epoch ``epoch``, from its start, or from a loaded position within that epoch."""
+        check_count("epoch", epoch, at_least=0)
+        if self._loaded is not None and self._loaded.epoch != epoch:
+            self._loaded = None
+        self._next_epoch = epoch
+        self._parked = None
+
+    def __iter__(self) -> DataLoader2Iterator[T_co]:
+        self._check_process()
+        self._retire()
+        self._pid = os.getpid()
+        loaded = self._loaded
+        epoch = self._next_epoch if loaded is None else loaded.epoch
+        if loaded is not None and loaded.finished:
+            epoch, loaded = epoch + 1, None
+        self._live = DataLoader2Iterator(self, self._draw_seed(), epoch, loaded)  # if this raises, nothing is lost
+        self._next_epoch = epoch + 1
+        self._loaded = self._parked = None
+        return self._live
+
+    def __len__(self) -> int:
+        """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""
+        count, world = self.num_shards, self.reading_service.world_size
+        lengths = [total_length(self.datapipe, count, rank, world) for rank in range(world)]
+        return self.reading_service.agreed_length(lengths)
+
+    def explain(self) -> str:
+        """Which node runs where, as text."""
+        return self.reading_service.explain()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last delivered item: nothing is asked or stopped. Takes what copying its bytes takes.
+
+        Keys: version, fingerprint, seed, epoch, delivered, num_shards, rank, world_size and payload (bytes). Holds no
+        code; ``torchpipe.state.inspect`` shows it. An :class:`~torchpipe.errors.OpaqueStateWarning` tells of items that
+        will load with ``allow_pickle=True`` alone. Called from another thread, it waits for a ``next()`` under way, and
+        counts its item. After an exception in the stream, KeyboardInterrupt included, it describes the items before.
+
+        Raises: RuntimeError when called from inside ``next()``, by a signal handler say, or in a forked child.
+        """
+        self._check_process()
+        state = self._state().to_dict(self._graph_text)
+        self._opaque.tell(state["payload"])
+        return state
+
+    def _state(self) -> LoaderState:
+        live = self._live
+        if live is not None and not live.finished:
+            return live.state()
+        pending = self._loaded or self._parked
+        if pending is not None:
+            return pending
+        seed = self._seed
+        if seed is None:  # a state must not draw, and yet say how the run begins
+            seed = self._foretold = next_fresh_seed() if self._foretold is None else self._foretold
+        return self._state_at(seed, self._next_epoch, 0, None)
+
+    def _draw_seed(self) -> int:
+        """The seed of the run. If there is none, one is drawn, even if a state has said before which one counts."""
+        if self._seed is None:
+            drawn = fresh_seed()
+            self._seed = drawn if self._foretold is None else self._foretold
+        return self._seed
+
+    def _at_end(self, state: LoaderState) -> bool:
+        """Has the state's epoch no more items, as far as is known?"""
+        if state.finished or not state.delivered:
+            return state.finished
+        try:
+            return state.delivered >= len(self)
+        except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
+            return False
+
+    def _state_at(
+        self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False
+    ) -> LoaderState:
+        return LoaderState(
+            seed=seed,
+            epoch=epoch,
+            delivered=delivered,
+            num_shards=self.num_shards,
+            rank=self.reading_service.rank,
+            world_size=self.reading_service.world_size,
+            position=position,
+            finished=finished,
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
+        """Let the next ``iter()`` go on after the items that ``state_dict`` counts as delivered.
+
+        A live iterator becomes invalid. A loader whose ``num_shards`` was left unset adopts the state's. Runs no code
+        from the state, unless ``allow_pickle`` is set for buffered items that only pickle can rebuild.
+
+        Raises: StateMismatchError if the state belongs to another graph, shard count, rank or version (both are shown);
+        UnsafeStateError if it needs ``allow_pickle``; StateError if it is damaged. The loader is then unchanged.
+        """
+        self._check_process()
+        state = LoaderState.from_dict(
+            state_dict,
+            self._graph_text,
+            self.reading_service.fixed_num_shards,
+            rank=self.reading_service.rank,
+            world_size=self.reading_service.world_size,
+            allow_pickle=allow_pickle,
+        )
+        self._retire()
+        self._parked = None
+        self._loaded = state
+        self._seed = state.seed
+        self._next_epoch = state.epoch
+        self._adopted_num_shards = state.num_shards
+
+    @classmethod
+    def from_state(
+        cls,
+        state: dict[str, Any],
+        datapipe: Any,
+        reading_service: ReadingServiceInterface | None = None,
+        *,
+        allow_pickle: bool = False,
+    ) -> Self:
+        """A loader over ``datapipe`` that goes on from ``state``; the graph comes from code, never from the state."""
+        loader = cls(datapipe, reading_service=reading_service)
+        loader.load_state_dict(state, allow_pickle=allow_pickle)
+        return loader
+
+    def shutdown(self) -> None:
+        """End every process and thread. ``state_dict`` still answers; ``iter()`` would start anew. Idempotent.
+
+        A ``next()`` in another thread is interrupted. In a forked child nothing happens: all belongs to the parent.
+        """
+        if self._pid not in (0, os.getpid()):
+            return
+        live = self._live
+        if live is not None and not live.finished:
+            live._interrupt()
+            self._parked = live.state()
+        self._retire()
+        self.reading_service.finalize()
+        self._pid = 0
+
+    def _check_process(self) -> None:
+        if self._pid:
+            check_process(self._pid, "loader")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse_pickling(self)
+
+    def _retire(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live._retire()
+            self.reading_service.finalize_iteration()
+
+    def _begin(self, seed: int, epoch: int, state: LoaderState | None) -> tuple[int, NodeIterator[Any]]:
+        """The epoch's stream, and the seed that it has: a reading service may have another than this loader."""
+        service = self.reading_service
+        start = EpochStart(
+            seed=seed,
+            epoch=epoch,
+            num_shards=self.num_shards,
+            rank=service.rank,
+            world_size=service.world_size,
+            delivered=0 if state is None else state.delivered,
+            state=None if state is None else state.position,
+        )
+        start = service.prepare_iteration(start)
+        if self._seed == seed:  # unless seed() has said otherwise meanwhile
+            self._seed = start.seed
+        return start.seed, service.initialize_iteration(start)
+
+    def _begin_next(self, seed: int, epoch: int) -> tuple[int, NodeIterator[Any]]:
+        self.reading_service.finalize_iteration()
+        if self._next_epoch == epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
+            self._next_epoch += 1
+        return self._begin(seed, epoch, None)
+
+    def _without_iterator(self) -> Self:
+        spare = object.__new__(type(self))
+        vars(spare).update(vars(self), _live=None, _loaded=None, _parked=None)
+        return spare
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+def _way_out(value: object) -> str:
+    if value is None or isinstance(value, ReadingServiceInterface):
+        return "a state holds no graph, so give it as well: from_state(state, datapipe, reading_service)"
+    return "wrap an iterable in torchpipe.iter.IterableWrapper"
+
+
+def _streamed(datapipe: DataPipe) -> DataPipe:
+    if isinstance(datapipe, TorchMapDataPipe) and not hasattr(type(datapipe), "__iter__"):
+        return MapToIterConverter(datapipe)  # type: ignore[arg-type]  # torch's own will do as well
+    return datapipe
+
+
+def _adapt(datapipe: DataPipe, adapters: Adapter | Iterable[Adapter] | None) -> DataPipe:
+    if adapters is None:
+        return datapipe
+    chosen = [adapters] if callable(adapters) or not isinstance(adapters, Iterable) else list(adapters)
+    for adapter in chosen:
+        if not callable(adapter):
+            raise TypeError(
+                "datapipe_adapter_fn must be a function from a datapipe to a datapipe, or a list of such, "
+                f"got {adapter!r}"
+            )
+        adapted = adapter(datapipe)
+        if not is_node(adapted):
+            raise TypeError(
+                f"the adapter {adapter!r} must return the datapipe (changed or not), got {adapted!r}: is a return "
+                "missing?"
+            )
+        datapipe = adapted
+    return datapipe

@@ -1,0 +1,283 @@
+"""What ``iter(loader)`` returns: one epoch, item by item, and its position.
+
+Runs in the user's process.
+
+Where the stream is that of a merge, as it is without nodes in the main section, ``next`` pulls from it directly: the
+merge keeps the position and its own lock, so that nothing has to be done for each item. Otherwise, and with a limit,
+``next`` goes through a guard that lets one call at a time in.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, Protocol, Self, TypeVar
+
+from torchpipe.ahead.background import FeedStats
+from torchpipe.errors import IteratorInvalidated, StateError
+from torchpipe.execution.merge import MergeIterator
+from torchpipe.iter._run_ahead import RunAheadIterator
+from torchpipe.loader.single_consumer import OneUser, refuse_pickling
+from torchpipe.loader.state import LoaderState
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_count
+
+__all__ = ["DataLoader2Iterator"]
+
+T_co = TypeVar("T_co", covariant=True)
+R = TypeVar("R")
+
+
+_EXECUTING = "generator already executing"  # what Python says to a second call of a generator
+
+
+class _Loader(Protocol):
+    """What an iterator needs of its loader."""
+
+    def _begin(self, seed: int, epoch: int, state: LoaderState | None) -> tuple[int, NodeIterator[Any]]:
+        """The seed of an epoch, and its stream."""
+
+    def _begin_next(self, seed: int, epoch: int) -> tuple[int, NodeIterator[Any]]:
+        """The same for the epoch after one that has just ended."""
+
+    def _state_at(
+        self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False
+    ) -> LoaderState:
+        """The state of the loader at a position."""
+
+    def _without_iterator(self) -> Self:
+        """The same loader for an iterator that outlives it: without a reference to that."""
+
+    def _at_end(self, state: LoaderState) -> bool:
+        """Has the state's epoch no more items, as far as is known?"""
+
+
+class DataLoader2Iterator(Iterator[T_co]):
+    """One epoch of a loader. After an exception or the end it is over; the loader can be iterated again or restored.
+
+    ``next`` raises StopIteration at the end of the epoch, where ``finished`` becomes True, and at a :meth:`limit`,
+    where ``paused`` becomes True: the position is kept, and after :meth:`resume` the next ``for`` over this same
+    iterator goes on. A new ``iter(loader)`` ends it, paused or not, and has no limit. One thread at a time; a second
+    one is refused.
+    """
+
+    def __init__(self, loader: _Loader, seed: int, epoch: int, loaded: LoaderState | None) -> None:
+        self._epoch = epoch
+        self.finished = False
+        self._guard = OneUser("loader's iterator")
+        self._paused = False
+        self._limit: int | None = None
+        self._left: int | None = None  # items until the next pause
+        self._over = self._invalid = False
+        # The loader has its iterator, and not the other way round: threads and workers end when both are dropped,
+        # without waiting for the collector.
+        self._loader_itself = weakref.ref(loader)
+        self._spare = loader._without_iterator()
+        self._loaded_at = self._counted = 0 if loaded is None else loaded.delivered
+        self._at_end = loaded is not None and loader._at_end(loaded)  # as the length says: to be seen
+        self._seed, self._stream = loader._begin(seed, epoch, loaded)
+        if isinstance(self._stream, MergeIterator) and self._stream.delivered != self._loaded_at:
+            self._stream.close()
+            raise StateError(
+                f"the state is damaged: it says that {self._loaded_at} items were delivered, and its position stands "
+                f"after {self._stream.delivered}. Use an older checkpoint"
+            )
+        self._direct = False
+        self._choose_pull()
+        _alive.add(self)
+
+    @property
+    def _loader(self) -> _Loader:
+        loader = self._loader_itself()
+        return self._spare if loader is None else loader
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next item is of: after a state of the end of one, where that is known, the next one."""
+        return self._epoch + self._before_next_epoch()
+
+    @property
+    def delivered(self) -> int:
+        """The number of items of the epoch that have been handed out, those before a restore included."""
+        return 0 if self._before_next_epoch() else self._delivered()
+
+    def _before_next_epoch(self) -> bool:
+        return self._at_end and self._delivered() == self._loaded_at
+
+    def _delivered(self) -> int:
+        return self._stream.delivered if isinstance(self._stream, MergeIterator) else self._counted
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def _choose_pull(self) -> None:
+        """The shortest way to the next item that does all that has to be done."""
+        plain = isinstance(self._stream, MergeIterator) and self._limit is None
+        self._direct = plain and not (self._paused or self._over or self._invalid)
+        self.__dict__.pop("_pull", None)  # a bound method of its own would keep this object alive
+        if self._direct:
+            self.__dict__["_pull"] = self._stream.items().__next__
+
+    def __iter__(self) -> Self:
+        return self
+
+    def limit(self, num_batches: int | None) -> None:
+        """Pause after each ``num_batches`` items, counted from now; None: no more pauses.
+
+        The limit stays over pauses: every :meth:`resume` gives that many items more. It ends no pause by itself. An
+        epoch that ends just after the last item allowed is found finished by the first ``next`` after ``resume``.
+
+        Raises: TypeError or ValueError unless it is None or at least 1.
+        """
+        self._limit = self._left = None if num_batches is None else check_count("num_batches", num_batches, at_least=1)
+        self._choose_pull()
+
+    def resume(self) -> None:
+        """End a pause; without one, nothing happens."""
+        self._paused = False
+        self._choose_pull()
+
+    def pause(self) -> None:
+        """Let ``next`` raise StopIteration until :meth:`resume`.
+
+        Processes and threads stay, and fill what they may run ahead (``worker_prefetch_cnt`` and so on) but no more:
+        there is nothing to halt. States are exact at any time, paused or not.
+        """
+        self._paused = True
+        self._left = self._limit
+        self._choose_pull()
+
+    def __next__(self) -> T_co:
+        try:
+            return self._pull()
+        except BaseException as error:
+            if not (self._direct and self._goes_on(error)):
+                raise
+        return self.__next__()
+
+    def _goes_on(self, error: BaseException) -> bool:
+        """The stream itself has raised ``error``. True if it was the end of an epoch, and another one follows.
+
+        Raises: RuntimeError if ``next`` is under way already.
+        """
+        of_this_call = (
+            error.__traceback__ is not None and error.__traceback__.tb_next is None
+        )  # not of a user's generator
+        if isinstance(error, ValueError) and error.args == (_EXECUTING,) and of_this_call:
+            raise self._guard.refusal(inside=self._stream_runs_in() == threading.get_ident()) from None
+        if isinstance(error, StopIteration):
+            return self._end()
+        self._over = True
+        self._choose_pull()
+        return False
+
+    def _pull(self) -> T_co:
+        return self._guard.advance(self._advance)
+
+    def _advance(self) -> T_co:
+        if self._invalid:
+            raise IteratorInvalidated(
+                "this iterator has been invalidated by a newer iter(), load_state_dict() or shutdown(): "
+                "call iter(loader) again"
+            )
+        if self._over or self._paused:
+            raise StopIteration
+        try:
+            item = next(self._stream)
+        except StopIteration:
+            if not self._end():
+                raise
+            return self._advance()
+        except BaseException:
+            self._over = True
+            raise
+        self._counted += 1
+        if self._left is not None:
+            self._left -= 1
+            if not self._left:
+                self.pause()
+        return item  # type: ignore[no-any-return]
+
+    def _end(self) -> bool:
+        """The epoch has ended. True if the next one follows at once: the state that was loaded stood at the end."""
+        follows = 0 < self._loaded_at == self._delivered()
+        self._stream.close()
+        if follows:
+            self._epoch += 1
+            self._counted = self._loaded_at = 0
+            self._at_end = False
+            self._seed, self._stream = self._loader._begin_next(self._seed, self._epoch)
+        else:
+            self._over = self.finished = True
+        self._choose_pull()
+        return follows
+
+    def stats(self) -> FeedStats:
+        """How the stage nearest to the loop that runs ahead in this process (``to_device``, ``prefetch``) keeps pace.
+
+        Raises: RuntimeError if there is none. May be called at any time, from any thread.
+        """
+        parts: list[NodeIterator[Any]] = [self._stream]
+        for part in parts:
+            if isinstance(part, RunAheadIterator) and part.runs_ahead:
+                return part.stats()
+            parts += part.inputs
+        raise RuntimeError(
+            "nothing runs ahead or moves batches in this process, so there are no stats: they are of to_device(), of "
+            "device= of a reading service, and of prefetch()"
+        )
+
+    def state(self) -> LoaderState:
+        """The position after the last item delivered."""
+        return self._between_items("state_dict()", self._state)
+
+    def _state(self) -> LoaderState:
+        # Asked first, and not the stream's count: in another thread, a call of next() may begin meanwhile
+        finished = isinstance(self._stream, MergeIterator) and self._stream.exhausted
+        position = self._stream.state_dict()
+        delivered = sum(position["counts"]) if isinstance(self._stream, MergeIterator) else self._counted
+        return self._loader._state_at(self._seed, self._epoch, delivered, position, finished and delivered > 0)
+
+    def _between_items(self, what: str, step: Callable[[], R]) -> R:
+        """Run ``step`` between two calls of ``next``. Raises: RuntimeError inside one, and in a forked child."""
+        if self._stream_runs_in() == threading.get_ident():
+            raise self._guard.refusal_inside(what)
+        return self._guard.read(what, step)
+
+    def _stream_runs_in(self) -> int:
+        return self._stream.running if self._direct and isinstance(self._stream, MergeIterator) else 0
+
+    def _retire(self) -> None:
+        """The loader has no more use for this epoch: interrupt a ``next`` in another thread, and let go of all."""
+        self._interrupt()
+        self._between_items("closing the loader", self._close)
+
+    def _interrupt(self) -> None:
+        """Let a ``next`` in another thread return at once, if the stream can."""
+        if not self._guard.here or self._stream_runs_in() not in (0, threading.get_ident()):
+            self._stream.interrupt()
+
+    def _close(self) -> None:
+        self._invalid = True
+        self._stream.close()
+        self._choose_pull()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse_pickling(self)
+
+
+_alive: weakref.WeakSet[DataLoader2Iterator[Any]] = weakref.WeakSet()
+
+
+def _refuse_in_child() -> None:
+    """In a forked child, let ``next`` go through the guard, which knows that all belongs to the parent."""
+    for iterator in list(_alive):
+        iterator._direct = False
+        iterator.__dict__.pop("_pull", None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_refuse_in_child)

@@ -1,0 +1,96 @@
+"""Guards what one thread of one process uses: clear errors instead of corruption, and states that are never half made.
+
+Runs in the user's process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+__all__ = ["OneUser", "check_process", "refuse_pickling"]
+
+T = TypeVar("T")
+
+
+class OneUser:
+    """``advance`` belongs to one thread at a time and is refused to a second one; ``read`` waits for it to return.
+
+    Holds through an interrupt at any moment: what may be left behind is that this same thread counts as the user.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._user: dict[str, int] = {}  # setdefault is atomic
+        self._inside = False
+
+    def advance(self, step: Callable[[], T]) -> T:
+        """Run ``step``. Raises: RuntimeError in a forked child, and while another call is under way."""
+        check_process(self._pid, self._what)
+        me = threading.get_ident()
+        if self._user.setdefault("thread", me) != me:
+            raise self.refusal(inside=False)
+        try:
+            with self._lock:
+                if self._inside:
+                    raise self.refusal(inside=True)
+                try:
+                    self._inside = True
+                    return step()
+                finally:
+                    self._inside = False
+        finally:
+            self._user.clear()
+
+    def read(self, what: str, step: Callable[[], T]) -> T:
+        """Run ``step`` between two calls of ``advance``. Raises: RuntimeError inside one, and in a forked child."""
+        check_process(self._pid, self._what)
+        if self._inside and self.here:
+            raise self.refusal_inside(what)
+        with self._lock:
+            return step()
+
+    def refusal(self, *, inside: bool) -> RuntimeError:
+        """The error for a call of ``next`` while another one is under way, in the same thread or in another."""
+        if inside:
+            return RuntimeError(
+                f"next() of this {self._what} was called while it is at work, by a function of its own graph or by a "
+                "signal handler"
+            )
+        return RuntimeError(
+            f"two threads use one {self._what} at once: call next() in one thread, which hands the items on (a queue, "
+            "say)"
+        )
+
+    @staticmethod
+    def refusal_inside(what: str) -> RuntimeError:
+        return RuntimeError(
+            f"{what} was called while next() is at work, by a signal handler or by a function of the graph itself: "
+            "there, only note that it is wanted, and call it between two items"
+        )
+
+    @property
+    def here(self) -> bool:
+        """Is this thread the one that runs ``advance``, if any does?"""
+        return self._user.get("thread", 0) in (0, threading.get_ident())
+
+
+def check_process(pid: int, what: str) -> None:
+    """Raises: RuntimeError unless this is process ``pid``."""
+    if os.getpid() != pid:
+        raise RuntimeError(
+            f"this {what} was started in process {pid} and does not work in its forked child {os.getpid()}: both would "
+            "read from the same workers. Make a loader in this process, from the same graph and, to go on from its "
+            "position, a state_dict() taken before the fork"
+        )
+
+
+def refuse_pickling(value: Any) -> NoReturn:
+    raise TypeError(
+        f"a {type(value).__name__} cannot be pickled or copied, since it owns processes and a live position: pickle "
+        "the graph (loader.datapipe) and loader.state_dict(), then build a loader from both (DataLoader2.from_state)"
+    )

@@ -1,0 +1,57 @@
+"""Warnings that point at the user's own line, and the announcement of replays.
+
+Runs in every process.
+
+A resume is announced where it is asked for: in the user's process and thread, before anything has started. Snapshots of
+a shard therefore say themselves what going on from them replays.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from torchpipe.errors import ReplayWarning
+from torchpipe.state import Cursor, decode
+
+__all__ = ["REPLAYS", "announce_replay", "announce_replays", "warn_user"]
+
+REPLAYS = "replays"  # in a shard's snapshot: [name, number of items] of what is replayed from there
+
+_ROOT = Path(__file__).resolve().parent.parent
+_OURS = tuple(str(_ROOT / package) + "/" for package in ("torchpipe", "reading_services"))
+
+
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warn as if the innermost frame outside of torchpipe had: that is the line which the user can change."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
+
+
+def announce_replay(name: str, length: int) -> None:
+    """Say, before it starts, that ``length`` items of what ``name`` names are going to be made again."""
+    warn_user(
+        f"{name} keeps no state: replaying its first {length} items to resume. Give it state_dict() and "
+        "load_state_dict() to resume at once; a node may also be written as a NodeIterator, data be held in a sequence",
+        ReplayWarning,
+    )
+
+
+def announce_replays(positions: Iterable[tuple[Cursor, int]]) -> None:
+    """Announce what shards replay that go on from these (cursor, items before it), all together: one warning a node.
+
+    Between a snapshot and its cursor, a node is taken to have made as many items for one of the shard's as before.
+    """
+    lengths: Counter[str] = Counter()
+    for cursor, count in positions:
+        if cursor.snapshot is not None:
+            state = decode(cursor.snapshot, keep_opaque=True)
+            for name, length in state.get(REPLAYS, ()) if isinstance(state, dict) else ():
+                lengths[name] += round(length * count / max(1, count - cursor.skip))
+    for name, length in lengths.items():
+        announce_replay(name, length)

@@ -1,0 +1,150 @@
+"""The iteration context: everything that one pass over a graph depends on, passed down from node to node.
+
+Runs in every process that executes a part of a graph. There are no globals and no node is changed: two passes over one
+graph have a context each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias
+
+from torchpipe.errors import GraphError
+from torchpipe.node.hidden import refuse_hidden_input
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.replay import BoundInput, ReplayIterator
+from torchpipe.node.traits import DataPipe, Division, alters_stream, division, inputs_of, node_name, walk
+from torchpipe.randomness.seeds import StreamKey, derive_seed, fresh_seed
+from torchpipe.state import SnapshotPolicy
+
+__all__ = ["Context", "Memory", "Replayed", "Trace"]
+
+# What gives an array of so many bytes to make a large item in, from where it travels without a copy; None if there is
+# no such place just now.
+Memory: TypeAlias = Callable[[int], Any]
+
+_INHERITED = ("shard", "num_shards", "rank", "world_size", "threads")  # by graphs made inside a user's __iter__
+
+
+class Trace(Protocol):
+    """Notes which node is at work, for naming it after a crash."""
+
+    def watch(self, stream: Any, node_id: int) -> Any:
+        """``stream``, with ``node_id`` noted while it is being pulled."""
+
+
+class Replayed(Protocol):
+    """A part of a pass that may have to be run again from its start to resume."""
+
+    @property
+    def node(self) -> DataPipe: ...
+
+    @property
+    def replayed(self) -> bool:
+        """True if it has no state: what it drew from global random states is known by a replay alone."""
+
+    def to_replay(self) -> tuple[str, int]:
+        """What it is called, and how many items would be made again to resume here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a pass over a graph depends on. Make one with :meth:`for_graph`.
+
+    ``seed``, ``epoch``, ``shard`` and ``num_shards`` fix the stream. With several ranks, ``shard`` counts those of all:
+    number ``rank`` and every ``world_size``-th after it belong to one rank. ``threads`` says whether nodes may run
+    ahead in threads of their own; ``allow_pickle`` whether states being loaded may hold pickles. ``memory``, if there
+    is one, is where large items are best made.
+    """
+
+    seed: int
+    epoch: int = 0
+    shard: int = 0
+    num_shards: int = 1
+    rank: int = 0
+    world_size: int = 1
+    local_shard: int = 0  # the shard's number within its rank
+    section: int = 0  # 0: inside a shard, 1: after the merge of shards, 2: before they are dealt their items
+    threads: bool = True
+    allow_pickle: bool = False
+    announces: bool = True  # do iterators say what they replay? A shard's do not: the merge does
+    rounds: tuple[int, ...] = ()
+    trace: Trace | None = None
+    memory: Memory | None = None
+    feed: Any = None  # where dispatched items come from, in a shard that gets any
+    policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
+    numbers: Mapping[int, int] = field(default_factory=dict)  # id(node) -> its place in the graph
+    divided: Mapping[int, Division] = field(default_factory=dict)  # id(node), after sharding points
+    leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
+    replays: list[Replayed] = field(default_factory=list)
+    kept: tuple[DataPipe, ...] = ()  # keeps the nodes alive, so that their ids stay theirs
+
+    @classmethod
+    def for_graph(cls, *roots: DataPipe, seed: int | None = None, **options: Any) -> Context:
+        """The context for a pass over the graph that ends in ``roots``. Without a seed, torch's generator gives one."""
+        nodes = list({id(node): node for root in roots for node in walk(root)}.values())
+        numbers: dict[int, int] = {}
+        divided: dict[int, Division] = {}
+        for node in nodes:
+            # Nodes that only move items in time or place have no number: with or without them, the streams stay.
+            if alters_stream(node):
+                numbers[id(node)] = sum(1 for _ in numbers)
+            among = division(node)
+            for item in inputs_of(node):
+                among |= divided.get(id(item), Division.NONE)
+            if among:
+                divided[id(node)] = among
+        if seed is None:
+            bound = next((node for node in nodes if isinstance(node, BoundInput)), None)
+            if bound is not None:  # a graph made inside a user's __iter__: it belongs to the outer pass
+                outer = bound.context
+                options = {name: getattr(outer, name) for name in _INHERITED} | options
+                seed = derive_seed(*outer.stream_key(bound.owner))
+            else:
+                refuse_hidden_input(nodes)
+                seed = fresh_seed()
+        return cls(seed=seed, numbers=numbers, divided=divided, kept=tuple(nodes), **options)
+
+    def iterate(self, node: DataPipe) -> NodeIterator[Any]:
+        """A new iterator over ``node`` in this context.
+
+        Raises: TypeError if the node is map-style or defines neither ``iterate`` nor ``__iter__``.
+        """
+        leaf = self.leaves.get(id(node))
+        if leaf is not None:
+            return leaf(self)
+        for cls in type(node).__mro__:
+            if "iterate" in vars(cls):
+                iterator = node.iterate(self)
+                if not isinstance(iterator, NodeIterator):
+                    raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
+                return iterator
+            if "__iter__" in vars(cls):
+                return ReplayIterator(node, self)
+        raise TypeError(f"{node_name(node)} is no iterable node: convert a map-style one with to_iter_datapipe()")
+
+    def for_round(self, number: int) -> Context:
+        """The context of the ``number``-th pass over an input that is read several times within one epoch."""
+        return replace(self, rounds=(*self.rounds, number))
+
+    def share(self, among: Division) -> tuple[int, int]:
+        """(parts, which one): what a sharding point that divides ``among`` these keeps in this pass."""
+        if among is Division.RANKS:
+            return self.world_size, self.rank
+        if among is Division.SHARDS:
+            return self.num_shards // self.world_size, self.shard // self.world_size
+        return self.num_shards, self.shard
+
+    def node_id(self, node: DataPipe) -> int:
+        """The node's place in the graph, the same in every process; -1 for nodes that are not in it."""
+        return self.numbers.get(id(node), -1)
+
+    def stream_key(self, node: DataPipe) -> StreamKey:
+        """The key of ``node``'s random stream: by seed, epoch, shard (after a sharding point), node and round."""
+        number = self.numbers.get(id(node))
+        if number is None:
+            raise GraphError(f"{node_name(node)} is not part of the graph that this context was made for")
+        among = self.divided.get(id(node), Division.NONE)
+        shard = self.share(among)[1] + 1 if among else 0
+        return (self.seed, self.epoch, self.section, shard, number, *self.rounds)

@@ -1,0 +1,124 @@
+"""``IterDataPipe`` and ``MapDataPipe``: immutable, picklable descriptions of one step of a pipeline.
+
+Runs in every process.
+
+They subclass torch's classes, so that its loaders and older nodes accept them, without the per-item hooks:
+torch's metaclass wraps every ``__iter__`` in bookkeeping for a single live iterator, which torchpipe does not need.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+from torch.utils.data.datapipes.datapipe import DataChunk
+
+from torchpipe.node.context import Context
+from torchpipe.node.functional import functional_datapipe, lookup, registered
+from torchpipe.node.functional_methods import IterMethods, MapMethods
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.not_ported import explain_missing
+from torchpipe.node.replay import BOUND
+
+__all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "iterate"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+if TYPE_CHECKING:  # with a metaclass that they do not know, checkers take every node for Any
+    from torch.utils.data.datapipes._typing import _IterDataPipeMeta as _TorchMeta
+else:
+    _TorchMeta = type(TorchIterDataPipe)
+
+
+def _contextual(user_iter: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+    """Let ``iter(node)`` make a pass with state; the user's own ``__iter__`` runs on that pass's private copy."""
+
+    @functools.wraps(user_iter)
+    def __iter__(self: Any) -> Iterator[Any]:
+        if BOUND in self.__dict__:
+            return user_iter(self)
+        return Context.for_graph(self).iterate(self)
+
+    return __iter__
+
+
+class _NodeMeta(_TorchMeta):
+    """Makes classes as torch's metaclass does, but without its iterator and reset hooks."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        if "__iter__" in namespace and bases and "_is_base" not in namespace:
+            namespace["__iter__"] = _contextual(namespace["__iter__"])
+        return super(_TorchMeta, mcs).__new__(mcs, name, bases, namespace, **options)  # type: ignore[no-untyped-call]
+
+
+class _NoAttribute(AttributeError):
+    """Says why only when it is shown: asking for what is not there, as ``hasattr`` does, costs next to nothing."""
+
+    def __str__(self) -> str:
+        kind, node, name = self.args
+        return explain_missing(kind, node, name, registered(kind))
+
+
+# The methods come first: torch's own stub types the same names for its nodes.
+class IterDataPipe(IterMethods[T_co], TorchIterDataPipe[T_co], metaclass=_NodeMeta):  # type: ignore[misc]
+    """A step of a pipeline that yields items of type ``T_co``: a description without position, file or thread.
+
+    Write your own in one of two ways. With state: define ``iterate(self, context)`` and return a
+    :class:`~torchpipe.NodeIterator`. As a plain generator: define ``__iter__`` as for torch; it works everywhere and is
+    resumed by replay, unless the iterator it returns (or the node) has ``state_dict`` and ``load_state_dict``.
+
+    The inputs of a node are the nodes among its attributes, in lists, tuples, dicts and dataclasses too; iterating
+    another one that it holds raises :class:`~torchpipe.errors.GraphError`. ``iter(node)`` starts a pass that disturbs
+    no other.
+    """
+
+    _is_base = True
+
+    def iterate(self, context: Context) -> NodeIterator[T_co]:
+        """A new pass over this node. Raises: NotImplementedError if the class defines neither way to iterate."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must define iterate(self, context), returning a NodeIterator, or __iter__(self)"
+        )
+
+    def __iter__(self) -> Iterator[T_co]:
+        bound = self.__dict__.get(BOUND)
+        if bound is not None:  # super().__iter__() inside a user's __iter__
+            return self.iterate(bound)
+        return cast("NodeIterator[T_co]", Context.for_graph(self).iterate(self))
+
+    def __getattr__(self, name: str) -> Any:
+        form = None if name.startswith("__") else lookup("iter", name, self)
+        if form is None:
+            raise _NoAttribute("iter", type(self).__name__, name)
+        return form
+
+    def __repr__(self) -> str:
+        return str(type(self).__name__)
+
+
+class MapDataPipe(MapMethods[T_co], TorchMapDataPipe[T_co], ABC):  # type: ignore[misc]
+    """A step of a pipeline that is read by key: define ``__getitem__`` and ``__len__``."""
+
+    def __getattr__(self, name: str) -> Any:
+        form = None if name.startswith("__") else lookup("map", name, self)
+        if form is None:
+            raise _NoAttribute("map", type(self).__name__, name)
+        return form
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+def iterate(
+    node: IterDataPipe[T_co], *, seed: int = 0, epoch: int = 0, shard: int = 0, num_shards: int = 1
+) -> NodeIterator[T_co]:
+    """One pass over ``node`` in this process, with everything that fixes its stream given.
+
+    ``iter(node)`` is the same with a seed drawn from torch's default generator, another one each time.
+    """
+    context = Context.for_graph(node, seed=seed, epoch=epoch, shard=shard, num_shards=num_shards)
+    return cast("NodeIterator[T_co]", context.iterate(node))

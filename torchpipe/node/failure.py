@@ -1,0 +1,41 @@
+"""Say where in the pipeline a user's exception came from."""
+
+from __future__ import annotations
+
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import node_name
+
+__all__ = ["add_note", "add_position", "failing_node"]
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """``error.add_note(note)``, also for exceptions that do not let their attributes be set: frozen dataclasses."""
+    try:
+        error.add_note(note)
+    except Exception:
+        BaseException.__setattr__(error, "__notes__", [*getattr(error, "__notes__", ()), note])
+
+
+def failing_node(error: BaseException) -> str | None:
+    """The name of the node whose code, or whose function, raised ``error``: the innermost one in its traceback."""
+    if isinstance(error.__cause__, StopIteration):  # out of a function: the generator around it made this error of it
+        return failing_node(error.__cause__)
+    name: str | None = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        owner = traceback.tb_frame.f_locals.get("self")
+        if isinstance(owner, NodeIterator):
+            name = node_name(owner.node)
+        traceback = traceback.tb_next
+    return name
+
+
+def add_position(
+    error: BaseException, *, shard: int, num_shards: int, index: int, epoch: int, rank: int = 0, world_size: int = 1
+) -> None:
+    """Add a note to ``error``: the node, and which item of which shard was being made."""
+    node = failing_node(error) or "the pipeline"
+    of_rank = f" of rank {rank}" if world_size > 1 else ""
+    add_note(
+        error, f"torchpipe: raised in {node} for item {index} of shard {shard} of {num_shards}{of_rank}, epoch {epoch}"
+    )

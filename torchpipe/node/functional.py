@@ -1,0 +1,80 @@
+"""The registry behind ``dp.map(f).batch(8)``: which class each functional form builds.
+
+Runs in every process. The typed view that editors and type checkers see is generated from this registry into
+``functional_methods.pyi``. What users registered with torch is found as well, through their nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+
+__all__ = ["functional_datapipe", "lookup", "registered"]
+
+_C = TypeVar("_C", bound=type)
+
+_registries: dict[str, dict[str, type]] = {"iter": {}, "map": {}}
+_TORCH: dict[str, Any] = {"iter": TorchIterDataPipe, "map": TorchMapDataPipe}
+
+
+def _kind(cls: type) -> str:
+    names = {base.__name__ for base in cls.__mro__}
+    if "IterDataPipe" in names:
+        return "iter"
+    if "MapDataPipe" in names:
+        return "map"
+    raise TypeError(f"{cls.__name__} is not an IterDataPipe or MapDataPipe: only nodes have functional forms")
+
+
+def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _C]:
+    """Class decorator: make ``dp.<name>(*args)`` build ``cls(dp, *args)``.
+
+    ``on`` says which kind of node gets the form, ``"iter"`` or ``"map"``; by default the kind that the class is itself
+    (``to_iter_datapipe`` is an iterable node with a form on map-style ones).
+
+    Raises: ValueError if the name is no identifier or is taken; TypeError if the class is no node.
+    """
+    if not name.isidentifier():
+        raise ValueError(f"a functional name must be an identifier, got {name!r}")
+
+    def register(cls: _C) -> _C:
+        kind = on or _kind(cls)
+        taken = _registries[kind].get(name)
+        if taken is not None and taken.__qualname__ != cls.__qualname__:
+            raise ValueError(f"the functional name {name!r} is taken by {taken.__module__}.{taken.__qualname__}")
+        _registries[kind][name] = cls
+        return cls
+
+    return register
+
+
+def lookup(kind: str, name: str, node: Any) -> Callable[..., Any] | None:
+    """The bound functional form ``node.<name>``, or None if there is none."""
+    cls = _registries[kind].get(name)
+    if cls is None:
+        return _registered_with_torch(kind, name, node)
+
+    def build(*args: Any, **kwargs: Any) -> Any:
+        return cls(node, *args, **kwargs)
+
+    build.__name__ = name
+    build.__doc__ = cls.__doc__
+    return build
+
+
+def _registered_with_torch(kind: str, name: str, node: Any) -> Callable[..., Any] | None:
+    """A user's form that torch's ``functional_datapipe`` or ``register_datapipe_as_function`` made; none of torch's."""
+    form = _TORCH[kind].functions.get(name)
+    built = form.args[0] if isinstance(form, partial) and form.args else form
+    if form is None or str(getattr(built, "__module__", "")).startswith(("torch.", "torchdata.")):
+        return None
+    return partial(form, node)
+
+
+def registered(kind: str) -> dict[str, type]:
+    """A copy of the registry of one kind, ``"iter"`` or ``"map"``: functional name -> class."""
+    return dict(_registries[kind])

@@ -1,0 +1,173 @@
+"""Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import torch
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+
+from torchpipe.device import Backend
+from torchpipe.device.options import OnNewShape, PadTo, Sync
+from torchpipe.iter._streams import StreamWrapper
+from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
+
+__all__ = ["IterMethods", "MapMethods"]
+
+T_co = TypeVar("T_co", covariant=True)
+R = TypeVar("R")
+
+class IterMethods(Generic[T_co]):
+    """The functional forms of iterable nodes."""
+
+    def batch(
+        self, batch_size: int, drop_last: bool = False, wrapper_class: Callable[[list[Any]], Any] = ...
+    ) -> IterDataPipe[list[T_co]]:
+        """Gathers ``batch_size`` consecutive items into a list; a shorter last one is left out with ``drop_last``."""
+
+    @overload
+    def collate(self) -> IterDataPipe[Any]:
+        """Applies ``collate_fn``, or else ``conversion``, to every item, usually a list from ``batch``."""
+
+    @overload
+    def collate(self, conversion: Callable[[T_co], R]) -> IterDataPipe[R]:
+        """Applies ``collate_fn``, or else ``conversion``, to every item, usually a list from ``batch``."""
+
+    @overload
+    def collate(self, conversion: Callable[..., Any] = ..., *, collate_fn: Callable[[T_co], R]) -> IterDataPipe[R]:
+        """Applies ``collate_fn``, or else ``conversion``, to every item, usually a list from ``batch``."""
+
+    def concat(self, *datapipes: IterDataPipe[T_co]) -> IterDataPipe[T_co]:
+        """All items of the first input, then all of the second one, and so on."""
+
+    def cycle(self, count: int | None = None) -> IterDataPipe[T_co]:
+        """Reads its input ``count`` times in a row, or for ever if ``count`` is None."""
+
+    def enumerate(self, starting_index: int = 0) -> IterDataPipe[tuple[int, T_co]]:
+        """Pairs ``(number, item)``, numbered from ``starting_index``."""
+
+    @overload
+    def filter(self, filter_fn: Callable[[T_co], Any]) -> IterDataPipe[T_co]:
+        """Hands on the items for which ``filter_fn`` returns True, in order; open streams in the others are closed."""
+
+    @overload
+    def filter(self, filter_fn: Callable[..., Any], input_col: Any) -> IterDataPipe[T_co]:
+        """Hands on the items for which ``filter_fn`` returns True, in order; open streams in the others are closed."""
+
+    @overload
+    def flatmap(self: IterMethods[Iterable[R]]) -> IterDataPipe[R]:
+        """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
+
+    @overload
+    def flatmap(self, *, input_col: Any) -> IterDataPipe[Any]:
+        """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
+
+    @overload
+    def flatmap(self, fn: Callable[[T_co], Iterable[R]]) -> IterDataPipe[R]:
+        """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
+
+    @overload
+    def flatmap(self, fn: Callable[..., Iterable[R]], input_col: Any) -> IterDataPipe[R]:
+        """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
+
+    def header(self, limit: int | None = 10) -> IterDataPipe[T_co]:
+        """The first ``limit`` items (None: all of them); no more than these are pulled from the input."""
+
+    def list_files(
+        self,
+        masks: str | Sequence[str] = "",
+        *,
+        recursive: bool = False,
+        abspath: bool = False,
+        non_deterministic: bool = False,
+        length: int = -1,
+    ) -> IterDataPipe[str]:
+        """Yields the paths of the files in ``root``: a folder, a list of folders, or a node that yields folders."""
+
+    def load_from_tar(
+        self: IterMethods[tuple[str, Any]], mode: str = "r:*", length: int = -1
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream) of tar archives, and yields pairs (archive/member, stream) of their
+        files.
+        """
+
+    @overload
+    def map(self, fn: Callable[[T_co], R]) -> IterDataPipe[R]:
+        """Applies ``fn`` to every item."""
+
+    @overload
+    def map(self, fn: Callable[..., Any], input_col: Any, output_col: Any = None) -> IterDataPipe[Any]:
+        """Applies ``fn`` to every item."""
+
+    def open_files(
+        self, mode: str = "r", encoding: str | None = None, length: int = -1
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Yields pairs (path, open stream) for the paths of the input."""
+
+    def prefetch(self, buffer_size: int = 10) -> IterDataPipe[T_co]:
+        """Pulls up to ``buffer_size`` items of ``source_datapipe`` ahead in one thread, and hands them on in order."""
+
+    def random_map(self, fn: Callable[[T_co, np.random.Generator], R]) -> IterDataPipe[R]:
+        """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item
+        alone.
+        """
+
+    def repeat(self, times: int) -> IterDataPipe[T_co]:
+        """Hands out every item ``times`` times in a row: the same object, not copies."""
+
+    def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> IterDataPipe[T_co]:
+        """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input."""
+
+    def sharding_round_robin_dispatch(
+        self, sharding_group_filter: SHARDING_PRIORITIES | None = None
+    ) -> IterDataPipe[T_co]:
+        """Deals its input's items to the shards in turn; all before it runs only once, in a process of its own."""
+
+    def shuffle(self, *, buffer_size: int = 10000, unbatch_level: int = 0) -> IterDataPipe[T_co]:
+        """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left."""
+
+    def to_device(
+        self,
+        device: str | torch.device | Backend,
+        prefetch: int = 2,
+        *,
+        host_prefetch: int = 0,
+        device_prefetch_bytes: int | None = None,
+        host_prefetch_bytes: int | None = None,
+        transfer_threads: int = 1,
+        dtype: torch.dtype | str | None = None,
+        convert_numpy: bool = False,
+        input_sharding: Any = None,
+        sync: Sync = "none",
+        batches_per_execution: int = 1,
+        wait_every: int | None = None,
+        on_new_shape: OnNewShape = "allow",
+        pad_value: float = 0,
+        pad_to: PadTo | None = None,
+    ) -> IterDataPipe[T_co]:
+        """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in threads and in order."""
+
+    def unbatch(self, unbatch_level: int = 1) -> IterDataPipe[Any]:
+        """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole."""
+
+    def zip(self, *datapipes: IterDataPipe[Any]) -> IterDataPipe[tuple[Any, ...]]:
+        """Tuples of the first items of all inputs, then of the second ones ..., until the shortest input ends."""
+
+class MapMethods(Generic[T_co]):
+    """The functional forms of map-style nodes."""
+
+    @overload
+    def map(self, fn: Callable[[T_co], R]) -> MapDataPipe[R]:
+        """Applies ``fn`` to every item that is read."""
+
+    @overload
+    def map(self) -> MapDataPipe[T_co]:
+        """Applies ``fn`` to every item that is read."""
+
+    def shuffle(self, *, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
+        """Reads a map-style node once through in random order, every order having the same chance: an *iterable*
+        node.
+        """
+
+    def to_iter_datapipe(self, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
+        """Reads the keys ``indices`` of a map-style node in order, by default ``range(len(datapipe))``."""

@@ -1,0 +1,250 @@
+"""The iterator contract: what ``iter(node)`` returns and what a node's author writes.
+
+Runs in every process that executes a part of a graph.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from torchpipe.errors import StateError, TorchpipeError
+from torchpipe.node.hidden import note_pass
+from torchpipe.node.traits import node_name
+from torchpipe.state import Cursor, decode
+
+if TYPE_CHECKING:
+    from torchpipe.indexed.positions import Positions
+    from torchpipe.node.context import Context
+    from torchpipe.node.traits import DataPipe
+
+_MOST = 1 << 62
+_MISFIT = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)  # what code raises when it is given a state that is not its own; RuntimeError is torch's, and too deep a recursion
+
+__all__ = ["NodeIterator", "is_stateful", "refusing_misfits", "stored_count", "stored_items"]
+
+T_co = TypeVar("T_co", covariant=True)
+F = TypeVar("F")
+
+
+def is_stateful(value: object) -> bool:
+    """Does ``value`` offer ``state_dict`` and ``load_state_dict``?"""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None) -> int:
+    """``state[name]``, a number of items. Raises: StateError unless it is an int from 0 to ``at_most`` (2**62)."""
+    value = state[name]
+    if type(value) is not int or not 0 <= value <= (_MOST if at_most is None else at_most):
+        limit = "" if at_most is None else f", at most {at_most}"
+        raise StateError(f"{name} is a number of items{limit}, and the state says {value!r:.40}")
+    return value
+
+
+def stored_items(state: Mapping[str, Any], name: str, at_most: int | None = None) -> list[Any]:
+    """``state[name]``, items that are held, as a list of its own. Raises: StateError if it is none or too long."""
+    value = state[name]
+    if type(value) is not list or (at_most is not None and len(value) > at_most):
+        held = f"{len(value)} items" if type(value) is list else f"a {type(value).__name__}"
+        raise StateError(
+            f"{name} is a list of items{'' if at_most is None else f', at most {at_most}'}, the state has {held}"
+        )
+    return list(value)
+
+
+@contextmanager
+def refusing_misfits(what: str) -> Iterator[None]:
+    """What code raises over a state that is not its own becomes a StateError that names ``what``."""
+    try:
+        yield
+    except _MISFIT as error:
+        if isinstance(error, TorchpipeError):
+            raise
+        raise StateError(
+            f"the state does not fit {what} ({type(error).__name__}: {error}): is it damaged, or another node's?"
+        ) from error
+
+
+class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
+    """One pass over a node: it holds all the state there is, and can save and load it.
+
+    A node's author writes :meth:`run`, a generator that goes on from the attributes of ``self``, and, if there are
+    such attributes, :meth:`get_state` and :meth:`set_state`. The one rule: at every ``yield`` the attributes say all
+    that is needed to go on after that item, and no more has been pulled from the inputs than the items yielded need.
+
+    State: plain data that describes the items handed out so far, including the state of all inputs; an independent
+    copy, valid while the iterator goes on. Saving and loading is exact at every position: before the first item,
+    after the last, and straight after loading. Not thread-safe. After an exception the state is exact only if
+    ``exact_after_error`` says so; a loader's is, whatever its nodes say.
+    """
+
+    exact_after_error = False  # may be a property
+    _of_user = False  # is the node's iteration written outside of this package?
+
+    def __init__(self, node: DataPipe, context: Context, *inputs: DataPipe) -> None:
+        self.node = node
+        self.context = context
+        self.inputs: tuple[NodeIterator[Any], ...] = tuple(context.iterate(item) for item in inputs)
+        self._functions: list[Any] = []
+        self._stream: Iterator[T_co] | None = None
+        self._closed = False
+        if self._of_user:
+            note_pass(self)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._of_user = not cls.__module__.startswith("torchpipe.")
+
+    @abstractmethod
+    def run(self) -> Iterator[T_co]:
+        """Yield the items from the position that the attributes of ``self`` describe. Called at most once."""
+
+    def get_state(self) -> dict[str, Any]:
+        """This iterator's own position as plain data, without its inputs; copies of buffers, not the buffers."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take the position that :meth:`get_state` described. Called before :meth:`run`, and before the inputs load."""
+
+    def adopt(self, fn: F) -> F:
+        """Use this for a user's function: one that has state is copied for this pass and saved with the iterator."""
+        if is_stateful(fn) and not isinstance(fn, type):
+            fn = copy.deepcopy(fn)
+            self._functions.append(fn)
+        return fn
+
+    def stride(self, parts: int, part: int) -> bool:
+        """Yield only items ``part``, ``part + parts`` ... of the whole stream, if this can be done without making the
+        others; else False, and nothing changes. Called before anything is loaded or yielded.
+
+        An iterator that can has an attribute ``position``: the number of items up to the last one yielded, those left
+        out included.
+        """
+        return False
+
+    @property
+    def positional(self) -> bool:
+        """Can this iterator yield positions instead of items, from which its items can be made later?"""
+        return False
+
+    def by_position(self) -> Positions:
+        """Yield positions from now on; returns how to make items of them. Called before anything is loaded or yielded,
+        and only if :attr:`positional`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not yield positions")
+
+    @property
+    def source(self) -> NodeIterator[Any]:
+        """The iterator of the first input."""
+        return self.inputs[0]
+
+    def items(self) -> Iterator[T_co]:
+        """The stream itself, the quickest way to pull items; pulling from it advances this iterator."""
+        if self._stream is None:
+            if self._closed:
+                return iter(())
+            stream = self.run()
+            trace = self.context.trace
+            self._stream = stream if trace is None else trace.watch(stream, self.context.node_id(self.node))
+        return self._stream
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T_co:
+        return next(self._stream or self.items())
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self.get_state()
+        if self._functions:
+            state["functions"] = [copy.deepcopy(fn.state_dict()) for fn in self._functions]
+        if self.inputs:
+            state["inputs"] = [item.state_dict() for item in self.inputs]
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to the position that ``state`` describes; only before the first item.
+
+        A state may also be a cursor, whose items are then dropped here. Raises: StateError when the iterator has
+        started or the state is another node's.
+        """
+        if self._stream is not None or self._closed:
+            raise StateError(
+                f"{type(self).__name__} has already started: load a state into a new iterator, before its first item"
+            )
+        cursor = Cursor.from_state(state)
+        if cursor is not None:
+            if cursor.snapshot is not None:
+                self.load_state_dict(decode(cursor.snapshot, allow_pickle=self.context.allow_pickle))
+            self.drop(cursor.skip)
+            return
+        with refusing_misfits(node_name(self.node)):
+            inner = self._load_own(state)
+        for item, value in zip(self.inputs, inner):
+            item.load_state_dict(value)
+
+    def _load_own(self, state: dict[str, Any]) -> list[Any]:
+        """Load all but the inputs, whose states are returned."""
+        if not isinstance(state, dict):
+            raise TypeError(f"it is {type(state).__name__}, not a dict")
+        inner, functions = state.get("inputs", []), state.get("functions", [])
+        if not isinstance(inner, list) or not isinstance(functions, list):
+            raise TypeError("its inputs and functions are no lists")
+        self.set_state(state)
+        if len(inner) != len(self.inputs) or len(functions) != len(self._functions):
+            raise StateError(
+                f"the state has {len(inner)} inputs and {len(functions)} stateful functions, "
+                f"{node_name(self.node)} has {len(self.inputs)} and {len(self._functions)}"
+            )
+        for fn, value in zip(self._functions, functions):
+            fn.load_state_dict(value)
+        return inner
+
+    def drop(self, count: int) -> None:
+        """Pull ``count`` items and forget them. Raises: StateError if the stream ends before."""
+        stream = self.items() if count else iter(())
+        for done in range(count):
+            try:
+                next(stream)
+            except StopIteration:
+                raise StateError(
+                    f"the stream ended after {done} of {count} items that the state says were delivered: has the data "
+                    "become shorter, or does a function not depend on its input alone?"
+                ) from None
+
+    def interrupt(self) -> None:
+        """Wake whoever waits for this iterator's inputs in another thread; the pass is then over. Thread-safe."""
+        for item in self.inputs:
+            item.interrupt()
+
+    def close(self) -> None:
+        """End this pass and let go of everything it holds: files, threads, inputs. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        stream, self._stream = self._stream, iter(())
+        close = getattr(stream, "close", None)
+        if close is not None:
+            close()
+        for item in self.inputs:
+            item.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,125 @@
+"""The nodes that torchdata 0.9 had and this library has not yet, so that asking for one says so.
+
+Runs in every process.
+"""
+
+from __future__ import annotations
+
+import difflib
+import opcode
+import sys
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+__all__ = ["NOT_PORTED", "explain_missing", "module_getattr"]
+
+_ITER = {
+    "AISFileLister": "list_files_by_ais",
+    "AISFileLoader": "load_files_by_ais",
+    "BatchAsyncMapper": "async_map_batches",
+    "BatchMapper": "map_batches",
+    "BucketBatcher": "bucketbatch",
+    "Bz2FileLoader": "load_from_bz2",
+    "CSVDictParser": "parse_csv_as_dict",
+    "CSVParser": "parse_csv",
+    "DataFrameMaker": "dataframe",
+    "Decompressor": "decompress",
+    "Demultiplexer": "demux",
+    "Dropper": "drop",
+    "EndOnDiskCacheHolder": "end_caching",
+    "Extractor": "extract",
+    "FSSpecFileLister": "list_files_by_fsspec",
+    "FSSpecFileOpener": "open_files_by_fsspec",
+    "FSSpecSaver": "save_by_fsspec",
+    "Flattener": "flatten",
+    "Forker": "fork",
+    "FullSync": "fullsync",
+    "GDriveReader": "read_from_gdrive",
+    "Grouper": "groupby",
+    "HashChecker": "check_hash",
+    "HttpReader": "read_from_http",
+    "HuggingFaceHubReader": "",
+    "InBatchShuffler": "in_batch_shuffle",
+    "InMemoryCacheHolder": "in_memory_cache",
+    "IndexAdder": "add_index",
+    "IoPathFileLister": "list_files_by_iopath",
+    "IoPathFileOpener": "open_files_by_iopath",
+    "IoPathSaver": "save_by_iopath",
+    "IterKeyZipper": "zip_with_iter",
+    "JsonParser": "parse_json_files",
+    "LengthSetter": "set_length",
+    "LineReader": "readlines",
+    "MapKeyZipper": "zip_with_map",
+    "MaxTokenBucketizer": "max_token_bucketize",
+    "Multiplexer": "mux",
+    "MultiplexerLongest": "mux_longest",
+    "OnDiskCacheHolder": "on_disk_cache",
+    "OnlineReader": "read_from_remote",
+    "ParagraphAggregator": "lines_to_paragraphs",
+    "ParquetDataFrameLoader": "load_parquet_as_df",
+    "PinMemory": "pin_memory",
+    "RandomSplitter": "random_split",
+    "RarArchiveLoader": "load_from_rar",
+    "RoundRobinDemultiplexer": "round_robin_demux",
+    "RoutedDecoder": "routed_decode",
+    "Rows2Columnar": "rows2columnar",
+    "S3FileLister": "list_files_by_s3",
+    "S3FileLoader": "load_files_by_s3",
+    "SampleMultiplexer": "",
+    "Sampler": "",
+    "Saver": "save_to_disk",
+    "ShardExpander": "shard_expand",
+    "ShuffledFlatMapper": "shuffled_flatmap",
+    "Slicer": "slice",
+    "StreamReader": "read_from_stream",
+    "TFRecordExample": "",
+    "TFRecordExampleSpec": "",
+    "TFRecordLoader": "load_from_tfrecord",
+    "ThreadPoolMapper": "threadpool_map",
+    "UnZipper": "unzip",
+    "WebDataset": "webdataset",
+    "XzFileLoader": "load_from_xz",
+    "ZipArchiveLoader": "load_from_zip",
+    "ZipperLongest": "zip_longest",
+}
+
+_MAP = {
+    "Batcher": "batch",
+    "Concater": "concat",
+    "InMemoryCacheHolder": "in_memory_cache",
+    "IterToMapConverter": "to_map_datapipe",
+    "UnZipper": "unzip",
+    "Zipper": "zip",
+}
+
+NOT_PORTED = {"iter": _ITER, "map": _MAP}
+"""kind of node -> class -> functional form, or an empty text."""
+
+
+def explain_missing(kind: str, node: str, name: str, forms: Iterable[str]) -> str:
+    """Why a node of class ``node`` has no attribute ``name``; ``forms`` are the functional forms that there are."""
+    for cls, form in NOT_PORTED[kind].items():
+        if form == name:
+            return f"{name!r} is torchdata's {cls}, {_WHERE}"
+    if found := difflib.get_close_matches(name, forms, 1):
+        return f"{node} has no attribute or functional form {name!r}: did you mean {found[0]!r}?"
+    return f"{node} has no attribute or functional form {name!r} (is the module that defines it imported?)"
+
+
+_WHERE = "which is not ported yet: docs/migration.md lists what there is"
+
+
+def module_getattr(module: str, kind: str) -> Callable[[str], NoReturn]:
+    """The ``__getattr__`` of a package of nodes: ``hasattr`` stays False, an import of such a name says why."""
+
+    def __getattr__(name: str) -> NoReturn:
+        if name not in NOT_PORTED[kind]:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        message = f"{name} is a node of torchdata, {_WHERE}"
+        caller = sys._getframe(1)
+        # ``from package import name`` puts a text of its own in the place of an AttributeError's, but lets others pass.
+        if caller.f_lasti >= 0 and caller.f_code.co_code[caller.f_lasti] == opcode.opmap["IMPORT_FROM"]:
+            raise ImportError(message, name=name)
+        raise AttributeError(message)
+
+    return __getattr__

@@ -1,0 +1,207 @@
+"""Nodes that define ``__iter__`` as torch's do: run on a private copy, resumed by state of their own or by replay.
+
+Runs in every process that executes a part of a graph.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+
+from torchpipe.errors import StateError
+from torchpipe.node.announce import announce_replay
+from torchpipe.node.functional import lookup
+from torchpipe.node.hidden import note_pass
+from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.node.traits import DataPipe, Division, division, node_name, with_inputs
+from torchpipe.randomness.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from torchpipe.node.context import Context
+
+__all__ = ["BOUND", "BoundInput", "ReplayIterator"]
+
+BOUND = "_torchpipe_context"  # in the __dict__ of private copies: their __iter__ is the user's own
+
+
+class BoundInput(TorchIterDataPipe[Any]):
+    """Stands for an input of a user's node: iterating it iterates the input in the surrounding context."""
+
+    def __init__(self, node: DataPipe, owner: DataPipe, context: Context) -> None:
+        # __dict__ directly: ``node`` must not count as an input, or traversal would walk past the boundary
+        self.__dict__["wrapped"] = _Hidden(node)
+        self.owner_ref = _Hidden(owner)
+        self.context = context
+        self.opened: list[NodeIterator[Any]] = []
+        self.pending: dict[str, Any] | None = None
+
+    @property
+    def owner(self) -> DataPipe:
+        return cast("DataPipe", self.owner_ref.value)
+
+    def iterate(self, _context: Context) -> NodeIterator[Any]:
+        iterator = self.context.iterate(self.wrapped.value)
+        if self.pending is not None:
+            iterator.load_state_dict(self.pending)
+            self.pending = None
+        self.opened.append(iterator)
+        return iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.iterate(self.context).items()
+
+    def __len__(self) -> int:
+        return len(self.wrapped.value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("wrapped", "owner_ref") or name.startswith("__"):
+            raise AttributeError(name)
+        return lookup("iter", name, self) or getattr(self.wrapped.value, name)
+
+
+class _Hidden:
+    """Holds a node where traversal does not look."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class ReplayIterator(NodeIterator[Any]):
+    """One pass over a node that defines ``__iter__``.
+
+    If the user's iterator, or the node itself, has ``state_dict``/``load_state_dict``, that state is used. Otherwise
+    the pass is resumed by running it again from its start and dropping what was handed out, which a
+    :class:`~torchpipe.ReplayWarning` announces once, with the number of items.
+    """
+
+    def __init__(self, node: DataPipe, context: Context) -> None:
+        super().__init__(node, context)
+        note_pass(self)
+        self.count = 0
+        self._ended = False
+        self._loaded: dict[str, Any] = {"count": 0}
+        self._bound: list[BoundInput] = []
+        self._iterator: Iterator[Any] | None = None
+        self._copy = with_inputs(node, self._bind, private=True)
+        self._copy.__dict__[BOUND] = self._with_copy(context)
+        self._prepare()
+        context.replays.append(self)
+
+    def _with_copy(self, context: Context) -> Context:
+        """A context in which the copy stands in the node's place, for ``super().__iter__()``."""
+        place = {id(self._copy): context.node_id(self.node)}
+        divided = {id(self._copy): context.divided.get(id(self.node), Division.NONE)}
+        return replace(context, numbers={**context.numbers, **place}, divided={**context.divided, **divided})
+
+    def _bind(self, item: DataPipe) -> DataPipe:
+        if isinstance(item, TorchMapDataPipe):
+            return item
+        for bound in self._bound:
+            if bound.wrapped.value is item:
+                return bound
+        bound = BoundInput(item, self.node, self.context)
+        self._bound.append(bound)
+        return bound
+
+    def _prepare(self) -> None:
+        """Honour torch's protocols on the private copy: ``apply_sharding`` and ``set_seed``."""
+        apply_sharding = _own_method(self._copy, "apply_sharding")
+        if apply_sharding is not None:
+            among = division(self.node)
+            group = () if among is Division.BOTH else (getattr(self.node, "sharding_group_filter", None),)
+            apply_sharding(*self.context.share(among), *group)
+        set_seed = _own_method(self._copy, "set_seed")
+        if set_seed is not None:
+            set_seed(derive_seed(*self.context.stream_key(self.node)) >> 1)  # torch's nodes take 63 bits
+
+    def _open(self) -> Iterator[Any]:
+        if self._iterator is None:
+            self._iterator = iter(self._copy)
+        return self._iterator
+
+    def _stateful(self) -> Any:
+        """The object whose state is saved: the user's iterator, else the node's copy, else None."""
+        iterator = self._open()
+        if is_stateful(iterator):
+            return iterator
+        if is_stateful(self._copy):
+            return self._copy
+        return None
+
+    @property
+    def replayed(self) -> bool:
+        """True if this node has no state and is resumed by replay."""
+        return self._stateful() is None
+
+    def to_replay(self) -> tuple[str, int]:
+        # Not opened for this: that runs code of the user's, which is not to depend on when a snapshot is taken
+        stands = "user" in self._loaded if self._iterator is None else not self.replayed
+        return node_name(self.node), 0 if self._ended or stands else self.count
+
+    def run(self) -> Iterator[Any]:
+        if self._ended:
+            return
+        iterator = self._open()
+        for done in range(0 if "user" in self._loaded else self.count):
+            if next(iterator, self) is self:
+                raise StateError(
+                    f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data become "
+                    "shorter, or does the node not depend on its input alone?"
+                )
+        while (item := next(iterator, self)) is not self:  # not for: iter() of a class-style node may set it back
+            self.count += 1
+            yield item
+        self._ended = True
+
+    def get_state(self) -> dict[str, Any]:
+        if self._stream is None:
+            return copy.deepcopy(self._loaded)
+        if self._ended:  # of itself: a node may begin anew in its own state
+            return {"count": self.count, "ended": True}
+        target = self._stateful()
+        if target is None:
+            return {"count": self.count}
+        handed = [bound.opened[-1].state_dict() if bound.opened else bound.pending for bound in self._bound]
+        of_node = target is self._copy and target is not self._iterator
+        return {
+            "count": self.count,
+            "user": copy.deepcopy(target.state_dict()),
+            "of": "node" if of_node else "iterator",
+            "handed": handed,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.count = stored_count(state, "count")
+        self._loaded = copy.deepcopy(state)
+        self._ended = bool(state.get("ended", False))
+        if "user" in state:
+            for bound, value in zip(self._bound, state["handed"], strict=True):
+                bound.pending = value
+            target: Any = self._copy if state["of"] == "node" else self._open()
+            target.load_state_dict(copy.deepcopy(state["user"]))
+        elif self.count and not self._ended and self.context.announces:
+            announce_replay(node_name(self.node), self.count)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        super().close()
+        if self in self.context.replays:
+            self.context.replays.remove(self)
+        close = getattr(self._iterator, "close", None)
+        if close is not None:
+            close()
+        for bound in self._bound:
+            for iterator in bound.opened:
+                iterator.close()
+
+
+def _own_method(node: Any, name: str) -> Callable[..., Any] | None:
+    method = getattr(type(node), name, None)
+    return getattr(node, name) if inspect.isfunction(method) else None

@@ -1,0 +1,213 @@
+"""What can be asked of any node, torchpipe's own or one derived from torch's classes: inputs, name, a private copy.
+
+Runs in every process.
+
+A node's inputs are the nodes that it holds in its attributes, directly or in ``containers``: they are found by walking
+these declared attributes, never by pickling.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import enum
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+from torch.utils.data.datapipes.iter.combining import _ContainerTemplate
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+
+from torchpipe.errors import GraphError
+from torchpipe.node.containers import found_in, replaced_in
+
+__all__ = [
+    "DataPipe",
+    "Division",
+    "alters_stream",
+    "callable_name",
+    "divides",
+    "division",
+    "inputs_of",
+    "is_node",
+    "node_name",
+    "reads_late",
+    "thins",
+    "times_read",
+    "walk",
+    "with_inputs",
+]
+
+_CALLS_PER_NODE = 7  # 5 to begin a pass over a node, the others for what is around it and within a user's own
+
+DataPipe: TypeAlias = "TorchIterDataPipe[Any] | TorchMapDataPipe[Any]"
+
+
+def is_node(value: object) -> bool:
+    return isinstance(value, TorchIterDataPipe | TorchMapDataPipe)
+
+
+def _nodes_in(value: object) -> Iterator[DataPipe]:
+    return found_in(value, is_node)
+
+
+def inputs_of(node: DataPipe) -> list[DataPipe]:
+    """The nodes that ``node`` reads from, each once, in the order of its attributes."""
+    found: dict[int, DataPipe] = {}
+    for value in vars(node).values():
+        for item in _nodes_in(value):
+            found.setdefault(id(item), item)
+    return list(found.values())
+
+
+def times_read(node: DataPipe, item: DataPipe) -> int:
+    """How often ``node`` holds its input ``item`` in one attribute, and so reads it: twice in ``zip(item, item)``."""
+    return max(sum(1 for found in _nodes_in(value) if found is item) for value in vars(node).values())
+
+
+def walk(root: DataPipe) -> list[DataPipe]:
+    """Every node that ``root`` reaches, each once, inputs before the nodes that read them; ``root`` is last.
+
+    Raises: TypeError if ``root`` is no node; GraphError for a cycle, for too long a chain, and for a node of torch's
+    with several outputs.
+    """
+    if not is_node(root):
+        raise TypeError(f"expected an IterDataPipe or MapDataPipe, got {root!r} of type {type(root).__name__}")
+    order: list[DataPipe] = []
+    done: set[int] = set()
+    open_nodes: set[int] = set()
+    stack: list[tuple[DataPipe, Iterator[DataPipe]]] = [(root, iter(inputs_of(root)))]
+    open_nodes.add(id(root))
+    while stack:
+        node, rest = stack[-1]
+        for child in rest:
+            if id(child) in open_nodes:
+                raise GraphError(f"the graph has a cycle: {node_name(child)} is, through others, its own input")
+            if id(child) not in done:
+                stack.append((child, iter(inputs_of(child))))
+                open_nodes.add(id(child))
+                _check_depth(len(stack))
+                break
+        else:
+            stack.pop()
+            open_nodes.discard(id(node))
+            done.add(id(node))
+            _check_output(node)
+            order.append(node)
+    return order
+
+
+def _check_depth(depth: int) -> None:
+    """Passes nest in each other, and Python bounds how deep; pickling for workers meets the same bound."""
+    limit = sys.getrecursionlimit()
+    if depth > limit // _CALLS_PER_NODE:
+        raise GraphError(
+            f"more than {limit // _CALLS_PER_NODE} nodes stand one behind the other, too many for Python's recursion "
+            f"limit of {limit}: join functions (one map() that calls them in turn), and concat() or zip() many inputs "
+            "at once"
+        )
+
+
+def _check_output(node: DataPipe) -> None:
+    """Torch's nodes of several outputs share one buffer, position and iterator between these: copies of them do not."""
+    if isinstance(node, _ContainerTemplate):
+        name = type(node).__name__.strip("_").removesuffix("IterDataPipe")
+        raise GraphError(
+            f"{name} of torch or torchdata cannot stand in a graph: its outputs share one buffer, so passes, shards "
+            "and resumes would lose and repeat items. Let each branch read the source itself, as in "
+            "source.map(f).zip(source.map(g)), with a filter() in each where a Demultiplexer was, or make all values "
+            "in one map()"
+        )
+
+
+def callable_name(fn: object) -> str:
+    """A short, stable name for a function, method, class or callable object."""
+    inner = getattr(fn, "func", None)  # functools.partial
+    if inner is not None and callable(inner):
+        return f"partial({callable_name(inner)})"
+    name = getattr(fn, "__qualname__", None)
+    return str(name).rpartition("<locals>.")[2] if isinstance(name, str) else type(fn).__qualname__
+
+
+def node_name(node: object) -> str:
+    """How errors and drawings call a node: its class and, in brackets, its function if it has one."""
+    names = [
+        callable_name(value)
+        for value in getattr(node, "__dict__", {}).values()
+        if callable(value) and not is_node(value) and not isinstance(value, type)
+    ]
+    return f"{type(node).__name__}({', '.join(names)})" if names else type(node).__name__
+
+
+def alters_stream(node: DataPipe) -> bool:
+    """False for nodes that hand every item on unchanged in value and order, only earlier or on another device."""
+    return bool(getattr(type(node), "alters_stream", True))
+
+
+def divides(node: DataPipe) -> bool:
+    """True for sharding points: nodes that keep one shard's part of the stream."""
+    return callable(getattr(type(node), "apply_sharding", None)) or bool(getattr(type(node), "divides", False))
+
+
+def reads_late(node: DataPipe) -> bool:
+    """Can a shard pass over what others keep, at this node and before it, without making those items?
+
+    True of sources that are read by index, of map-style nodes, and of what only selects among such (``positions``).
+    """
+    if isinstance(node, TorchMapDataPipe) or getattr(node, "by_index", False) is True:
+        return True
+    return getattr(type(node), "selects", False) is True and all(map(reads_late, inputs_of(node)))
+
+
+def thins(node: DataPipe) -> bool:
+    """May ``node`` make fewer items of some inputs than of others? Of nodes of other packages it is assumed."""
+    return bool(getattr(type(node), "thins", not type(node).__module__.startswith("torchpipe.")))
+
+
+class Division(enum.Flag):
+    """Among whom a sharding point divides the stream: the ranks, the shards of one rank, or all shards of all ranks."""
+
+    NONE = 0
+    RANKS = enum.auto()
+    SHARDS = enum.auto()
+    BOTH = RANKS | SHARDS
+
+
+def division(node: DataPipe) -> Division:
+    """What ``node`` itself divides among. Its ``sharding_group_filter``, if it has one, says so, as in torch."""
+    if not divides(node):
+        return Division.NONE
+    match getattr(node, "sharding_group_filter", None):
+        case SHARDING_PRIORITIES.DISTRIBUTED:
+            return Division.RANKS
+        case SHARDING_PRIORITIES.MULTIPROCESSING:
+            return Division.SHARDS
+        case _:
+            return Division.BOTH
+
+
+_COPIED = (list, dict, set, bytearray, collections.deque, random.Random)
+
+
+def with_inputs(node: Any, replace: Callable[[DataPipe], DataPipe], *, private: bool = False) -> Any:
+    """A copy of ``node`` whose inputs went through ``replace``; ``node`` itself is left as it is.
+
+    ``private`` also copies the containers and generators it holds, for nodes that keep their state in themselves.
+    """
+    clone = object.__new__(type(node))
+    for name, value in vars(node).items():
+        value = replaced_in(value, is_node, replace)
+        if private:
+            if isinstance(value, _COPIED):
+                value = copy.copy(value)
+            elif isinstance(value, torch.Generator):
+                value = value.clone_state()
+            elif isinstance(value, np.random.Generator | np.random.RandomState):
+                value = copy.deepcopy(value)
+        clone.__dict__[name] = value
+    return clone

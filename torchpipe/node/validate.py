@@ -1,0 +1,88 @@
+"""Checks of arguments that nodes, loaders and services share: what was wrong, the value, the next step.
+
+Runs in every process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import Any
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import MapDataPipe as TorchMapDataPipe
+
+from torchpipe.node.traits import callable_name
+
+__all__ = ["MAX_SHARDS", "check_columns", "check_count", "check_function", "check_input", "check_length"]
+
+
+MAX_SHARDS = 4096
+"""The most shards of a rank. Each has memory of its own when it runs, so a state must not ask for any number."""
+
+
+def check_count(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
+    """Return ``value`` as an int. Raises: TypeError if it is no integer, ValueError if it is out of bounds."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}") from None
+    if number < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {number}")
+    if at_most is not None and number > at_most:
+        raise ValueError(f"{name} must be at most {at_most}, got {number}")
+    return number
+
+
+def check_length(value: object) -> int:
+    """A nominal length: -1 for unknown, else 0 or more. Raises: TypeError, ValueError."""
+    return check_count("length", value, at_least=-1)
+
+
+def check_input(name: str, value: object) -> None:
+    """Raises: TypeError, with the way out, unless ``value`` is an iterable node, torchpipe's or torch's."""
+    if isinstance(value, TorchIterDataPipe):
+        return
+    if isinstance(value, TorchMapDataPipe):
+        advice = "convert the map-style node with to_iter_datapipe()"
+    elif hasattr(value, "__iter__") and not isinstance(value, type):
+        advice = "wrap it in IterableWrapper(...)"
+    else:
+        advice = "begin the pipeline with a node such as IterableWrapper(...) or FileLister(...)"
+    raise TypeError(f"{name} needs an IterDataPipe as its input, got {_shown(value)}: {advice}")
+
+
+def check_function(name: str, value: object) -> None:
+    """Raises: TypeError unless ``value`` can be called."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, got {_shown(value)}")
+
+
+def check_columns(name: str, fn: Any, input_col: object) -> None:
+    """Can ``fn`` be called with the columns ``input_col`` of an item, or with the item itself if that is None?
+
+    Raises: TypeError if ``fn`` is no function; ValueError if ``input_col`` is empty or ``fn`` takes another number of
+    arguments. Functions without a signature, such as many written in C, are trusted.
+    """
+    check_function(name, fn)
+    count = len(input_col) if isinstance(input_col, list | tuple) else 1
+    if count == 0:
+        raise ValueError("input_col must name at least one column, got an empty list: leave it out to pass whole items")
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        given = "the item" if input_col is None else f"the columns {input_col!r}"
+        raise ValueError(
+            f"{callable_name(fn)}{signature} is to be called with {count} positional argument(s), {given}: {error}"
+        ) from None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"

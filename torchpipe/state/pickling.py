@@ -1,0 +1,108 @@
+"""How objects are pickled: as pickle and cloudpickle do it, less what these change in silence.
+
+Runs in every process.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import operator
+import pickle
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, TypeAlias
+
+import cloudpickle
+
+__all__ = ["CloudPickler", "Reducers", "dumps", "is_made_otherwise", "reduce_error"]
+
+_MOST_KINDS = 1_000  # classes that are looked up once: a program may go on making classes
+
+Reducer: TypeAlias = Callable[[Any], Any]
+
+_OWN_WAY: Reducer = operator.methodcaller("__reduce_ex__", 5)
+
+
+class Reducers(dict[type, Reducer]):
+    """A pickler's ``dispatch_table``: what it is made with, then what copyreg knows, exceptions by their contents.
+
+    It learns by itself, as looking up what is missing takes longer than pickling a small array.
+    """
+
+    def __missing__(self, kind: type) -> Reducer:
+        if issubclass(kind, type):
+            raise KeyError(kind)  # classes are pickled by their names
+        reduce: Reducer = copyreg.dispatch_table.get(kind) or (reduce_error if is_made_otherwise(kind) else _OWN_WAY)
+        if len(self) < _MOST_KINDS:
+            self[kind] = reduce
+        return reduce
+
+
+def is_made_otherwise(kind: type) -> bool:
+    """Is it that of an exception whose constructor need not take, or keep, what pickle would give to it?"""
+    return (
+        issubclass(kind, BaseException)
+        and kind.__reduce__ is BaseException.__reduce__
+        and kind.__reduce_ex__ is object.__reduce_ex__
+        and isinstance(kind.__init__, FunctionType)
+    )
+
+
+def reduce_error(error: BaseException) -> Any:
+    """As ``__reduce_ex__``: it is made of its contents, and no constructor written in Python is called."""
+    reduced: Any = error.__reduce_ex__(5)
+    kind, args, *attributes = reduced
+    return _error, (kind, *args), *attributes
+
+
+def _error(kind: type[BaseException], *args: Any) -> BaseException:
+    error = kind.__new__(kind, *args)
+    bases: tuple[Any, ...] = kind.__mro__
+    next(base for base in bases if not isinstance(base.__init__, FunctionType)).__init__(error, *args)
+    return error
+
+
+def _refuse_file(file: io.TextIOWrapper) -> Any:
+    """In the place of cloudpickle's way, which makes a StringIO of an open text file, with all that is in it."""
+    for name in ("stdin", "stdout", "stderr"):
+        if file is getattr(sys, name):
+            return getattr, (sys, name)
+    raise TypeError(
+        f"cannot pickle the open file {file.name!r}: read it where it was opened, and hand on what it holds"
+    )
+
+
+def _reduce_view(view: memoryview) -> Any:
+    """In the place of cloudpickle's way, which makes bytes of it: a view of the same form, over memory of its own."""
+    data = view.tobytes()
+    return _view, (data if view.readonly else bytearray(data), view.format, view.shape)
+
+
+def _view(data: bytes | bytearray, form: Any, shape: Any) -> memoryview:
+    view = memoryview(data)
+    return view.cast(form, shape) if data else view.cast(form)  # without items there is no casting to a shape
+
+
+class CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Raises: TypeError for open text files, whatever pickling raises for other things."""
+
+    dispatch_table = Reducers(
+        {**cloudpickle.Pickler.dispatch_table, io.TextIOWrapper: _refuse_file, memoryview: _reduce_view}
+    )
+
+
+class _Pickler(pickle.Pickler):
+    dispatch_table = Reducers()
+
+
+def dumps(value: Any) -> bytes:
+    """The pickle of ``value``. Raises: whatever pickling it raises, when neither pickle nor cloudpickle can do it."""
+    file = io.BytesIO()
+    try:
+        _Pickler(file, protocol=5).dump(value)
+    except Exception:  # local classes and lambdas: cloudpickle knows more
+        file = io.BytesIO()
+        CloudPickler(file, protocol=5).dump(value)
+    return file.getvalue()
