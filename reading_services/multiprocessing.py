@@ -10,12 +10,10 @@ import logging
 import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.start_messages import DispatchPart
 from reading_services._runtime.start_method import start_method
-from reading_services._runtime.supervisor import Supervisor
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.errors import NotSerializableError
@@ -30,6 +28,10 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, thins, walk, with_inputs
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
+
+if TYPE_CHECKING:
+    from reading_services._runtime.start_messages import DispatchPart
+    from reading_services._runtime.supervisor import Supervisor
 
 __all__ = ["MultiProcessingReadingService", "ServiceStats"]
 
@@ -218,6 +220,8 @@ class MultiProcessingReadingService(ShardedReadingService):
         plan = self.plan
         self._graph = _image_of(plan.shard_nodes, self._shard_graphs, self._init_fn, self._reset_fn, self._make_policy)
         if plan.dispatch is not None:
+            from reading_services._runtime.start_messages import DispatchPart
+
             self._dispatch = DispatchPart(
                 branch=plan.dispatch_branch,
                 graph=_image_of(plan.dispatch_nodes, plan.dispatch, self._make_policy),
@@ -299,6 +303,8 @@ class MultiProcessingReadingService(ShardedReadingService):
             if self._graph is None:  # it was shut down before
                 self._make_images()
             assert self._graph is not None
+            from reading_services._runtime.supervisor import Supervisor  # workers import this module, and need no such
+
             self._supervisor = Supervisor(
                 num_workers=workers,
                 context=self._context,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -116,6 +117,29 @@ def top_of(module: str) -> str:
 
 def is_within(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+def _rooms() -> dict[str, str]:
+    """The rows of the table in docs/architecture.md: what is said of each room, in their order."""
+    section = (ROOT / "docs" / "architecture.md").read_text().partition("## Layers")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \| (.*) \|$", section, re.MULTILINE)
+    return {room: text for rooms, text in rows for room in re.findall(r"`(.*?)`", rooms)}
+
+
+def test_the_table_of_rooms_is_true() -> None:
+    rooms = {path.relative_to(ROOT).parent.as_posix() + "/" for path in modules().values()} - {"torchpipe/"}
+    rooms |= {f"torchpipe/{path.name}" for path in (ROOT / "torchpipe").glob("*.py") if path.name != "__init__.py"}
+    assert set(_rooms()) == rooms
+    for room, text in _rooms().items():
+        if room.endswith((".py", "/iter/", "/map/")):  # those are known by their node's name
+            continue
+        former = {f"{name.replace('.', '/')}.py" for name in FORMER}
+        paths = [path for path in (ROOT / room).glob("[!_]*.py") if path.relative_to(ROOT).as_posix() not in former]
+        missing = {path.stem for path in paths} - set(re.findall(r"`(\w+)`", text))
+        assert not missing, f"docs/architecture.md does not say what is in {room}: {sorted(missing)}"
+    within = [room.removeprefix("torchpipe/").removesuffix(".py").strip("/") for room in _rooms() if room[0] == "t"]
+    layers = [next(index for index, names in enumerate(LAYERS) if room in names) for room in within]
+    assert layers == sorted(layers), "a room stands above one that it may import from"
 
 
 def test_imports_go_one_way() -> None:

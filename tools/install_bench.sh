@@ -20,4 +20,4 @@ unset UV_FIND_LINKS
 
 export VIRTUAL_ENV=$folder
 "$folder/bin/uv" pip install --quiet -r "$requirements" -c "$constraints" --build-constraints "$constraints"
-"$folder/bin/uv" pip install --quiet --no-deps --build-constraints "$constraints" -e .
+"$folder/bin/uv" pip install --quiet --no-deps --compile-bytecode --build-constraints "$constraints" -e .

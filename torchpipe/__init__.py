@@ -6,16 +6,29 @@ reading service that decides where it runs (``reading_services``), and iterate.
 
 from __future__ import annotations
 
-from torchpipe import errors, graph, iter, map, state  # noqa: F401
-from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
-from torchpipe.execution.worker_info import WorkerInfo
-from torchpipe.graph.adapters import Shuffle
-from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
-from torchpipe.node.context import Context
-from torchpipe.node.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.randomness.seeds import SeedGenerator
-from torchpipe.state import SnapshotPolicy
+import gc
+
+# Imports make no garbage, but so many objects (torch's) that looking for some among them takes a tenth of a second, in
+# each worker that is not forked from this process. They are old when this ends, as after a collection.
+_collecting = gc.isenabled()
+gc.disable()
+try:
+    from torchpipe import errors, graph, iter, map, state  # noqa: F401
+    from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
+    from torchpipe.execution.worker_info import WorkerInfo
+    from torchpipe.graph.adapters import Shuffle
+    from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
+    from torchpipe.node.context import Context
+    from torchpipe.node.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
+    from torchpipe.node.iterator import NodeIterator
+    from torchpipe.randomness.seeds import SeedGenerator
+    from torchpipe.state import SnapshotPolicy
+finally:
+    if _collecting:
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
+        gc.enable()
 
 __version__ = "0.1.0"
 

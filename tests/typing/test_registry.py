@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from torchpipe.node import functional
 from torchpipe.iter import IterableWrapper, IterDataPipe, Mapper, functional_datapipe
 from torchpipe.map import MapDataPipe, SequenceWrapper
+from torchpipe.node import functional
 
 
 @pytest.fixture(autouse=True)
