@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torchpipe import DataLoader2
-from torchpipe.execution.shard import Shard, ShardSpec
+from torchpipe.execution.epoch import ShardSpec
+from torchpipe.execution.shard import Shard
 from torchpipe.iter import IterableWrapper
 from torchpipe.state import Cursor
 

@@ -25,7 +25,7 @@ from reading_services._runtime.status_page import PageTrace, StatusPage
 from reading_services._runtime.worker import WorkerSetup, serve
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry, Mark
-from torchpipe.execution.shard import Chunk, ShardSpec
+from torchpipe.execution.shard import Chunk
 from torchpipe.node.failure import add_note
 
 __all__ = ["Dispatcher", "run_dispatcher"]
@@ -133,20 +133,12 @@ class Dispatcher:
         self._epoch = message
         self._page.approach(0, message.mark_position)
         self._doubtful = (1 << 62) if message.careful else message.doubtful
-        spec = ShardSpec(
-            seed=message.seed,
-            epoch=message.epoch,
-            shard=0,
-            num_shards=message.num_shards,
-            rank=message.rank,
-            world_size=message.world_size,
-        )
         start = DispatchStart(mark=Mark(message.mark_position, message.mark_snapshot), needed=dict(message.needed))
         trace = PageTrace(self._page) if message.careful else None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                self._source = self._open_source(spec, start, trace=trace)
+                self._source = self._open_source(message.spec(0), start, trace=trace)
             except Exception as error:
                 add_note(error, "torchpipe: while the dispatcher was starting")
                 self._source = DispatchSource.failed(error, start)

@@ -26,6 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from torchpipe.execution.epoch import Epoch
+
 __all__ = [
     "ChunkMessage",
     "Dealt",
@@ -92,13 +94,8 @@ class ShardStart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartEpoch:
+class StartEpoch(Epoch):
     generation: int
-    seed: int
-    epoch: int
-    num_shards: int
-    rank: int
-    world_size: int
     shards: tuple[ShardStart, ...]
     window: int  # chunks that a lane may be ahead
     window_bytes: int  # and bytes, if that is more than two chunks
@@ -108,7 +105,7 @@ class StartEpoch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartDispatch:
+class StartDispatch(Epoch):
     """Begin the dispatched part after its first ``mark_position`` items, where ``mark_snapshot`` was taken.
 
     ``needed`` has, for each shard that goes on, the first of its items that it has not had. ``fail_at`` is a position
@@ -116,11 +113,6 @@ class StartDispatch:
     """
 
     generation: int
-    seed: int
-    epoch: int
-    num_shards: int
-    rank: int
-    world_size: int
     mark_position: int
     mark_snapshot: bytes | None
     needed: tuple[tuple[int, int], ...]

@@ -12,7 +12,7 @@ from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.ledger import ShardLedger
 from reading_services._runtime.messages import StartDispatch, StartEpoch
 from torchpipe.execution.dispatch import dispatch_start
-from torchpipe.execution.reading_service import EpochStart
+from torchpipe.execution.epoch import Epoch
 
 __all__ = ["DispatchPart", "start_dispatch", "start_epoch"]
 
@@ -27,7 +27,7 @@ class DispatchPart:
 
 
 def start_epoch(
-    epoch: EpochStart,
+    epoch: Epoch,
     generation: int,
     ledgers: list[ShardLedger],
     *,
@@ -39,12 +39,8 @@ def start_epoch(
 ) -> StartEpoch:
     """For a worker that goes on with the lanes of ``ledgers``; those of ``branch`` get dispatched items."""
     return StartEpoch(
+        **epoch.identity,
         generation=generation,
-        seed=epoch.seed,
-        epoch=epoch.epoch,
-        num_shards=epoch.num_shards,
-        rank=epoch.rank,
-        world_size=epoch.world_size,
         shards=tuple(ledger.restart() for ledger in ledgers),
         window=window,
         window_bytes=window_bytes,
@@ -55,7 +51,7 @@ def start_epoch(
 
 
 def start_dispatch(
-    epoch: EpochStart,
+    epoch: Epoch,
     generation: int,
     ledgers: list[ShardLedger],
     *,
@@ -66,12 +62,8 @@ def start_dispatch(
     """For the dispatcher, at the newest mark that serves all the lanes of ``ledgers``."""
     start = dispatch_start({item.shard: item.cursor.snapshot for item in ledgers}, epoch.num_shards)
     return StartDispatch(
+        **epoch.identity,
         generation=generation,
-        seed=epoch.seed,
-        epoch=epoch.epoch,
-        num_shards=epoch.num_shards,
-        rank=epoch.rank,
-        world_size=epoch.world_size,
         mark_position=start.mark.position,
         mark_snapshot=start.mark.snapshot,
         needed=tuple(start.needed.items()),

@@ -40,7 +40,8 @@ from reading_services._runtime.payloads import Packer, shortage_text
 from reading_services._runtime.remote_error import dump_error
 from reading_services._runtime.status_page import PageTrace, StatusPage
 from torchpipe.errors import ReplayWarning
-from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
+from torchpipe.execution.epoch import ShardSpec
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, initialize_graphs
 from torchpipe.node.failure import add_note
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy
@@ -224,14 +225,7 @@ class Worker:
 
     def _start_lane(self, epoch: StartEpoch, start: ShardStart) -> None:
         self._page.approach(start.lane, start.count)
-        spec = ShardSpec(
-            seed=epoch.seed,
-            epoch=epoch.epoch,
-            shard=start.shard,
-            num_shards=epoch.num_shards,
-            rank=epoch.rank,
-            world_size=epoch.world_size,
-        )
+        spec = epoch.spec(start.shard)
         self._install(None)
         try:
             with warnings.catch_warnings(record=True) as caught:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from torchpipe.execution.dispatch import DispatchSource, Mark, dispatch_start
-from torchpipe.execution.shard import ShardSpec
+from torchpipe.execution.epoch import ShardSpec
 from torchpipe.iter import IterableWrapper
 from torchpipe.state import Cursor, SnapshotPolicy, encode
 

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from torchpipe.errors import ReplayWarning, StateError
-from torchpipe.execution.shard import Shard, ShardSpec
+from torchpipe.execution.epoch import ShardSpec
+from torchpipe.execution.shard import Shard
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from torchpipe.errors import GraphError, StateError
-from torchpipe.execution.shard import Chunk, Shard, ShardSpec
+from torchpipe.execution.epoch import ShardSpec
+from torchpipe.execution.shard import Chunk, Shard
 from torchpipe.node.context import Context, Trace
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count

@@ -17,8 +17,9 @@ from typing import Any, Self
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
 from torchpipe.execution.delivered import exact_after_error
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
+from torchpipe.execution.epoch import Epoch, ShardSpec
 from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
-from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardSpec, initialize_graphs
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, initialize_graphs
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.iter.prefetch import Prefetcher
@@ -34,30 +35,14 @@ __all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServi
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochStart:
+class EpochStart(Epoch):
     """What a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None.
 
-    ``num_shards`` are the shards of this rank; ``delivered`` items of the epoch are before ``state``.
+    ``delivered`` items of the epoch are before ``state``.
     """
 
-    seed: int
-    epoch: int
-    num_shards: int
-    rank: int = 0
-    world_size: int = 1
     delivered: int = 0
     state: dict[str, Any] | None = None
-
-    def spec(self, shard: int) -> ShardSpec:
-        """What the stream of ``shard`` depends on."""
-        return ShardSpec(
-            seed=self.seed,
-            epoch=self.epoch,
-            shard=shard,
-            num_shards=self.num_shards,
-            rank=self.rank,
-            world_size=self.world_size,
-        )
 
 
 class ReadingServiceInterface(ABC):

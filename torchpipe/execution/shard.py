@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.errors import StateError
+from torchpipe.execution.epoch import ShardSpec
 from torchpipe.execution.worker_info import WorkerInfo
 from torchpipe.node.announce import REPLAYS
 from torchpipe.node.context import Context, Memory, Trace
@@ -26,7 +27,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardSpec", "initialize_graphs"]
+__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "initialize_graphs"]
 
 InitFn: TypeAlias = Callable[[Any, WorkerInfo], Any]
 ResetFn: TypeAlias = Callable[[Any, WorkerInfo, SeedGenerator], Any]
@@ -38,32 +39,6 @@ _BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
 _AHEAD, _AHEAD_S = 1000, 500e-6  # what may be made ahead of a consumer in the same thread
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardSpec:
-    """Which shard of which run: all that its stream depends on besides the graph.
-
-    ``shard`` is one of the ``num_shards`` of ``rank``. Among the shards of all ranks it has another number, so that the
-    stream of a rank is every ``world_size``-th item.
-    """
-
-    seed: int
-    epoch: int
-    shard: int
-    num_shards: int
-    rank: int = 0
-    world_size: int = 1
-
-    @property
-    def global_shard(self) -> int:
-        """The shard's number among those of all ranks."""
-        return self.rank + self.world_size * self.shard
-
-    @property
-    def total_shards(self) -> int:
-        """The number of shards of all ranks."""
-        return self.world_size * self.num_shards
 
 
 @dataclass(slots=True)
@@ -238,16 +213,7 @@ class Shard:
         except BaseException as error:
             if not isinstance(error, Exception) and isinstance(error, self._passing):
                 raise
-            spec, index = self.spec, first + len(items)
-            add_position(
-                error,
-                shard=spec.shard,
-                num_shards=spec.num_shards,
-                index=index,
-                epoch=spec.epoch,
-                rank=spec.rank,
-                world_size=spec.world_size,
-            )
+            add_position(error, self.spec.describe(first + len(items)))
             chunk.error = error
         finally:
             self.produced = first + len(items)

@@ -13,6 +13,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
+from torchpipe.execution.epoch import Epoch
 from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
 from torchpipe.graph import describe_graph
@@ -196,15 +197,13 @@ class DataLoader2(Generic[T_co]):
     def _state_at(
         self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False
     ) -> LoaderState:
-        return LoaderState(
-            seed=seed,
-            epoch=epoch,
-            delivered=delivered,
-            num_shards=self.num_shards,
-            rank=self.reading_service.rank,
-            world_size=self.reading_service.world_size,
-            position=position,
-            finished=finished,
+        identity = self._epoch(seed, epoch).identity
+        return LoaderState(**identity, delivered=delivered, position=position, finished=finished)
+
+    def _epoch(self, seed: int, epoch: int) -> Epoch:
+        service = self.reading_service
+        return Epoch(
+            seed=seed, epoch=epoch, num_shards=self.num_shards, rank=service.rank, world_size=service.world_size
         )
 
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
@@ -278,11 +277,7 @@ class DataLoader2(Generic[T_co]):
         """The epoch's stream, and the seed that it has: a reading service may have another than this loader."""
         service = self.reading_service
         start = EpochStart(
-            seed=seed,
-            epoch=epoch,
-            num_shards=self.num_shards,
-            rank=service.rank,
-            world_size=service.world_size,
+            **self._epoch(seed, epoch).identity,
             delivered=0 if state is None else state.delivered,
             state=None if state is None else state.position,
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.execution.epoch import Epoch
 from torchpipe.graph.fingerprint import digest
 from torchpipe.node.validate import MAX_SHARDS
 from torchpipe.state import decode, encode
@@ -21,18 +22,13 @@ _LARGEST = {"seed": 1 << 4096, "num_shards": MAX_SHARDS}  # of others: 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoaderState:
+class LoaderState(Epoch):
     """A position in a run: ``delivered`` items into ``epoch`` of ``seed``; ``position`` is the stream's own state.
 
     ``finished`` says for certain that the epoch has no more items; without it, it may have none all the same.
     """
 
-    seed: int
-    epoch: int
     delivered: int
-    num_shards: int
-    rank: int = 0
-    world_size: int = 1
     position: dict[str, Any] | None
     finished: bool = False
 
@@ -41,14 +37,7 @@ class LoaderState:
 
         The payload has a checksum and repeats the numbers beside it, so that a change of either is found.
         """
-        numbers = {
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "delivered": self.delivered,
-            "num_shards": self.num_shards,
-            "rank": self.rank,
-            "world_size": self.world_size,
-        }
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
         payload = encode(
             {"graph": graph_text, "numbers": numbers, "position": self.position, "finished": self.finished},
             locate=locate,

@@ -30,12 +30,6 @@ def failing_node(error: BaseException) -> str | None:
     return name
 
 
-def add_position(
-    error: BaseException, *, shard: int, num_shards: int, index: int, epoch: int, rank: int = 0, world_size: int = 1
-) -> None:
-    """Add a note to ``error``: the node, and which item of which shard was being made."""
-    node = failing_node(error) or "the pipeline"
-    of_rank = f" of rank {rank}" if world_size > 1 else ""
-    add_note(
-        error, f"torchpipe: raised in {node} for item {index} of shard {shard} of {num_shards}{of_rank}, epoch {epoch}"
-    )
+def add_position(error: BaseException, item: str) -> None:
+    """Add a note to ``error``: the node, and which item was being made."""
+    add_note(error, f"torchpipe: raised in {failing_node(error) or 'the pipeline'} for {item}")

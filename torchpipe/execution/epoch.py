@@ -1,0 +1,55 @@
+"""Which epoch of which run, and on which rank: with the graph, all that a stream depends on.
+
+Runs in every process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+__all__ = ["Epoch", "ShardSpec"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """An epoch of a run. ``num_shards`` are those of ``rank``; the stream is divided among ``world_size`` ranks."""
+
+    seed: int
+    epoch: int
+    num_shards: int
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """These five by name, to make anything else of this epoch with."""
+        return {item.name: getattr(self, item.name) for item in fields(Epoch)}
+
+    def spec(self, shard: int) -> ShardSpec:
+        """What the stream of ``shard`` depends on."""
+        return ShardSpec(**self.identity, shard=shard)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSpec(Epoch):
+    """Which of the ``num_shards`` of the rank.
+
+    Among the shards of all ranks it has another number, so that a rank's stream is every ``world_size``-th item.
+    """
+
+    shard: int
+
+    @property
+    def global_shard(self) -> int:
+        """The shard's number among those of all ranks."""
+        return self.rank + self.world_size * self.shard
+
+    @property
+    def total_shards(self) -> int:
+        """The number of shards of all ranks."""
+        return self.world_size * self.num_shards
+
+    def describe(self, item: int) -> str:
+        """Where in the run item ``item`` of this shard is, for messages."""
+        of_rank = f" of rank {self.rank}" if self.world_size > 1 else ""
+        return f"item {item} of shard {self.shard} of {self.num_shards}{of_rank}, epoch {self.epoch}"
