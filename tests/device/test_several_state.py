@@ -254,6 +254,13 @@ def test_L8_a_loader_state_that_only_pickle_can_rebuild_needs_consent() -> None:
     again.close()
 
 
+def test_L5_such_a_state_is_taken_with_each_batch_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    group = several(Opaque(6), 1)
+    drain(group.epoch(), [0] * 4)
+    group.close()
+    assert not caplog.records  # that an older snapshot is kept
+
+
 class Unsaveable(Saved):
     def state_dict(self) -> dict[str, Any]:
         raise RuntimeError("not today")

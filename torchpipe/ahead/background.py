@@ -30,10 +30,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torchpipe.ahead.feed import Admitted, Feed, Gate, Mover, Snapshots, move
+from torchpipe.ahead.feed import Admitted, Feed, Gate, Mover, Snapshots, Source, move
 from torchpipe.ahead.staged import Limits, StagedFeed
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
-from torchpipe.node.iterator import NodeIterator
 from torchpipe.state import Cursor, SnapshotPolicy
 
 __all__ = ["ONE_QUEUE", "FeedStats", "Pacer", "RunAhead"]
@@ -114,7 +113,7 @@ class RunAhead:
 
     def __init__(
         self,
-        source: NodeIterator[Any],
+        source: Source,
         *,
         depth: int,
         policy: SnapshotPolicy,

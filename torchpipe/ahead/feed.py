@@ -21,7 +21,18 @@ from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy, encode
 
-__all__ = ["Admitted", "Feed", "Gate", "Mover", "Snapshots", "in_feed_thread", "mark_feed_thread", "move", "nth_item"]
+__all__ = [
+    "Admitted",
+    "Feed",
+    "Gate",
+    "Mover",
+    "Snapshots",
+    "Source",
+    "in_feed_thread",
+    "mark_feed_thread",
+    "move",
+    "nth_item",
+]
 
 _log = logging.getLogger("torchpipe")
 
@@ -74,12 +85,28 @@ class Gate(Protocol):
         """The item as it is to be moved, or None to leave it out. What it raises is raised at the item's place."""
 
 
+class Source(Protocol):
+    """What runs ahead: an iterator of a node, or whatever else has a stream and a position."""
+
+    def items(self) -> Iterator[Any]:
+        """The stream; called once."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the item that came last."""
+
+    def interrupt(self) -> None:
+        """Wake whoever waits for an item in another thread; the stream is then over. Thread-safe."""
+
+    def close(self) -> None:
+        """Let go of everything it holds. Idempotent."""
+
+
 class Snapshots:
     """Takes the source's snapshots when they are due; one that cannot be encoded is left out, and said so once."""
 
-    def __init__(self, source: NodeIterator[Any], policy: SnapshotPolicy, name: str) -> None:
+    def __init__(self, source: Source, policy: SnapshotPolicy, name: str) -> None:
         self._source = source
-        self._holders = Holders(source)
+        self._holders = Holders(source) if isinstance(source, NodeIterator) else None
         self._policy = policy
         self._name = name
         self._told = False
@@ -111,7 +138,7 @@ class Feed:
 
     def __init__(
         self,
-        source: NodeIterator[Any],
+        source: Source,
         depth: int,
         mover: Mover | None,
         snapshots: Snapshots,

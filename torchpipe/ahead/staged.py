@@ -18,10 +18,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from torchpipe.ahead.feed import Admitted, Entry, Feed, Gate, Mover, Snapshots, mark_feed_thread, move
-from torchpipe.node.iterator import NodeIterator
+from torchpipe.ahead.feed import Admitted, Entry, Feed, Gate, Mover, Snapshots, Source, mark_feed_thread, move
 
 __all__ = ["Limits", "StagedFeed"]
 
@@ -58,7 +56,7 @@ class StagedFeed(Feed):
 
     def __init__(
         self,
-        source: NodeIterator[Any],
+        source: Source,
         depth: int,
         mover: Mover,
         snapshots: Snapshots,

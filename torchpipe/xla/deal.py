@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.ahead.background import RunAhead
-from torchpipe.node.iterator import NodeIterator
 from torchpipe.state import Cursor
 from torchpipe.xla.loader_source import LoaderSource
 
@@ -267,18 +266,14 @@ class Deal:
             )
 
 
-class Share(NodeIterator[Any]):
+class Share:
     """What ``deal`` has for device ``index``: the source of that device's RunAhead, which never takes its state."""
 
     def __init__(self, deal: Deal, index: int) -> None:
-        # Not NodeIterator's own: this stands for no node of a graph.
         self._deal = deal
         self._index = index
 
     def items(self) -> Iterator[Any]:
-        return self.run()
-
-    def run(self) -> Iterator[Any]:
         deal, index = self._deal, self._index
         while True:
             try:
@@ -287,6 +282,9 @@ class Share(NodeIterator[Any]):
                 return
             yield batch
             del batch
+
+    def state_dict(self) -> dict[str, Any]:
+        raise NotImplementedError("the deal has the position")
 
     def interrupt(self) -> None:
         self._deal.leave(self._index)

@@ -15,13 +15,13 @@ import torch
 
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.node.announce import warn_user
-from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count
+from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 
 __all__ = ["LoaderSource", "loader_start", "source_policy"]
 
 
-class LoaderSource(NodeIterator[Any]):
+class LoaderSource:
     """One epoch over ``loader``: a torch DataLoader, a StatefulDataLoader, a DataLoader2, any iterable.
 
     A loader with ``state_dict`` and ``load_state_dict`` is saved by its own state. Any other is resumed by replay: it
@@ -36,9 +36,7 @@ class LoaderSource(NodeIterator[Any]):
     def __init__(
         self, loader: Any, cursor: Cursor, *, resumed: bool, least: int = 1, allow_pickle: bool = False
     ) -> None:
-        # Not NodeIterator's own: this stands for no node of a graph.
-        self.inputs = ()
-        self._stream = None
+        self._stream: Iterator[Any] | None = None
         self._closed = False
         self._loader = loader
         self._stateful = is_stateful(loader)
@@ -78,11 +76,10 @@ class LoaderSource(NodeIterator[Any]):
             warn_user(_replay_text(self._loader, self._drop), ReplayWarning)
 
     def items(self) -> Iterator[Any]:
-        if self._stream is None:
-            self._stream = self.run()
+        self._stream = self._run()
         return self._stream
 
-    def run(self) -> Iterator[Any]:
+    def _run(self) -> Iterator[Any]:
         for done in range(self._drop):
             try:
                 self._next()
@@ -150,7 +147,7 @@ class LoaderSource(NodeIterator[Any]):
         if self._closed:
             return
         self._closed = True
-        stream, self._stream = self._stream, iter(())
+        stream, self._stream = self._stream, None
         iterator, self._iterator = self._iterator, None
         for part in (stream, iterator):
             close = getattr(part, "close", None)
