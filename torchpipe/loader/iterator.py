@@ -30,9 +30,6 @@ T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
 
 
-_EXECUTING = "generator already executing"  # what Python says to a second call of a generator
-
-
 class _Loader(Protocol):
     """What an iterator needs of its loader."""
 
@@ -163,10 +160,8 @@ class DataLoader2Iterator(Iterator[T_co]):
 
         Raises: RuntimeError if ``next`` is under way already.
         """
-        of_this_call = (
-            error.__traceback__ is not None and error.__traceback__.tb_next is None
-        )  # not of a user's generator
-        if isinstance(error, ValueError) and error.args == (_EXECUTING,) and of_this_call:
+        # What comes out of a generator has its frame in the traceback; without one, it was not even entered.
+        if isinstance(error, ValueError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise self._guard.refusal(inside=self._stream_runs_in() == threading.get_ident()) from None
         if isinstance(error, StopIteration):
             return self._end()
