@@ -1,8 +1,7 @@
 """A chunk's items <-> bytes. Runs in workers, the dispatcher and the main process.
 
 Pickle protocol 5. Plain CPU tensors and numpy arrays travel by their bytes: large ones out of band, as buffers of
-their own, small ones within the pickle. torch's own way costs many times more (a descriptor, or all the memory that a
-view looks into, for each tensor).
+their own, small ones within the pickle.
 """
 
 from __future__ import annotations
@@ -16,30 +15,11 @@ import torch
 
 from torchpipe.errors import NotSerializableError
 from torchpipe.state.pickling import CloudPickler, Reducers
+from torchpipe.state.tensors import is_plain, reduce_plain
 
 __all__ = ["OUT_OF_BAND_BYTES", "AutogradTensorError", "dump_items", "load_items", "reduce_tensor", "unsendable"]
 
 OUT_OF_BAND_BYTES = 16 << 10  # a smaller buffer is quicker copied along than looked after
-
-_IN_NUMPY = {
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-}
-
-
-def _rebuild(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    if not len(data):
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype).view(shape)
 
 
 class AutogradTensorError(TypeError):
@@ -53,23 +33,9 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
             f"a tensor of shape {tuple(tensor.shape)} belongs to an autograd graph ({type(tensor.grad_fn).__name__}), "
             "which cannot leave its process: detach() it where it is made, or work under torch.no_grad()"
         )
-    plain = (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-        and not tensor.__dict__  # attributes that user code has attached
-    )
-    if not plain:
+    if tensor.requires_grad or tensor.__dict__ or not is_plain(tensor):  # __dict__: what user code has attached
         return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
-    if not tensor.numel():
-        return _rebuild, (b"", tensor.dtype, tuple(tensor.shape))
-    if tensor.dtype in _IN_NUMPY and tensor.is_contiguous() and tensor.dim():
-        array: Any = tensor.numpy()
-        return _rebuild, (pickle.PickleBuffer(array), tensor.dtype, tuple(tensor.shape))
-    # Not reshape(-1): a single item keeps a stride other than 1, which cannot be seen as bytes
-    flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
-    data: Any = flat.view(torch.uint8).numpy()
-    return _rebuild, (pickle.PickleBuffer(data), tensor.dtype, tuple(tensor.shape))
+    return reduce_plain(tensor)
 
 
 class _Pickler(pickle.Pickler):

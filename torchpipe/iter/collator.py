@@ -15,6 +15,7 @@ from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.failure import add_note
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_columns, check_input
+from torchpipe.state.tensors import is_plain
 
 __all__ = ["Collator"]
 
@@ -112,9 +113,8 @@ def _stack_in(memory: Memory, batch: list[torch.Tensor], *, collate_fn_map: Any 
 def _stacks_as_it_is(item: torch.Tensor, first: torch.Tensor) -> bool:
     return (
         type(item) is torch.Tensor
-        and item.device.type == "cpu"
-        and item.layout is torch.strided
-        and not (item.requires_grad or item.is_quantized or item.is_nested)
+        and is_plain(item)
+        and not item.requires_grad
         and item.dtype is first.dtype
         and item.shape == first.shape
     )

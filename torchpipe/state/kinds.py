@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch.utils.data.datapipes.datapipe import DataChunk
 
+from torchpipe.state.tensors import bytes_of, is_plain
+
 __all__ = ["MAKERS", "Kind", "Unfit", "kind_of"]
 
 
@@ -124,13 +126,7 @@ def _take_tensor(value: torch.Tensor) -> list[Any]:
             f"a tensor of shape {tuple(value.shape)} belongs to an autograd graph, which a state cannot hold: detach() "
             "it where it is made"
         )
-    if (
-        value.device.type != "cpu"
-        or value.layout is not torch.strided
-        or value.is_quantized
-        or value.is_conj()
-        or value.is_neg()
-    ):
+    if not is_plain(value):
         raise Unfit
     if value.requires_grad:
         value = value.detach()
@@ -139,13 +135,8 @@ def _take_tensor(value: torch.Tensor) -> list[Any]:
 
 
 def _take_memory(value: torch.Tensor) -> list[Any]:
-    data: Any
-    name = _DTYPE_NAMES.get(value.dtype)
-    if name is not None and value.is_contiguous() and value.numel():  # numpy sees it as it is: half the time
-        data = value.numpy().reshape(-1).view(np.uint8)
-    else:
-        name = str(value.dtype).removeprefix("torch.")
-        data = value.contiguous().reshape(-1).view(torch.uint8).numpy()
+    name = _DTYPE_NAMES.get(value.dtype) or str(value.dtype).removeprefix("torch.")
+    data = bytes_of(value).reshape(-1).view(np.uint8)
     return [name, list(value.shape), data.data]
 
 
