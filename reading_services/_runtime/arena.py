@@ -21,7 +21,6 @@ from __future__ import annotations
 import mmap
 import multiprocessing.reduction
 import os
-import tempfile
 import weakref
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +28,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Arena", "Reservation", "Slot", "SlotReader", "SlotWriter", "anonymous_file"]
+from torchpipe.state.mapped import anonymous_file
+
+__all__ = ["Arena", "Reservation", "Slot", "SlotReader", "SlotWriter"]
 
 _PAGE_BYTES = 4096
 _MAX_SLOTS = _PAGE_BYTES
@@ -70,14 +71,6 @@ class Arena:
 
 def _from_duplicate(duplicate: Any) -> Arena:
     return Arena(duplicate.detach())
-
-
-def anonymous_file(name: str) -> int:
-    """The descriptor of a file in memory that nobody else can open. Raises: OSError."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(name, os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile(prefix=f"{name}-") as file:
-        return os.dup(file.fileno())
 
 
 @dataclass(slots=True)

@@ -1,40 +1,24 @@
 """``SharedCopy``: a graph, a dataset or a model, in the memory of a host once, for all its processes and threads.
 
-Runs in any process, under Linux.
-
-Its tensors and numpy arrays lie in an anonymous memory file (``memfd_create``) which every process maps privately:
-pages are shared until somebody writes to them, and a write is seen by its own process alone, as after a fork. The file
-has no name that could stay behind: the kernel frees it with the last process that has it open or mapped.
+Runs in any process, under Linux. All of it lies in a file that every process maps: see ``torchpipe/state/mapped.py``.
 """
 
 from __future__ import annotations
 
-import io
-import mmap
 import os
-import pickle
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import ChainMap
 from typing import Any, Generic, TypeVar
 
 import cloudpickle
 import torch
 
+from torchpipe.state.mapped import Places, dump_apart, load_mapped, write_file
+from torchpipe.state.tensors import is_plain, reduce_plain
+
 __all__ = ["SharedCopy"]
 
-_ALIGN = 64
-
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where the parts are in the file: first the pickle, then its buffers."""
-
-    size: int
-    pickled: tuple[int, int]  # offset and length
-    buffers: tuple[tuple[int, int], ...]
 
 
 class SharedCopy(Generic[T]):
@@ -52,17 +36,14 @@ class SharedCopy(Generic[T]):
     """
 
     def __init__(self, value: T) -> None:
-        fd, layout = _write(value)
-        self._open(fd, layout)
+        pickled, buffers = dump_apart(_Pickler, value)
+        self._open(*write_file("torchpipe-shared-copy", [pickled, *buffers]))
 
-    def _open(self, fd: int, layout: _Layout) -> None:
-        self._fd, self._layout = fd, layout
+    def _open(self, fd: int, places: Places) -> None:
+        self._fd, self._places = fd, places
         self._close = weakref.finalize(self, _close_once, fd, os.getpid())
-        mapping = mmap.mmap(fd, layout.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        view = memoryview(mapping)
-        buffers = [view[start : start + length] for start, length in layout.buffers]
-        start, length = layout.pickled
-        self._value: T = pickle.loads(view[start : start + length], buffers=buffers)
+        self._size = os.fstat(fd).st_size
+        self._value: T = load_mapped(fd, places)
 
     def get(self) -> T:
         """The value; at each call the same object."""
@@ -71,7 +52,7 @@ class SharedCopy(Generic[T]):
     @property
     def shared_bytes(self) -> int:
         """How much memory all processes of this host share."""
-        return self._layout.size
+        return self._size
 
     def close(self) -> None:
         """Hand it to no more processes. What :meth:`get` gave stays valid, here and elsewhere. Idempotent."""
@@ -80,13 +61,13 @@ class SharedCopy(Generic[T]):
     def __reduce__(self) -> tuple[Any, ...]:
         if not self._close.alive:
             raise ValueError("this SharedCopy was closed: hand it to other processes before close()")
-        return _receive, (os.getpid(), self._fd, self._layout)
+        return _receive, (os.getpid(), self._fd, self._size, self._places)
 
 
-def _receive(pid: int, fd: int, layout: _Layout) -> SharedCopy[Any]:
+def _receive(pid: int, fd: int, size: int, places: Places) -> SharedCopy[Any]:
     try:
         here = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
-        if os.fstat(here).st_size != layout.size:
+        if os.fstat(here).st_size != size:
             os.close(here)
             raise FileNotFoundError(f"descriptor {fd} of process {pid} is another file now")
     except OSError as error:
@@ -95,7 +76,7 @@ def _receive(pid: int, fd: int, layout: _Layout) -> SharedCopy[Any]:
             "ended, or closed it? It must live until others have received it, on the same host"
         ) from error
     copy: SharedCopy[Any] = SharedCopy.__new__(SharedCopy)
-    copy._open(here, layout)
+    copy._open(here, places)
     return copy
 
 
@@ -104,53 +85,13 @@ def _close_once(fd: int, pid: int) -> None:
         os.close(fd)
 
 
-def _write(value: Any) -> tuple[int, _Layout]:
-    stream, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-    _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
-    parts = [memoryview(stream.getbuffer()), *(buffer.raw() for buffer in buffers)]
-    places, end = [], 0
-    for part in parts:
-        places.append((end, part.nbytes))
-        end += -(-part.nbytes // _ALIGN) * _ALIGN
-    fd = os.memfd_create("torchpipe-shared-copy", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(fd, end)
-        for part, (offset, _) in zip(parts, places):
-            _write_all(fd, part, offset)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd, _Layout(end, places[0], tuple(places[1:]))
+def _reduce_tensor(tensor: torch.Tensor) -> Any:
+    if tensor.requires_grad or not is_plain(tensor):
+        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
+    return reduce_plain(tensor)
 
 
-def _write_all(fd: int, part: memoryview, offset: int) -> None:
-    done = 0
-    while done < part.nbytes:  # one call writes 2 GiB at most
-        done += os.pwrite(fd, part[done:], offset + done)
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """cloudpickle's, for lambdas in graphs, with the memory of tensors left out of the pickle."""
 
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is torch.nn.Parameter and _is_plain(obj) and not vars(obj):
-            return torch.nn.Parameter, (obj.detach(), obj.requires_grad)
-        if type(obj) is torch.Tensor and _is_plain(obj) and not obj.requires_grad and obj.numel():
-            flat = obj.detach().contiguous().reshape(-1).view(torch.uint8)
-            raw: Any = flat.numpy()
-            return _tensor, (pickle.PickleBuffer(raw), obj.dtype, tuple(obj.shape))
-        return super().reducer_override(obj)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not tensor.is_quantized
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-    )
-
-
-def _tensor(buffer: Any, dtype: torch.dtype, shape: Iterable[int]) -> torch.Tensor:
-    return torch.frombuffer(buffer, dtype=dtype).reshape(tuple(shape))
+    dispatch_table = ChainMap({torch.Tensor: _reduce_tensor}, cloudpickle.Pickler.dispatch_table)
