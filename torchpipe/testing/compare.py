@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchpipe.state.tensors import bytes_of
+
 __all__ = ["Frozen", "freeze"]
 
 
@@ -44,8 +46,7 @@ def _value(item: Any) -> Any:
     if isinstance(item, complex):
         return kind, struct.pack("<dd", item.real, item.imag)
     if isinstance(item, torch.Tensor):
-        flat = item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return kind, str(item.dtype), tuple(item.shape), flat
+        return kind, str(item.dtype), tuple(item.shape), bytes_of(item.detach().cpu()).tobytes()
     if isinstance(item, np.ndarray) and item.dtype.hasobject:
         return kind, str(item.dtype), item.shape, [_value(part) for part in item.ravel().tolist()]
     if isinstance(item, np.ndarray | np.generic):
