@@ -126,22 +126,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._window_bytes = check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
         self._main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt, at_least=0)
         check_count("device_prefetch", device_prefetch, at_least=1)
-        self._device_options = DeviceOptions(
-            device_prefetch=device_prefetch,
-            host_prefetch=host_prefetch,
-            device_prefetch_bytes=device_prefetch_bytes,
-            host_prefetch_bytes=host_prefetch_bytes,
-            transfer_threads=transfer_threads,
-            dtype=dtype,
-            convert_numpy=convert_numpy,
-            input_sharding=input_sharding,
-            sync=sync,
-            batches_per_execution=batches_per_execution,
-            wait_every=wait_every,
-            on_new_shape=on_new_shape,
-            pad_value=pad_value,
-            pad_to=pad_to,
-        )
+        self._device_options = DeviceOptions.among(locals())
         if device is None and self._device_options != DeviceOptions(device_prefetch=device_prefetch):
             raise ValueError(
                 "options of the device stage have no meaning without device=...: name the device here, or give them to "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import weakref
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -84,6 +86,15 @@ def test_a_backend_that_cannot_sync_is_refused() -> None:
     for options in ({"sync": "loader"}, {"wait_every": 2}):
         with pytest.raises(ValueError, match="need a backend that has sync"):
             ToDevice(IterableWrapper([1]), Bare(), **options)
+
+
+@pytest.mark.parametrize("constructor", [ToDevice, MultiProcessingReadingService])
+def test_every_option_can_be_written_with_the_same_default(constructor: Any) -> None:
+    options = {option.name: option.default for option in fields(DeviceOptions)}
+    if constructor is ToDevice:
+        options["prefetch"] = options.pop("device_prefetch")
+    parameters = inspect.signature(constructor).parameters
+    assert {name: parameters[name].default for name in options} == options
 
 
 def service_and_node() -> list[Any]:

@@ -6,8 +6,8 @@ Runs where a graph is built.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 import torch
 
@@ -51,6 +51,11 @@ class DeviceOptions:
     on_new_shape: OnNewShape = "allow"
     pad_value: float = 0
     pad_to: PadTo | None = None
+
+    @classmethod
+    def among(cls, arguments: Mapping[str, Any]) -> Self:
+        """Those among a constructor's arguments, as ``locals()`` has them: every option must be there, by its name."""
+        return cls(**{option.name: arguments[option.name] for option in fields(cls)})
 
     def __post_init__(self) -> None:
         check_count("device_prefetch", self.device_prefetch, at_least=0)

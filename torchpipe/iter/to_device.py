@@ -71,22 +71,7 @@ class ToDevice(IterDataPipe[T_co]):
         self.source_datapipe = source_datapipe
         self.device = device
         self.prefetch_count = check_count("prefetch", prefetch, at_least=0)
-        self.options = DeviceOptions(
-            device_prefetch=self.prefetch_count,
-            host_prefetch=host_prefetch,
-            device_prefetch_bytes=device_prefetch_bytes,
-            host_prefetch_bytes=host_prefetch_bytes,
-            transfer_threads=transfer_threads,
-            dtype=dtype,
-            convert_numpy=convert_numpy,
-            input_sharding=input_sharding,
-            sync=sync,
-            batches_per_execution=batches_per_execution,
-            wait_every=wait_every,
-            on_new_shape=on_new_shape,
-            pad_value=pad_value,
-            pad_to=pad_to,
-        )
+        self.options = DeviceOptions.among(locals() | {"device_prefetch": self.prefetch_count})
         resolve(device, self.options)  # complain now, where the mistake is
 
     @classmethod
