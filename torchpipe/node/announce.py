@@ -21,7 +21,7 @@ __all__ = ["REPLAYS", "announce_replay", "announce_replays", "warn_user"]
 
 REPLAYS = "replays"  # in a shard's snapshot: [name, number of items] of what is replayed from there
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]  # where both packages are
 _OURS = tuple(str(_ROOT / package) + "/" for package in ("torchpipe", "reading_services"))
 
 
