@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.indexed.positions import Positions
-from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.iterator import NodeIterator, Positions, stored_count
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context

@@ -9,9 +9,8 @@ from torchpipe.ahead.background import ONE_QUEUE, FeedStats, Pacer, RunAhead
 from torchpipe.ahead.feed import Gate, Mover
 from torchpipe.ahead.staged import Limits
 from torchpipe.errors import StateError
-from torchpipe.indexed.positions import Positions
 from torchpipe.node.context import Context
-from torchpipe.node.iterator import NodeIterator, refusing_misfits
+from torchpipe.node.iterator import NodeIterator, Positions, refusing_misfits
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import Cursor, encode
 

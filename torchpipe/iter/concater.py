@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from torchpipe.indexed.positions import Positions
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.iterator import NodeIterator, Positions, stored_count
 from torchpipe.node.validate import check_input
 
 __all__ = ["Concater"]

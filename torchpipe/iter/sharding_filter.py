@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
-from torchpipe.indexed.positions import SelectingIterator
+from torchpipe.indexed.selecting import SelectingIterator
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_count

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Self, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.indexed.positions import SelectingIterator
+from torchpipe.indexed.selecting import SelectingIterator
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup

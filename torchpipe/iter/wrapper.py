@@ -17,11 +17,10 @@ import torch
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
 from torchpipe.errors import StateError
-from torchpipe.indexed.positions import Positions
 from torchpipe.node.announce import announce_replay, warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored_count
 from torchpipe.state.copying import copy_item, holds_mutable
 
 __all__ = ["IterableWrapper"]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -18,7 +19,6 @@ from torchpipe.node.traits import node_name
 from torchpipe.state import Cursor, decode
 
 if TYPE_CHECKING:
-    from torchpipe.indexed.positions import Positions
     from torchpipe.node.context import Context
     from torchpipe.node.traits import DataPipe
 
@@ -33,7 +33,7 @@ _MISFIT = (
     ValueError,
 )  # what code raises when it is given a state that is not its own; RuntimeError is torch's, and too deep a recursion
 
-__all__ = ["NodeIterator", "is_stateful", "refusing_misfits", "stored_count", "stored_items"]
+__all__ = ["NodeIterator", "Positions", "is_stateful", "refusing_misfits", "stored_count", "stored_items"]
 
 T_co = TypeVar("T_co", covariant=True)
 F = TypeVar("F")
@@ -248,3 +248,27 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclass(frozen=True)
+class Positions:
+    """How to make items of the positions that ``owner`` yields.
+
+    ``reader`` gives the function from a position to its item, when the pass begins; ``holds`` says whether a value, out
+    of a state, is one of the positions.
+    """
+
+    owner: NodeIterator[Any]
+    reader: Callable[[], Callable[[Any], Any]]
+    holds: Callable[[Any], bool]
+
+    def read(self, positions: Iterator[Any]) -> Iterator[Any]:
+        """The items at ``positions``, each made when it is asked for; a crash meanwhile is the owner's."""
+        items = self._items(positions)
+        context = self.owner.context
+        return items if context.trace is None else context.trace.watch(items, context.node_id(self.owner.node))
+
+    def _items(self, positions: Iterator[Any]) -> Iterator[Any]:
+        read = self.reader()
+        for position in positions:
+            yield read(position)

@@ -10,43 +10,18 @@ its state are integers, and a shard makes the items that it keeps, not all that 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.iterator import NodeIterator, Positions
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
     from torchpipe.node.traits import DataPipe
 
-__all__ = ["Positions", "SelectingIterator"]
+__all__ = ["SelectingIterator"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Positions:
-    """How to make items of the positions that ``owner`` yields.
-
-    ``reader`` gives the function from a position to its item, when the pass begins; ``holds`` says whether a value, out
-    of a state, is one of the positions.
-    """
-
-    owner: NodeIterator[Any]
-    reader: Callable[[], Callable[[Any], Any]]
-    holds: Callable[[Any], bool]
-
-    def read(self, positions: Iterator[Any]) -> Iterator[Any]:
-        """The items at ``positions``, each made when it is asked for; a crash meanwhile is the owner's."""
-        items = self._items(positions)
-        context = self.owner.context
-        return items if context.trace is None else context.trace.watch(items, context.node_id(self.owner.node))
-
-    def _items(self, positions: Iterator[Any]) -> Iterator[Any]:
-        read = self.reader()
-        for position in positions:
-            yield read(position)
 
 
 class SelectingIterator(NodeIterator[T]):
