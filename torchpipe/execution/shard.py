@@ -22,7 +22,7 @@ from torchpipe.node.context import Context, Memory, Trace
 from torchpipe.node.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
-from torchpipe.node.traits import DataPipe, inputs_of, is_node, walk
+from torchpipe.node.traits import DataPipe, at_hand, inputs_of, is_node, walk
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
@@ -275,8 +275,8 @@ def initialize_graphs(graphs: tuple[DataPipe, ...], init_fn: InitFn | None, spec
 def _at_hand(graph: DataPipe, context: Context) -> bool:
     """Do all sources have their items at hand? Iterators of the user's may wait, unless their node says otherwise."""
     return all(
-        getattr(node, "at_hand", bool(inputs_of(node)) or isinstance(node, TorchMapDataPipe)) for node in walk(graph)
-    ) and all(getattr(item.node, "at_hand", False) for item in context.replays)
+        at_hand(node, bool(inputs_of(node)) or isinstance(node, TorchMapDataPipe)) for node in walk(graph)
+    ) and all(at_hand(item.node, False) for item in context.replays)
 
 
 def _expect_node(value: Any, function: str) -> DataPipe:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from torchpipe.node.containers import found_in
-from torchpipe.node.traits import DataPipe, alters_stream, callable_name, inputs_of, is_node, walk
+from torchpipe.node.traits import DataPipe, callable_name, inputs_of, is_node, traits_of, walk
 
 __all__ = ["describe_graph", "digest", "fingerprint"]
 
@@ -39,11 +39,12 @@ def describe_graph(root: DataPipe) -> str:
     numbers: dict[int, int] = {}
     lines: list[str] = []
     for node in walk(root):
-        if not alters_stream(node):
+        traits = traits_of(node)
+        if not traits.alters_stream:
             numbers[id(node)] = numbers[id(inputs_of(node)[0])]
             continue
         numbers[id(node)] = len(lines)
-        ignored = {*getattr(type(node), "fingerprint_ignores", ()), *_TORCHS_OWN}
+        ignored = {*traits.fingerprint_ignores, *_TORCHS_OWN}
         arguments = [
             f"{name}={_argument(value, numbers)}"
             for name, value in sorted(vars(node).items())

@@ -16,7 +16,18 @@ from dataclasses import dataclass
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.errors import GraphError
-from torchpipe.node.traits import DataPipe, Division, divides, division, inputs_of, node_name, times_read, walk
+from torchpipe.node.traits import (
+    DataPipe,
+    Division,
+    divides,
+    division,
+    inputs_of,
+    node_name,
+    runs_in_main,
+    times_read,
+    traits_of,
+    walk,
+)
 
 __all__ = ["Plan", "plan"]
 
@@ -82,13 +93,6 @@ def _parts(num_shards: int, world_size: int) -> list[tuple[int, str, Division]]:
     return [part for part in parts if part[0] > 1]
 
 
-def _must_run_in_main(node: DataPipe) -> bool:
-    if getattr(type(node), "runs_in_main", False):
-        return True
-    is_replicable = getattr(type(node), "is_replicable", None)
-    return callable(is_replicable) and not is_replicable(node)
-
-
 def plan(root: DataPipe) -> Plan:
     """Split the graph that ends in ``root`` into its sections.
 
@@ -98,7 +102,7 @@ def plan(root: DataPipe) -> Plan:
     nodes = walk(root)
     in_main: set[int] = set()
     for node in nodes:
-        if _must_run_in_main(node) or any(id(item) in in_main for item in inputs_of(node)):
+        if runs_in_main(node) or any(id(item) in in_main for item in inputs_of(node)):
             in_main.add(id(node))
     _check_single_division(nodes)
     cuts = _cuts(root, nodes, in_main)
@@ -138,7 +142,7 @@ def _cuts(root: DataPipe, nodes: list[DataPipe], in_main: set[int]) -> list[Data
 
 def _dispatch(cuts: list[DataPipe]) -> tuple[DataPipe | None, int]:
     """The first node that stands after every dispatching one, on all paths, and its branch; None if there are none."""
-    branches = [place for place, cut in enumerate(cuts) if any(_dispatches(node) for node in walk(cut))]
+    branches = [place for place, cut in enumerate(cuts) if any(traits_of(node).dispatches for node in walk(cut))]
     if not branches:
         return None, 0
     if len(branches) > 1:
@@ -151,15 +155,11 @@ def _dispatch(cuts: list[DataPipe]) -> tuple[DataPipe | None, int]:
     cut = cuts[branches[0]]
     for candidate in walk(cut):
         after = {id(node) for node in walk(candidate)}
-        if not any(_dispatches(node) for node in _reach(cut, candidate)) and any(
-            _dispatches(node) and id(node) in after for node in walk(cut)
+        if not any(traits_of(node).dispatches for node in _reach(cut, candidate)) and any(
+            traits_of(node).dispatches and id(node) in after for node in walk(cut)
         ):
             return candidate, branches[0]
     raise AssertionError("the cut itself stands after every node")
-
-
-def _dispatches(node: DataPipe) -> bool:
-    return bool(getattr(type(node), "dispatches", False))
 
 
 def _union(lists: Iterable[list[DataPipe]]) -> list[DataPipe]:

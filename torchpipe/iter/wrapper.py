@@ -73,7 +73,7 @@ class IterableWrapper(IterDataPipe[T]):
         self._once = _Once() if isinstance(iterable, Iterator) and not is_stateful(iterable) else None
 
     @property
-    def at_hand(self) -> bool:
+    def at_hand(self) -> bool:  # type: ignore[override]
         """Does reading an item wait for nothing? An iterable of the user's may, for what the consumer does."""
         return isinstance(self.iterable, TorchIterDataPipe) or (
             _is_indexed(self.iterable) and not is_stateful(self.iterable)
@@ -83,7 +83,7 @@ class IterableWrapper(IterDataPipe[T]):
         return len(self.iterable)  # type: ignore[arg-type]
 
     @property
-    def by_index(self) -> bool:
+    def by_index(self) -> bool:  # type: ignore[override]
         """Is it read by index, so that nobody makes items that another shard keeps?"""
         return not is_stateful(self.iterable) and _is_indexed(self.iterable)
 

@@ -14,7 +14,7 @@ from torchpipe.errors import GraphError
 from torchpipe.node.hidden import refuse_hidden_input
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.replay import BoundInput, ReplayIterator
-from torchpipe.node.traits import DataPipe, Division, alters_stream, division, inputs_of, node_name, walk
+from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_name, traits_of, walk
 from torchpipe.randomness.seeds import StreamKey, derive_seed, fresh_seed
 from torchpipe.state import SnapshotPolicy
 
@@ -88,7 +88,7 @@ class Context:
         divided: dict[int, Division] = {}
         for node in nodes:
             # Nodes that only move items in time or place have no number: with or without them, the streams stay.
-            if alters_stream(node):
+            if traits_of(node).alters_stream:
                 numbers[id(node)] = sum(1 for _ in numbers)
             among = division(node)
             for item in inputs_of(node):

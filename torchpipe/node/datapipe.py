@@ -22,6 +22,7 @@ from torchpipe.node.functional import functional_datapipe, lookup, registered
 from torchpipe.node.functional_methods import IterMethods, MapMethods
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.not_ported import explain_missing
+from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.replay import BOUND
 
 __all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "iterate"]
@@ -64,7 +65,7 @@ class _NoAttribute(AttributeError):
 
 
 # The methods come first: torch's own stub types the same names for its nodes.
-class IterDataPipe(IterMethods[T_co], TorchIterDataPipe[T_co], metaclass=_NodeMeta):  # type: ignore[misc]
+class IterDataPipe(IterMethods[T_co], NodeProtocol, TorchIterDataPipe[T_co], metaclass=_NodeMeta):  # type: ignore[misc]
     """A step of a pipeline that yields items of type ``T_co``: a description without position, file or thread.
 
     Write your own in one of two ways. With state: define ``iterate(self, context)`` and return a
@@ -100,7 +101,7 @@ class IterDataPipe(IterMethods[T_co], TorchIterDataPipe[T_co], metaclass=_NodeMe
         return str(type(self).__name__)
 
 
-class MapDataPipe(MapMethods[T_co], TorchMapDataPipe[T_co], ABC):  # type: ignore[misc]
+class MapDataPipe(MapMethods[T_co], NodeProtocol, TorchMapDataPipe[T_co], ABC):  # type: ignore[misc]
     """A step of a pipeline that is read by key: define ``__getitem__`` and ``__len__``."""
 
     def __getattr__(self, name: str) -> Any:

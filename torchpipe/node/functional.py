@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
+from torchpipe.node.protocol import NodeProtocol
+
 __all__ = ["functional_datapipe", "lookup", "registered"]
 
 _C = TypeVar("_C", bound=type)
@@ -36,10 +38,13 @@ def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _
     ``on`` says which kind of node gets the form, ``"iter"`` or ``"map"``; by default the kind that the class is itself
     (``to_iter_datapipe`` is an iterable node with a form on map-style ones).
 
-    Raises: ValueError if the name is no identifier or is taken; TypeError if the class is no node.
+    Raises: ValueError if the name is no identifier, is taken, or is what every node has as an attribute (then
+    ``dp.<name>`` would be that); TypeError if the class is no node.
     """
     if not name.isidentifier():
         raise ValueError(f"a functional name must be an identifier, got {name!r}")
+    if name in vars(NodeProtocol):
+        raise ValueError(f"the functional name {name!r} is an attribute that every node has: dp.{name} would be that")
 
     def register(cls: _C) -> _C:
         kind = on or _kind(cls)

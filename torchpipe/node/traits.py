@@ -14,7 +14,8 @@ import enum
 import random
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from types import SimpleNamespace
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -25,11 +26,12 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.errors import GraphError
 from torchpipe.node.containers import found_in, replaced_in
+from torchpipe.node.protocol import NodeProtocol
 
 __all__ = [
     "DataPipe",
     "Division",
-    "alters_stream",
+    "at_hand",
     "callable_name",
     "divides",
     "division",
@@ -37,12 +39,15 @@ __all__ = [
     "is_node",
     "node_name",
     "reads_late",
+    "runs_in_main",
     "thins",
     "times_read",
+    "traits_of",
     "walk",
     "with_inputs",
 ]
 
+_DEFAULTS = {name: value for name, value in vars(NodeProtocol).items() if not name.startswith("_")}
 _CALLS_PER_NODE = 7  # 5 to begin a pass over a node, the others for what is around it and within a user's own
 
 DataPipe: TypeAlias = "TorchIterDataPipe[Any] | TorchMapDataPipe[Any]"
@@ -144,14 +149,31 @@ def node_name(node: object) -> str:
     return f"{type(node).__name__}({', '.join(names)})" if names else type(node).__name__
 
 
-def alters_stream(node: DataPipe) -> bool:
-    """False for nodes that hand every item on unchanged in value and order, only earlier or on another device."""
-    return bool(getattr(type(node), "alters_stream", True))
+def traits_of(node: DataPipe) -> type[NodeProtocol]:
+    """What the class of ``node`` says. One that is derived from torch's has the defaults for what it does not say."""
+    cls = type(node)
+    if issubclass(cls, NodeProtocol):
+        return cls
+    said = {name: getattr(cls, name, default) for name, default in _DEFAULTS.items()}
+    return cast("type[NodeProtocol]", SimpleNamespace(**said))
+
+
+def runs_in_main(node: DataPipe) -> bool:
+    """Must ``node`` run in the user's process?"""
+    traits = traits_of(node)
+    is_replicable: Any = traits.is_replicable
+    return traits.runs_in_main or (callable(is_replicable) and not is_replicable(node))
+
+
+def at_hand(node: DataPipe, otherwise: bool) -> bool:
+    """Does making an item wait for nothing? ``otherwise`` is the answer for a node that does not say."""
+    said = node.at_hand if isinstance(node, NodeProtocol) else getattr(node, "at_hand", None)
+    return otherwise if said is None else said
 
 
 def divides(node: DataPipe) -> bool:
     """True for sharding points: nodes that keep one shard's part of the stream."""
-    return callable(getattr(type(node), "apply_sharding", None)) or bool(getattr(type(node), "divides", False))
+    return callable(getattr(type(node), "apply_sharding", None)) or traits_of(node).divides
 
 
 def reads_late(node: DataPipe) -> bool:
@@ -159,14 +181,15 @@ def reads_late(node: DataPipe) -> bool:
 
     True of sources that are read by index, of map-style nodes, and of what only selects among such (``positions``).
     """
-    if isinstance(node, TorchMapDataPipe) or getattr(node, "by_index", False) is True:
+    if isinstance(node, TorchMapDataPipe) or (isinstance(node, NodeProtocol) and node.by_index is True):
         return True
-    return getattr(type(node), "selects", False) is True and all(map(reads_late, inputs_of(node)))
+    return traits_of(node).selects is True and all(map(reads_late, inputs_of(node)))
 
 
 def thins(node: DataPipe) -> bool:
     """May ``node`` make fewer items of some inputs than of others? Of nodes of other packages it is assumed."""
-    return bool(getattr(type(node), "thins", not type(node).__module__.startswith("torchpipe.")))
+    said = traits_of(node).thins
+    return not type(node).__module__.startswith("torchpipe.") if said is None else said
 
 
 class Division(enum.Flag):

@@ -1,0 +1,92 @@
+"""What nodes say of themselves: listed in CONTRIBUTING.md, open to torch's nodes, and not mixed up with their data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+
+from torchpipe import IterDataPipe, MapDataPipe, functional_datapipe
+from torchpipe.graph.fingerprint import describe_graph
+from torchpipe.graph.plan import plan
+from torchpipe.iter import IterableWrapper
+from torchpipe.node.protocol import NodeProtocol
+from torchpipe.node.traits import at_hand, divides, reads_late, runs_in_main, thins, traits_of
+
+NAMES = sorted(name for name in vars(NodeProtocol) if not name.startswith("_"))
+
+
+def source() -> Any:
+    return IterableWrapper(range(6)).sharding_filter()
+
+
+def test_contributing_lists_each_with_its_default() -> None:
+    page = (Path(__file__).resolve().parent.parent / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^   \| `(\w+)(\(\))?` \| `(.+?)` \|", page, re.MULTILINE)
+    assert [name for name, _, _ in rows] == NAMES
+    node = NodeProtocol()
+    for name, called, default in rows:
+        value = getattr(node, name)
+        assert repr(value() if called else value) == default
+
+
+class Busy(IterDataPipe[Any]):
+    """Keeps data in attributes that have such names."""
+
+    def __init__(self, datapipe: Any) -> None:
+        self.datapipe = datapipe
+        vars(self).update(dict.fromkeys(NAMES, "data"))
+        del self.at_hand
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.datapipe
+
+
+def test_what_a_node_keeps_under_such_a_name_says_nothing() -> None:
+    node = Busy(source())
+    assert list(node) == list(range(6))
+    assert "Busy(alters_stream='data', by_index='data', dispatches='data', " in describe_graph(node)
+    split = plan(node)
+    assert (split.main_nodes, split.dispatch, len(split.sharding_points)) == ((), None, 1)
+    assert not divides(node)
+    assert not reads_late(node)
+    assert not at_hand(node, False)
+    assert thins(node)
+
+
+class OfTorch(TorchIterDataPipe[Any]):
+    def __init__(self, datapipe: Any) -> None:
+        self.datapipe = datapipe
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.datapipe
+
+
+class InMain(OfTorch):
+    runs_in_main = True
+
+
+class NotReplicable(OfTorch):
+    at_hand = True
+
+    def is_replicable(self) -> bool:
+        return False
+
+
+def test_a_node_derived_from_torchs_says_the_same_or_has_the_defaults() -> None:
+    plain, in_main, alone = (kind(source()) for kind in (OfTorch, InMain, NotReplicable))
+    assert [getattr(traits_of(plain), name) for name in NAMES] == [getattr(NodeProtocol, name) for name in NAMES]
+    assert [runs_in_main(node) for node in (plain, in_main, alone)] == [False, True, True]
+    assert [at_hand(node, False) for node in (plain, in_main, alone)] == [False, False, True]
+    assert thins(plain)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("base", [IterDataPipe, MapDataPipe])
+def test_no_functional_form_takes_such_a_name(name: str, base: type) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is an attribute that every node has"):
+        functional_datapipe(name)(type("Taking", (base,), {}))

@@ -1,0 +1,51 @@
+"""What a node says of itself: attributes with defaults, for a class to set. CONTRIBUTING.md has the list.
+
+Runs in every process. ``traits`` asks, and answers for nodes that are derived from torch's own classes as well.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = ["NodeProtocol"]
+
+
+class NodeProtocol:
+    """Base of all of torchpipe's nodes.
+
+    ``at_hand`` and ``by_index`` are asked of the node, and may be properties. The others are asked of its class: what a
+    node keeps in an attribute of such a name is its own affair.
+    """
+
+    alters_stream: ClassVar[bool] = True
+    """Would items or their order differ without it? False: it is no part of the graph's identity."""
+
+    at_hand: bool | None = None
+    """Does making an item wait for nothing that the consumer may have to do first? None: a source may wait, and so may
+    whatever defines ``__iter__``.
+    """
+
+    by_index: bool = False
+    """Is it a source that is read by index, so that nobody makes what another shard keeps?"""
+
+    dispatches: ClassVar[bool] = False
+    """Is all before it, and it, to run once for all shards, whom the items are dealt to?"""
+
+    divides: ClassVar[bool] = False
+    """Is it a sharding point: does it keep one shard's part? A class with torch's ``apply_sharding`` is one anyhow."""
+
+    fingerprint_ignores: ClassVar[tuple[str, ...]] = ()
+    """Its attributes that are no part of the graph's identity."""
+
+    runs_in_main: ClassVar[bool] = False
+    """Must it run in the user's process, and all after it?"""
+
+    selects: ClassVar[bool] = False
+    """Does it hand on what it reads, some or in another order, and positions where its inputs have them?"""
+
+    thins: ClassVar[bool | None] = None
+    """May it make fewer items of some inputs than of others? None: yes, unless the class is one of torchpipe's."""
+
+    def is_replicable(self) -> bool:
+        """May every shard have a copy? Else it runs as ``runs_in_main`` says; the same, in torchdata's way."""
+        return True
