@@ -290,7 +290,7 @@ def check_room_for_files(name: str) -> None:
 
 
 def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:
-    """The ladder, for all of them at once: ask, join, terminate, kill, report. Returns within about 3 x ``grace_s``.
+    """The ladder, for all of them at once: ask, join, terminate, kill, report. Takes twice ``grace_s`` before it kills.
 
     An interrupt (Ctrl-C, a signal handler that raises) takes it straight to the last rung: nobody comes here again.
     """
@@ -302,8 +302,13 @@ def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:
     finally:
         for worker in workers:
             if worker.process is not None and worker.is_alive():
-                _log.error("%s (pid %d) survived SIGKILL for %.1f s", worker.name, worker.pid, grace_s)
+                _log.error("%s (pid %d) survived SIGKILL for %.1f s", worker.name, worker.pid, _killed_s(grace_s))
             worker.release()
+
+
+def _killed_s(grace_s: float) -> float:
+    """How long to wait for a killed process, which has no say in it: the kernel takes its time on a busy machine."""
+    return max(grace_s, 3.0)
 
 
 def _climb(workers: list[WorkerProcess], grace_s: float, rungs: tuple[str, ...]) -> None:
@@ -318,7 +323,7 @@ def _climb(workers: list[WorkerProcess], grace_s: float, rungs: tuple[str, ...])
             for worker in workers:
                 if worker.process is not None and worker.is_alive():
                     getattr(worker.process, rung)()
-        deadline = time.monotonic() + grace_s
+        deadline = time.monotonic() + (_killed_s(grace_s) if rung == "kill" else grace_s)
         for worker in workers:
             if worker.process is not None:
                 worker.process.join(max(0.0, deadline - time.monotonic()))
