@@ -24,10 +24,9 @@ part() { # TITLE OPTION...
 
 # Not loadgroup or loadscope: they give out again the test that crashed its process, and may then wait for ever.
 part "without XLA" -n 2 --dist worksteal -m "not xla" "$@"
-# By themselves, in one process: importing torch_xla takes seconds, and once its runtime lives in a process, forking that
-# one is unsafe. In one of pytest-xdist's, so that a test that crashes it does not end the run.
+# By themselves: importing torch_xla takes seconds, and once its runtime lives in a process, forking that one is unsafe.
 if "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch_xla") is None)'; then
-    part "with XLA" -n 1 -m xla "$@"
+    part "with XLA" -n 2 --dist worksteal -m xla "$@"
 fi
 printf '%s\n' "${lines[@]}"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
