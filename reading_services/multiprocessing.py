@@ -152,6 +152,10 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._graph: GraphImage | None = None
         self._dispatch: DispatchPart | None = None
         self._supervisor: Supervisor | None = None
+        # Here, since workers import this module and need none of it, and not at the first epoch, which it would delay.
+        from reading_services._runtime.supervisor import Supervisor
+
+        self._new_supervisor = Supervisor
         self._earlier_restarts = 0  # of workers that have been shut down since
         self._earlier_longest = 0
 
@@ -288,9 +292,7 @@ class MultiProcessingReadingService(ShardedReadingService):
             if self._graph is None:  # it was shut down before
                 self._make_images()
             assert self._graph is not None
-            from reading_services._runtime.supervisor import Supervisor  # workers import this module, and need no such
-
-            self._supervisor = Supervisor(
+            self._supervisor = self._new_supervisor(
                 num_workers=workers,
                 context=self._context,
                 graph=self._graph,
