@@ -90,3 +90,18 @@ def test_a_node_derived_from_torchs_says_the_same_or_has_the_defaults() -> None:
 def test_no_functional_form_takes_such_a_name(name: str, base: type) -> None:
     with pytest.raises(ValueError, match=f"'{name}' is an attribute that every node has"):
         functional_datapipe(name)(type("Taking", (base,), {}))
+
+
+def test_a_mixin_that_the_defaults_would_hide_is_refused() -> None:
+    class Says:
+        runs_in_main = True
+
+    with pytest.raises(TypeError, match="runs_in_main of Says would be hidden by the default: let Says stand before"):
+
+        class Hidden(IterDataPipe[int], Says):
+            pass
+
+    class Heard(Says, IterDataPipe[int]):
+        pass
+
+    assert Heard.runs_in_main

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import pytest
-
-from reading_services._runtime.channel import MemoryChannel, SocketChannel, socket_pair
-from reading_services._runtime.dispatch_link import Listener, RemoteSupply, connect
+from reading_services._runtime.channel import SocketChannel, socket_pair
+from reading_services._runtime.dispatch_link import Listener, RemoteSupply, Superseded, connect
 from reading_services._runtime.dispatcher import Dispatcher
 from reading_services._runtime.messages import Hello, StartDispatch, Stop, Want
 from reading_services._runtime.status_page import StatusPage
@@ -22,11 +20,12 @@ from torchpipe.state import SnapshotPolicy
 
 
 @contextmanager
-def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[str]:
-    """The address where a dispatcher of ``graph`` serves; what it raised is raised at the end."""
+def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[tuple[str, SocketChannel]]:
+    """Where a dispatcher of ``graph`` serves, and a channel that closes if it fails; what it raised is raised then."""
     ours, theirs = socket_pair()
+    watched, watching = socket_pair()
     listener, page = Listener(), StatusPage()
-    channel = SocketChannel(ours, queued=False)
+    channel, control = SocketChannel(ours, queued=False), SocketChannel(watching, queued=True)
     open_source = partial(DispatchSource.open, graph, policy=partial(SnapshotPolicy, every=1))
     loop = Dispatcher(SocketChannel(theirs, queued=True), page, listener.socket, open_source)
     raised: list[BaseException] = []
@@ -36,6 +35,7 @@ def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[str]:
             loop.run()
         except BaseException as error:
             raised.append(error)
+            watched.close()
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -56,19 +56,22 @@ def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[str]:
                 fail_at=None,
             )
         )
-        yield listener.address
+        yield listener.address, control
+    except Superseded:
+        assert raised
     finally:
         if thread.is_alive():
             channel.send(Stop())
         thread.join()
         channel.close()
+        control.close()
+        watched.close()
         listener.close()
         page.close()
     if raised:
         raise raised[0]
 
 
-@pytest.mark.timeout(30)
 def test_L4_a_worker_of_several_shards_dies_while_items_are_made() -> None:
     """It is noticed as the first shard is told its end; nothing is dealt to the others until another worker asks."""
     first = SocketChannel(socket.socket(), queued=False)
@@ -77,14 +80,14 @@ def test_L4_a_worker_of_several_shards_dies_while_items_are_made() -> None:
         first.close()
         return False
 
-    with dispatcher(IterableWrapper(["dropped"]).filter(die), num_shards=3) as address:
+    with dispatcher(IterableWrapper(["dropped"]).filter(die), num_shards=3) as (address, control):
         first = SocketChannel(connect(address), queued=False)
         first.send(Hello(worker=0, generation=1))
         for shard in range(3):
             first.send(Want(generation=1, shard=shard, items=10))
         second = RemoteSupply(
             SocketChannel(connect(address), queued=False),
-            MemoryChannel(),
+            control,
             worker=0,
             generation=1,
             shards=[2],

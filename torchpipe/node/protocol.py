@@ -5,7 +5,7 @@ Runs in every process. ``traits`` asks, and answers for nodes that are derived f
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = ["NodeProtocol"]
 
@@ -16,6 +16,17 @@ class NodeProtocol:
     ``at_hand`` and ``by_index`` are asked of the node, and may be properties. The others are asked of its class: what a
     node keeps in an attribute of such a name is its own affair.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Raises: TypeError if a base says something that the defaults here would hide."""
+        super().__init_subclass__(**options)
+        for base in cls.__mro__[cls.__mro__.index(NodeProtocol) + 1 :]:
+            hidden = [name for name in vars(NodeProtocol) if name in vars(base) and not name.startswith("_")]
+            if hidden:
+                raise TypeError(
+                    f"{cls.__name__}: {', '.join(hidden)} of {base.__name__} would be hidden by the default: let "
+                    f"{base.__name__} stand before the node's class among the bases"
+                )
 
     alters_stream: ClassVar[bool] = True
     """Would items or their order differ without it? False: it is no part of the graph's identity."""
