@@ -128,7 +128,7 @@ class Snapshots:
             self._policy.end()
 
 
-Entry: TypeAlias = tuple[
+Queued: TypeAlias = tuple[
     Any, bytes | None, Admitted | None
 ]  # the item as moved, the snapshot after it, its gate's word
 
@@ -150,7 +150,7 @@ class Feed:
         self._pid = 0  # of the process that has the thread
         # Reentrant, since the garbage collector may call stop() in any thread, also in one that holds it.
         self.changed = threading.Condition()
-        self.ready: deque[Entry] = deque()
+        self.ready: deque[Queued] = deque()
         self.error: BaseException | None = None  # raised after the items in ``ready``
         self.close_error: BaseException | None = None
         # Each side first says that it waits, then looks at ``ready`` again; the other first changes ``ready``, then

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torchpipe.ahead.feed import Admitted, Entry, Feed, Gate, Mover, Snapshots, Source, mark_feed_thread, move
+from torchpipe.ahead.feed import Admitted, Feed, Gate, Mover, Queued, Snapshots, Source, mark_feed_thread, move
 
 __all__ = ["Limits", "StagedFeed"]
 
@@ -72,7 +72,7 @@ class StagedFeed(Feed):
         self._pulling = False
         self._waiting: deque[tuple[int, Admitted, bytes | None]] = deque()
         self._waiting_bytes = 0
-        self._done: dict[int, Entry | _End] = {}
+        self._done: dict[int, Queued | _End] = {}
         self._next = 0  # the number whose turn it is to become ready
         self._end_at: int | None = None  # the number after the last batch, once it is known
         self._on_device = 0  # moving, done or ready
