@@ -1,9 +1,8 @@
 """The processes of a supervisor, and the one wait for all that can happen to them.
 
-Runs in the main process, in the supervisor's threads, one at a time except for :meth:`WorkerPool.select`
-and :meth:`WorkerPool.wake`. Owns the
-processes with their sockets and pages, the selector and the wake-up pipe. The wait covers messages, room in sockets,
-the wake-up and all process sentinels; it ends with any of them, or after the timeout.
+Runs in the main process, in the supervisor's threads, one at a time except for :meth:`WorkerPool.select` and
+:meth:`WorkerPool.wake`. Owns the processes with their sockets and pages, the selector and the wake-up pipe. The wait
+covers messages, room in sockets, the wake-up and all process sentinels; it ends with any of them, or after the timeout.
 """
 
 from __future__ import annotations
