@@ -24,6 +24,7 @@ LAYERS = (
     ("iter", "map", "graph", "xla"),
     ("execution",),
     ("loader",),
+    ("data",),
     ("testing",),
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it
 )
@@ -37,8 +38,10 @@ KEPT_IN = {
     "torch_xla": ("torchpipe.device.xla", "torchpipe.xla.drop_in", "torchpipe.xla.spawn"),
     "multiprocessing": ("torchpipe.testing", "reading_services"),
     "subprocess": ("torchpipe.testing", "reading_services"),
-    "reading_services": ("reading_services", "torchpipe.testing"),
+    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes"),
 }
+# The one arrow that points back, within a function: torch's loader starts processes itself.
+STARTS_PROCESSES = "torchpipe.data.processes"
 MAX_LINES = 400
 
 
@@ -182,6 +185,8 @@ def test_torch_xla_is_imported_only_when_needed() -> None:
 def test_there_are_no_import_cycles() -> None:
     edges: dict[str, set[str]] = {module: set() for module in modules()}
     for item in all_imports():
+        if item.importer == STARTS_PROCESSES and item.in_function:
+            continue
         if item.target in edges and item.target != item.importer:
             edges[item.importer].add(item.target)
     done: set[str] = set()

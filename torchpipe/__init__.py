@@ -14,6 +14,7 @@ _collecting = gc.isenabled()
 gc.disable()
 try:
     from torchpipe import errors, graph, iter, map, state  # noqa: F401
+    from torchpipe.data.loader import DataLoader
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
     from torchpipe.execution.worker_info import WorkerInfo
     from torchpipe.graph.adapters import Shuffle
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Context",
     "DataChunk",
+    "DataLoader",
     "DataLoader2",
     "DataLoader2Iterator",
     "InProcessReadingService",

@@ -59,7 +59,11 @@ class WorkerDiedError(TorchpipeError, RuntimeError):
     """A process died at one position more often than the restart budget allows.
 
     The message names the process, its exit code or signal, the shard, the item index and, where known, the node.
+    ``pid`` and ``exitcode`` (negative: the signal) are those of the process that died last, if there was one.
     """
+
+    pid: int | None = None
+    exitcode: int | None = None
 
 
 class WorkerError(TorchpipeError, RuntimeError):

@@ -27,8 +27,9 @@ _SHARED_BYTES = 64 << 10  # what is smaller is pickled with the rest
 class GraphImage:
     """What :meth:`of` was given, again and again: each :meth:`load` makes new objects. Passed on as an argument."""
 
-    def __init__(self, body: bytes, places: Places = (), fd: int = -1) -> None:
+    def __init__(self, body: bytes, places: Places = (), fd: int = -1, inherited: Any = None) -> None:
         self._body = body  # the pickle, if there is no file
+        self._inherited = inherited
         self._places = places
         self._fd = fd
         self._finalizer = weakref.finalize(self, os.close, fd) if fd >= 0 else None
@@ -45,12 +46,20 @@ class GraphImage:
                 body, _ = dump_apart(_Pickler, parts, sys.maxsize)
         return cls(bytes(body))
 
+    @classmethod
+    def inherited(cls, *parts: Any) -> GraphImage:
+        """``parts`` themselves, for processes that are forked: each has them as they are when it is."""
+        return cls(b"", inherited=parts)
+
     def load(self) -> Any:
         """The parts, new ones. Arrays and tensors can be written to if they could be before; nobody else sees it."""
+        if self._inherited is not None:
+            return self._inherited
         return load_mapped(self._fd, self._places) if self._places else pickle.loads(self._body)
 
     def close(self) -> None:
         """Let go of the file; what was loaded stays good. Idempotent."""
+        self._inherited = None
         if self._finalizer is not None:
             self._finalizer()
 

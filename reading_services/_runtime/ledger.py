@@ -13,7 +13,26 @@ from reading_services._runtime.messages import ShardStart
 from torchpipe.execution.merge import ShardPosition
 from torchpipe.state import Cursor
 
-__all__ = ["ShardLedger"]
+__all__ = ["Hand", "ShardLedger"]
+
+
+@dataclass(slots=True)
+class Hand:
+    """What the main process has dealt to a lane, an entry for each item, as far as it may have to be dealt again.
+
+    ``stateless``: an item depends on its entry alone, so that nothing before it is ever needed.
+    """
+
+    stateless: bool
+    entries: deque[bytes] = field(default_factory=deque)
+    first: int = 0  # the number of the first entry that is kept
+    over: bool = False
+
+    def forget(self, before: int) -> None:
+        """Entries before number ``before`` are not needed any more."""
+        for _ in range(min(before - self.first, len(self.entries))):
+            self.entries.popleft()
+            self.first += 1
 
 
 @dataclass(slots=True)
@@ -33,10 +52,14 @@ class ShardLedger:
     ready: deque[Arrival] = field(default_factory=deque)
     in_use: bool = False  # has the consumer a chunk in hand?
     doubtful: int = 0  # one of the items before this one may have killed its process
+    hand: Hand | None = None  # where the main process deals
 
     @classmethod
-    def begin(cls, position: ShardPosition, window: int) -> ShardLedger:
+    def begin(cls, position: ShardPosition, window: int, stateless: bool | None = None) -> ShardLedger:
+        """``stateless`` is that of the hand, if there is one."""
+        first = position.count - position.cursor.skip
         return cls(
+            hand=None if stateless is None else Hand(stateless, first=first),
             lane=position.lane,
             branch=position.branch,
             shard=position.shard,
@@ -49,10 +72,25 @@ class ShardLedger:
         """Something has come; after the shard's end or error, nothing counts any more."""
         if self.over:
             return
-        self.cursor = self.cursor.after(arrival.count, arrival.snapshot)
         self.count += arrival.count
+        if self.hand is None or not self.hand.stateless:
+            self.cursor = self.cursor.after(arrival.count, arrival.snapshot)
+        if self.hand is not None:
+            self.hand.forget(self.count - self.cursor.skip)
         self.over = arrival.over
         self.ready.append(arrival)
+
+    def deal(self, entries: list[bytes], over: bool) -> None:
+        """More is dealt to this lane; ``over``: nothing after that."""
+        assert self.hand is not None, "nothing is dealt in this epoch"
+        self.hand.entries.extend(entries)
+        self.hand.over = over
+
+    @property
+    def outstanding(self) -> int:
+        """How many entries have been dealt whose items have not arrived."""
+        hand = self.hand
+        return 0 if hand is None else hand.first + len(hand.entries) - self.count
 
     def release(self) -> int:
         """The consumer asks for more, so it has used up its chunk: the number of chunks to grant anew."""

@@ -5,6 +5,7 @@
     main                      worker
       | ---- StartEpoch -------> |   forget the epoch before, begin these shards at these cursors
       | <--- Ready ------------- |   (once, after start-up)
+      | ---- Deal -------------> |   what the next items of a lane are to be made of, where the main process deals
       | <--- Notice ------------ |   a warning to show to the user
       | <--- ChunkMessage ------ |   items of one lane, as long as the window allows it
       | ---- Grant ------------> |   that many chunks of a lane were used: produce as many more
@@ -23,6 +24,7 @@ one shard of one branch of the graph (see ``torchpipe.execution.merge``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -30,6 +32,7 @@ from torchpipe.execution.epoch import Epoch
 
 __all__ = [
     "ChunkMessage",
+    "Deal",
     "Dealt",
     "EndEpoch",
     "Failed",
@@ -102,6 +105,21 @@ class StartEpoch(Epoch):
     dispatch_address: str | None  # where dispatched items are to be had
     dispatch_branch: int  # the branch that wants them
     careful: bool  # note the node at work before each step, and make items one by one: slow, for naming a culprit
+    dealt: bool = False  # is every item made of an entry that the main process deals?
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deal:
+    """``entries`` of ``lane``, pickled one by one; ``over`` says that no more come. May come before its StartEpoch."""
+
+    generation: int
+    lane: int
+    entries: tuple[bytes, ...]
+    over: bool
+
+    @classmethod
+    def of(cls, generation: int, lane: int, entries: Iterable[bytes], over: bool) -> Deal:
+        return cls(generation=generation, lane=lane, entries=tuple(entries), over=over)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +220,7 @@ class Failed:
 Message: TypeAlias = (
     StartEpoch
     | StartDispatch
+    | Deal
     | Grant
     | Grown
     | EndEpoch

@@ -26,6 +26,7 @@ class PostMortem:
     number: int
     name: str
     pid: int
+    exitcode: int | None
     cause: str
     own: bool
     dispatcher: bool
@@ -72,14 +73,19 @@ class PostMortem:
 
     def error(self, decision: Decision, max_restarts: int | None) -> WorkerDiedError:
         """The error for a position that has killed its process too often, or for a budget that is used up."""
+        error = WorkerDiedError(self._error_text(decision, max_restarts))
+        error.pid, error.exitcode = self.pid, self.exitcode
+        return error
+
+    def _error_text(self, decision: Decision, max_restarts: int | None) -> str:
         where = f" in {self.node}" if self.node is not None else ""
         if decision.exhausted:
-            return WorkerDiedError(
+            return (
                 f"{self}{where}: one death more than max_restarts={max_restarts} allows. Nothing says that an item is "
                 "to blame. Look for who kills processes (memory that runs out, limits, a scheduler), then go on from "
                 "the loader's state, or give max_restarts=None to survive any number of accidents"
             )
-        return WorkerDiedError(
+        return (
             f"{self}{where}: death number {decision.deaths} at this position, so no accident. SIGKILL often means that "
             "memory ran out, SIGSEGV a crash in native code, an exit code that user code called exit(). Run the graph "
             "with InProcessReadingService to see it happen in a debugger"

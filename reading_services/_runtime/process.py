@@ -167,6 +167,7 @@ class WorkerProcess:
             number=self.worker,
             name=self.name,
             pid=self.pid,
+            exitcode=self.process.exitcode,
             cause=self._cause_of_death(),
             own=self._died_by_itself(),
             dispatcher=dispatcher,

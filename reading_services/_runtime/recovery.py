@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-__all__ = ["Death", "Decision", "Recovery", "restart_delay_s"]
+__all__ = ["Death", "Decision", "Plan", "Recovery", "restart_delay_s"]
 
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 _FREE_RESTARTS = 30  # in a row, though it gets nowhere: in a storm of kills, fewer processes would be killed sooner
@@ -61,6 +61,15 @@ class Decision:
     exhausted: bool = False
     start_s: float = 0.0
     rest_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to become of a process that has died."""
+
+    start_at: float  # in monotonic seconds, as is
+    begin_at: float  # when it goes on
+    all_anew: bool  # do the others have to begin anew with it?
 
 
 @dataclass(slots=True)

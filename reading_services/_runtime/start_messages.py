@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.ledger import ShardLedger
-from reading_services._runtime.messages import StartDispatch, StartEpoch
+from reading_services._runtime.messages import Deal, StartDispatch, StartEpoch
 from torchpipe.execution.dispatch import dispatch_start
 from torchpipe.execution.epoch import Epoch
 
-__all__ = ["DispatchPart", "start_dispatch", "start_epoch"]
+__all__ = ["DispatchPart", "deal_again", "start_dispatch", "start_epoch"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,12 @@ class DispatchPart:
     branch: int
     graph: GraphImage
     node_names: Mapping[int, str]
+
+
+def deal_again(ledgers: list[ShardLedger], generation: int) -> list[Deal]:
+    """For a worker that goes on with the lanes of ``ledgers``: what was dealt to them and may be needed again."""
+    hands = [(ledger.lane, ledger.hand) for ledger in ledgers if ledger.hand is not None]
+    return [Deal.of(generation, lane, hand.entries, hand.over) for lane, hand in hands]
 
 
 def start_epoch(
@@ -36,6 +42,7 @@ def start_epoch(
     address: str | None,
     branch: int,
     careful: bool,
+    dealt: bool = False,
 ) -> StartEpoch:
     """For a worker that goes on with the lanes of ``ledgers``; those of ``branch`` get dispatched items."""
     return StartEpoch(
@@ -47,6 +54,7 @@ def start_epoch(
         dispatch_address=address,
         dispatch_branch=branch,
         careful=careful,
+        dealt=dealt,
     )
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from multiprocessing.context import BaseContext
 
 from reading_services._runtime.arrivals import Arrival, warning_category
@@ -24,12 +23,12 @@ from reading_services._runtime.dispatch_link import Listener
 from reading_services._runtime.dispatcher import run_dispatcher
 from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.ledger import ShardLedger
-from reading_services._runtime.messages import ChunkMessage, EndEpoch, Failed, Grant, Grown, Notice, Ready
+from reading_services._runtime.messages import ChunkMessage, Deal, EndEpoch, Failed, Grant, Grown, Notice, Ready
 from reading_services._runtime.post_mortem import PostMortem
 from reading_services._runtime.process import WorkerProcess, check_room_for_files
-from reading_services._runtime.recovery import Recovery
+from reading_services._runtime.recovery import Plan, Recovery
 from reading_services._runtime.remote_error import dump_error, load_error
-from reading_services._runtime.start_messages import DispatchPart, start_dispatch, start_epoch
+from reading_services._runtime.start_messages import DispatchPart, deal_again, start_dispatch, start_epoch
 from reading_services._runtime.whole_calls import WholeCalls
 from reading_services._runtime.worker_pool import WorkerPool
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
@@ -45,15 +44,6 @@ _log = logging.getLogger("torchpipe")
 _DISPATCHER = -1  # its number among the processes
 _CLOSED_ELSEWHERE = "the loader was closed from another thread while the next item was awaited"
 _LONG_BUFFER = 1000
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What is to become of a process that has died."""
-
-    start_at: float  # in monotonic seconds, as is
-    begin_at: float  # when it goes on
-    all_anew: bool  # do the others have to begin anew with it?
 
 
 class Supervisor:
@@ -80,22 +70,16 @@ class Supervisor:
         self.restarts = 0
         # Items that have waited in the dispatcher for one shard, as it has told; may a shard drop more than others?
         self.longest_buffer, self.uneven = 0, True
-        self._context = context
-        self._graph = graph
-        self._node_names = node_names
-        self._dispatch = dispatch
+        self._context, self._graph, self._node_names, self._dispatch = context, graph, node_names, dispatch
         self._listener = None if dispatch is None else Listener()
         self._dispatch_doubtful = 0  # one of the dispatched items before this one may have killed the dispatcher
         self._fail_at: tuple[int, bytes] | None = None  # a dispatched item that is not to be tried again
-        self._window = window
-        self._window_bytes = window_bytes
-        self._timeout_s = timeout_s
-        self._max_deaths = max_deaths
-        self._max_restarts = max_restarts
+        self._window, self._window_bytes, self._timeout_s = window, window_bytes, timeout_s
+        self._max_deaths, self._max_restarts = max_deaths, max_restarts
         left = None if max_restarts is None else max_restarts - earlier_restarts
         self._recovery = Recovery(max_deaths, left)
         self._lost: set[int] = set()  # died when nothing was needed of them: the next epoch starts them anew
-        self._plans: dict[int, _Plan] = {}  # by number: of those that have died and have yet to begin
+        self._plans: dict[int, Plan] = {}  # by number: of those that have died and have yet to begin
         self._generation = 0
         self._epoch: EpochStart | None = None
         self._ledgers: dict[int, ShardLedger] = {}  # by lane
@@ -114,8 +98,6 @@ class Supervisor:
         """The ids of the processes that are alive: the dispatcher's, if there is one, then the workers'."""
         return [worker.pid for worker in self._pool if worker.is_alive()]
 
-    # -- epochs ---------------------------------------------------------------------------------------------------
-
     def start_workers(self) -> None:
         """Start the processes that do not run yet: all of them before any is waited for."""
         for worker in [worker for worker in self._pool if not worker.is_alive()]:
@@ -129,21 +111,21 @@ class Supervisor:
                 self.restarts += number in self._lost
         self._lost.clear()
 
-    def begin_epoch(self, start: EpochStart, positions: list[ShardPosition]) -> None:
-        """Let the workers produce ``positions``; shard s runs, in all branches, in worker s % num_workers."""
-        with self._changed:
-            self._begin_epoch(start, positions)
+    def begin_epoch(
+        self, start: EpochStart, positions: list[ShardPosition], dealt_stateless: bool | None = None
+    ) -> None:
+        """Let the workers produce ``positions``; shard s runs, in all branches, in worker s % num_workers.
 
-    def _begin_epoch(self, start: EpochStart, positions: list[ShardPosition]) -> None:
-        self._epoch = start
-        self._fail_at = None
-        self._dispatch_doubtful = 0
-        self._interrupted = False
-        self._recovery.begin_epoch()
-        self._plans.clear()
-        self._ledgers = {item.lane: ShardLedger.begin(item, self._window) for item in positions}
-        self.start_workers()
-        self._begin_all()
+        ``dealt_stateless``: what items are made of comes by :meth:`deal`; does an item depend on nothing else?
+        """
+        with self._changed:
+            self._epoch, self._interrupted = start, False
+            self._fail_at, self._dispatch_doubtful = None, 0
+            self._recovery.begin_epoch()
+            self._plans.clear()
+            self._ledgers = {item.lane: ShardLedger.begin(item, self._window, dealt_stateless) for item in positions}
+            self.start_workers()
+            self._begin_all()
 
     def end_epoch(self) -> None:
         """Let the workers stop producing; they stay for the next epoch. Idempotent."""
@@ -157,33 +139,57 @@ class Supervisor:
             for number in self._numbers:
                 self._pool.send(number, EndEpoch(generation=self._generation))
 
+    def deal(self, lane: int, entries: list[bytes], *, over: bool = False) -> None:
+        """Let ``lane`` make an item of each of ``entries``, after those before; ``over``: there are no more."""
+        with self._changed:
+            self._ledgers[lane].deal(entries, over)
+            number = self._ledgers[lane].shard % self.num_workers
+            if number not in self._plans:  # else it gets all of them when it begins
+                self._pool.send(number, Deal.of(self._generation, lane, entries, over))
+
+    def outstanding(self, lane: int) -> int:
+        """How many entries have been dealt to ``lane`` whose items have not arrived."""
+        return self._ledgers[lane].outstanding
+
     def pull(self, lane: int) -> Chunk:
         """The next chunk of ``lane``; the one before it has been used up. Several threads may pull different lanes.
 
         Raises: WorkerDiedError in the chunk if a position keeps killing its worker; IteratorInvalidated after
         :meth:`interrupt`; what a worker could not start with.
         """
+        return self.pull_any((lane,))[1]
+
+    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
+        """The next chunk of whichever of ``lanes`` has one first, as :meth:`pull`.
+
+        Raises, besides: TimeoutError if none has one within ``timeout_s``.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            if self._interrupted or lane not in self._ledgers:
+            if self._interrupted or not self._ledgers.keys() >= set(lanes):
                 raise IteratorInvalidated(_CLOSED_ELSEWHERE)
-            ledger = self._ledgers[lane]
-            released = ledger.release()
-            if released:
-                grant = Grant(generation=self._generation, lane=lane, chunks=released)
-                self._pool.send(ledger.shard % self.num_workers, grant)
+            wanted = [self._ledgers[lane] for lane in lanes]
+            for ledger in wanted:
+                released = ledger.release()
+                if released:
+                    number = ledger.shard % self.num_workers
+                    self._pool.send(number, Grant(generation=self._generation, lane=ledger.lane, chunks=released))
             while True:
                 if self._interrupted:
                     raise IteratorInvalidated(_CLOSED_ELSEWHERE)
-                arrival = ledger.take()
-                if arrival is not None:
+                found = next(((ledger.lane, arrival) for ledger in wanted if (arrival := ledger.take())), None)
+                if found is not None:
                     break
                 if self._failure is not None:
                     raise self._failure
+                left_s = None if deadline is None else deadline - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    raise TimeoutError
                 if self._awaited:
-                    self._changed.wait()
+                    self._changed.wait(left_s)
                 else:
-                    self._wait()
-        return arrival.open(ledger.shard)
+                    self._wait(left_s)
+        return found[0], found[1].open(self._ledgers[found[0]].shard)
 
     def interrupt(self) -> None:
         """Make a :meth:`pull` in another thread return at once. Thread-safe."""
@@ -197,14 +203,13 @@ class Supervisor:
             self._ledgers = {}
         self._pool.close()
 
-    # -- waiting --------------------------------------------------------------------------------------------------
-
-    def _wait(self) -> None:
+    def _wait(self, at_most_s: float | None = None) -> None:
         """Wait for anything to happen, without the lock, and handle it."""
         now = time.monotonic()
         times = (plan.begin_at if number in self._pool else plan.start_at for number, plan in self._plans.items())
         waits = [at - now for at in times if at > now]  # what is late waits for a process to be ready
-        timeout = min([*waits, *([] if self._timeout_s is None else [min(self._timeout_s / 4, 0.5)])], default=None)
+        waits += [] if self._timeout_s is None else [min(self._timeout_s / 4, 0.5)]
+        timeout = min(waits if at_most_s is None else [*waits, at_most_s], default=None)
         self._awaited = True
         self._changed.release()
         try:
@@ -251,8 +256,6 @@ class Supervisor:
             case _:
                 raise TypeError(f"the main process cannot handle {message!r}")
 
-    # -- recovery -------------------------------------------------------------------------------------------------
-
     def _recover(self, worker: WorkerProcess) -> None:
         """A process has died: start it anew from the cursors, or record what killed it too often."""
         number, dead = worker.worker, self._examine(worker)
@@ -277,7 +280,7 @@ class Supervisor:
         if not all(item.over for item in mine):
             self.restarts += 1
             start_at = now + decision.start_s
-            self._plans[number] = _Plan(start_at, start_at + decision.rest_s, all_anew)
+            self._plans[number] = Plan(start_at, start_at + decision.rest_s, all_anew)
             self._carry_out_plans()
 
     def _lose(self, worker: WorkerProcess, dead: PostMortem) -> None:
@@ -359,8 +362,6 @@ class Supervisor:
         )
         self._pool.send(_DISPATCHER, message)
 
-    # -- processes ------------------------------------------------------------------------------------------------
-
     def _start_worker(self, number: int) -> None:
         listening = () if self._listener is None else (self._listener.socket.fileno(),)
         self._recovery.started(number, time.monotonic())
@@ -382,6 +383,8 @@ class Supervisor:
     def _begin_worker(self, number: int) -> None:
         assert self._epoch is not None
         mine = [item for item in self._ledgers.values() if self._serves(number, item.shard) and not item.over]
+        for again in deal_again(mine, self._generation):  # first, since it may have to go on after some of them
+            self._pool.send(number, again)
         message = start_epoch(
             self._epoch,
             self._generation,
@@ -391,5 +394,6 @@ class Supervisor:
             address=None if self._listener is None else self._listener.address,
             branch=-1 if self._dispatch is None else self._dispatch.branch,
             careful=self._recovery.careful(number),
+            dealt=any(item.hand is not None for item in mine),
         )
         self._pool.send(number, message)

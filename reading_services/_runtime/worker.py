@@ -20,11 +20,13 @@ import torch
 
 from reading_services._runtime.arena import Arena
 from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
+from reading_services._runtime.dealt import DealtSupply
 from reading_services._runtime.dispatch_link import RemoteSupply, Superseded, connect
 from reading_services._runtime.graph_image import GraphImage
 from reading_services._runtime.items import unsendable
 from reading_services._runtime.messages import (
     ChunkMessage,
+    Deal,
     EndEpoch,
     Failed,
     Grant,
@@ -154,7 +156,8 @@ class Worker:
         self._told_of_shortage = False
         self._graphs: dict[tuple[int, int], tuple[DataPipe, ...]] = {}  # (num_shards, shard) -> what init_fn made
         self._epoch: StartEpoch | None = None
-        self._feed: RemoteSupply | None = None
+        self._feed: RemoteSupply | DealtSupply | None = None
+        self._early: list[Deal] = []  # of a generation that has yet to begin
         self._lanes: dict[int, _Lane] = {}
         self._turns: list[int] = []
         self._installed: Shard | None = None  # whose global random states are in place
@@ -183,8 +186,10 @@ class Worker:
     def _next_lane(self) -> int | None:
         epoch = self._epoch
         if epoch is not None:
+            feed = self._feed if isinstance(self._feed, DealtSupply) else None
             for place, lane in enumerate(self._turns):
-                if self._lanes[lane].may_go_on(epoch.window, epoch.window_bytes):
+                at_hand = feed is None or feed.left(lane)
+                if at_hand and self._lanes[lane].may_go_on(epoch.window, epoch.window_bytes):
                     self._turns.append(self._turns.pop(place))  # the next turn is another's
                     return lane
         return None
@@ -206,10 +211,23 @@ class Worker:
             case EndEpoch(generation=generation):
                 if self._epoch is not None and generation == self._epoch.generation:
                     self._end_epoch()
+            case Deal():
+                epoch = self._epoch
+                if isinstance(self._feed, DealtSupply) and epoch is not None and message.generation == epoch.generation:
+                    self._feed.add(message)
+                else:
+                    self._early.append(message)
             case _ as never:
                 raise TypeError(f"a worker cannot handle {never!r}")
 
-    def _connect(self, epoch: StartEpoch) -> RemoteSupply | None:
+    def _connect(self, epoch: StartEpoch) -> RemoteSupply | DealtSupply | None:
+        if epoch.dealt:
+            dealt = DealtSupply()
+            for deal in self._early:
+                if deal.generation == epoch.generation:
+                    dealt.add(deal)
+            self._early.clear()
+            return dealt
         shards = [start.shard for start in epoch.shards if start.branch == epoch.dispatch_branch]
         if epoch.dispatch_address is None or not shards:
             return None
@@ -275,8 +293,11 @@ class Worker:
         shard = lane.shard
         one_by_one = epoch.careful or shard.produced < lane.doubtful
         self._install(shard)
+        limit = 1 if one_by_one else lane.limit
+        if isinstance(self._feed, DealtSupply):
+            limit = min(limit, self._feed.left(number))
         chunk = shard.produce(
-            1 if one_by_one else lane.limit,
+            limit,
             _CHUNK_S if lane.ahead else _HUNGRY_S,
             partial(self._page.begin, number),
         )
@@ -292,7 +313,7 @@ class Worker:
 
     def _take_grants(self) -> None:
         """Those that came while a dispatched item was awaited."""
-        if self._feed is not None:
+        if isinstance(self._feed, RemoteSupply):
             grants, self._feed.grants = self._feed.grants, []
             for grant in grants:
                 self._handle(grant)

@@ -17,7 +17,7 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_columns, check_input
 from torchpipe.state.tensors import is_plain
 
-__all__ = ["Collator"]
+__all__ = ["Collator", "stacking_in"]
 
 _LARGE_BYTES = 64 << 10  # what is smaller is quicker made anywhere and copied
 
@@ -69,7 +69,7 @@ class _CollateIterator(NodeIterator[R]):
     def __init__(self, node: Collator[R], context: Context) -> None:
         super().__init__(node, context, node.datapipe)
         if node.fn is default_collate and context.memory is not None:
-            stack = partial(_stack_in, context.memory)
+            stack = stacking_in(context.memory)
             stacking = partial(collate, collate_fn_map={**default_collate_fn_map, torch.Tensor: stack})
             self.fn: Any = partial(_collate_batch, stacking)
         elif node.fn is default_collate:
@@ -95,6 +95,11 @@ def _collate_batch(fn: Callable[[Any], Any], batch: Any) -> Any:
                 "put batch() before it, or give it a function",
             )
         raise
+
+
+def stacking_in(memory: Memory) -> Callable[..., torch.Tensor]:
+    """torch's way to collate tensors, which makes large batches in ``memory`` where the result is the same."""
+    return partial(_stack_in, memory)
 
 
 def _stack_in(memory: Memory, batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:

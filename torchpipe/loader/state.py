@@ -13,7 +13,7 @@ from torchpipe.graph.fingerprint import digest
 from torchpipe.node.validate import MAX_SHARDS
 from torchpipe.state import decode, encode
 
-__all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState"]
+__all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState", "damaged", "shown"]
 
 STATE_VERSION = 2
 STATE_KEYS = ("version", "fingerprint", "seed", "epoch", "delivered", "num_shards", "rank", "world_size", "payload")
@@ -61,7 +61,7 @@ class LoaderState(Epoch):
         """
         if not isinstance(state, Mapping):
             raise StateError(
-                f"a loader state is the dict from state_dict(), got {type(state).__name__}: {_shown(state)}. Read a "
+                f"a loader state is the dict from state_dict(), got {type(state).__name__}: {shown(state)}. Read a "
                 "saved file back with what wrote it (torch.load, say) and pass the loader's dict from it"
             )
         missing = [key for key in STATE_KEYS if key not in state]
@@ -72,7 +72,7 @@ class LoaderState(Epoch):
             )
         if state["version"] != STATE_VERSION:
             raise StateMismatchError(
-                f"the state has version {_shown(state['version'])}, this torchpipe reads version {STATE_VERSION}: "
+                f"the state has version {shown(state['version'])}, this torchpipe reads version {STATE_VERSION}: "
                 "load it with the version of torchpipe that wrote it"
             )
         for name in _NUMBERS:
@@ -101,36 +101,36 @@ class LoaderState(Epoch):
 def _check_number(name: str, value: Any) -> None:
     least, most = int(name in ("num_shards", "world_size")), _LARGEST.get(name, 1 << 62)
     if type(value) is not int:
-        raise _damaged(f"{name} is {_shown(value)}")
+        raise damaged(f"{name} is {shown(value)}")
     if not least <= value <= most:
-        raise _damaged(
-            f"{name} is {_shown(value)}, and can be {least} to {most if most < 1 << 64 else 'thousands of bits'}"
+        raise damaged(
+            f"{name} is {shown(value)}, and can be {least} to {most if most < 1 << 64 else 'thousands of bits'}"
         )
 
 
 def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:
     """The payload, once it agrees with what stands beside it."""
     if not isinstance(state["payload"], bytes | bytearray | memoryview):
-        raise _damaged(f"payload is {_shown(state['payload'])}, not bytes")
+        raise damaged(f"payload is {shown(state['payload'])}, not bytes")
     payload = decode(bytes(state["payload"]), allow_pickle=allow_pickle)
     if not isinstance(payload, dict) or not isinstance(payload.get("graph"), str) or "position" not in payload:
-        raise _damaged("its payload holds no graph and position")
+        raise damaged("its payload holds no graph and position")
     if not isinstance(payload["position"], dict | None):
-        raise _damaged(f"the position in its payload is {_shown(payload['position'])}")
+        raise damaged(f"the position in its payload is {shown(payload['position'])}")
     belongs = digest(payload["graph"])
     if state["fingerprint"] != belongs:
-        raise _damaged(f"fingerprint is {_shown(state['fingerprint'])}, but its payload belongs to {belongs}")
+        raise damaged(f"fingerprint is {shown(state['fingerprint'])}, but its payload belongs to {belongs}")
     numbers = payload.get("numbers")
     if not isinstance(numbers, dict) or numbers.keys() != set(_NUMBERS):
-        raise _damaged("its payload does not repeat the numbers beside it")
+        raise damaged("its payload does not repeat the numbers beside it")
     for name in _NUMBERS:
         if type(numbers[name]) is not int or numbers[name] != state[name]:
             _check_number(name, numbers[name])
-            raise _damaged(f"{name} is {state[name]}, but its payload belongs to {numbers[name]}")
+            raise damaged(f"{name} is {state[name]}, but its payload belongs to {numbers[name]}")
     return payload
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """At most 40 characters of any value, of a hostile one as well."""
     try:
         return reprlib.repr(value)[:40]
@@ -138,7 +138,8 @@ def _shown(value: Any) -> str:
         return f"a {type(value).__name__}"
 
 
-def _damaged(what: str) -> StateError:
+def damaged(what: str) -> StateError:
+    """The error for a state that contradicts itself."""
     return StateError(f"the state is damaged: {what}. Use an older checkpoint")
 
 

@@ -1,0 +1,220 @@
+"""Worker processes that make an item of each entry that the main process deals to them: what torch's loader does.
+
+Runs in the main process. The graph's one source reads what is dealt (``context.feed``); whoever uses this decides which
+entry goes to which worker, and when. A worker that dies is replaced, and its successor is dealt again what has not
+come back as an item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from reading_services._runtime.graph_image import GraphImage
+from reading_services._runtime.start_method import start_method
+from reading_services._runtime.supervisor import Supervisor
+from reading_services.multiprocessing import MultiProcessingReadingService
+from torchpipe.errors import NotSerializableError
+from torchpipe.execution.merge import ShardPosition, ShardProvider
+from torchpipe.execution.reading_service import EpochStart
+from torchpipe.execution.shard import Chunk, InitFn
+from torchpipe.node.traits import DataPipe, node_name
+from torchpipe.state import SnapshotPolicy
+from torchpipe.state.pickling import dumps
+
+__all__ = ["DealingWorkers", "TimedReadingService", "WorkerLimits", "image_for"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLimits:
+    """How far workers run ahead (``window`` messages each), and what is done about those that die.
+
+    ``max_restarts``: how many may be replaced (None: any number); ``silent_s``: after how long without a sign of life
+    one is killed (None: never).
+    """
+
+    window: int = 2
+    window_bytes: int = 8 << 20
+    silent_s: float | None = None
+    max_deaths: int = 3
+    max_restarts: int | None = None
+
+
+class DealingWorkers:
+    """``num_workers`` processes over ``graph``, a node without inputs. ``close`` ends them; so does forgetting it.
+
+    Under fork, processes get the graph as it is when they are started; else it is pickled, here and now.
+
+    Raises: NotSerializableError, naming the attribute that cannot be pickled.
+    """
+
+    def __init__(
+        self,
+        graph: DataPipe,
+        num_workers: int,
+        context: BaseContext | str | None,
+        *,
+        init_fn: InitFn | None,
+        limits: WorkerLimits,
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+    ) -> None:
+        if not isinstance(context, BaseContext):
+            context = start_method(context, on_device=False)
+        self._image = image_for(context, graph, init_fn, policy)
+        self._supervisor = Supervisor(
+            num_workers=num_workers,
+            context=context,
+            graph=self._image,
+            node_names={0: node_name(graph)},
+            window=max(1, limits.window),
+            window_bytes=limits.window_bytes,
+            timeout_s=limits.silent_s,
+            max_deaths=limits.max_deaths,
+            max_restarts=limits.max_restarts,
+        )
+
+    @property
+    def restarts(self) -> int:
+        """How many processes have died and been replaced."""
+        return self._supervisor.restarts
+
+    @property
+    def processes(self) -> list[Any]:
+        """The ``multiprocessing`` processes that run just now, in the order of their numbers."""
+        return [worker.process for worker in self._supervisor._pool]
+
+    def begin(self, start: EpochStart, positions: list[ShardPosition], *, stateless: bool) -> None:
+        """Begin an epoch. ``stateless``: does an item depend on its entry alone?"""
+        with self._supervisor.calls:
+            self._supervisor.start_workers()
+            self._supervisor.begin_epoch(start, positions, stateless)
+
+    def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None:
+        """Let worker ``lane`` make an item of each entry. Raises: whatever pickling one raises, before any is dealt."""
+        data = [dumps(entry) for entry in entries]
+        with self._supervisor.calls:
+            self._supervisor.deal(lane, data, over=over)
+
+    def outstanding(self, lane: int) -> int:
+        """How many entries have been dealt to ``lane`` whose items have not arrived."""
+        return self._supervisor.outstanding(lane)
+
+    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
+        """(which of ``lanes``, its next chunk). Raises: RuntimeError, in torch's words, after ``timeout_s``."""
+        return _pull(self._supervisor, lanes, timeout_s)
+
+    def interrupt(self) -> None:
+        """Make a wait in another thread end at once. Thread-safe."""
+        self._supervisor.interrupt()
+
+    def end_epoch(self) -> None:
+        """Let the workers stop; they stay. Idempotent. After a call that was cut short, they end instead."""
+        if self._supervisor.calls.broken:
+            self.close()
+            return
+        with self._supervisor.calls:
+            self._supervisor.end_epoch()
+
+    @property
+    def usable(self) -> bool:
+        """May another epoch begin? Not after a call that was cut short by an interrupt."""
+        return not self._supervisor.calls.broken
+
+    def close(self) -> None:
+        """End all processes: about 3 s at most. Idempotent."""
+        self._supervisor.close()
+        self._image.close()
+
+
+def _pull(supervisor: Supervisor, lanes: Collection[int], timeout_s: float | None) -> tuple[int, Chunk]:
+    with supervisor.calls:
+        try:
+            return supervisor.pull_any(lanes, timeout_s)
+        except TimeoutError:
+            raise RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds") from None
+
+
+class TimedReadingService(MultiProcessingReadingService):
+    """``MultiProcessingReadingService`` as torch's loader wants it: with a limit to each wait, and forked as it is."""
+
+    def __init__(
+        self, num_workers: int, context: BaseContext | str | None, *, wait_s: float | None, **more: Any
+    ) -> None:
+        name = context.get_start_method() if isinstance(context, BaseContext) else context
+        super().__init__(num_workers, name, **more)
+        self._wait_s = wait_s
+
+    @property
+    def processes(self) -> list[Any]:
+        """The ``multiprocessing`` processes that run just now."""
+        return [] if self._supervisor is None else [worker.process for worker in self._supervisor._pool]
+
+    def _make_images(self) -> None:
+        if self._context.get_start_method() != "fork" or self.plan.dispatch is not None:
+            super()._make_images()
+        else:
+            parts = (self._shard_graphs, self._init_fn, self._reset_fn, self._make_policy)
+            self._graph = GraphImage.inherited(*parts)
+
+    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+        provider = super()._start_shards(start, positions)
+        return _Timed(provider, self._supervisor, self._wait_s) if self._supervisor is not None else provider
+
+
+class _Timed(ShardProvider):
+    def __init__(self, provider: ShardProvider, supervisor: Supervisor, wait_s: float | None) -> None:
+        self._provider = provider
+        self._supervisor = supervisor
+        self._wait_s = wait_s
+
+    def pull(self, lane: int) -> Chunk:
+        return _pull(self._supervisor, (lane,), self._wait_s)[1]
+
+    def interrupt(self) -> None:
+        self._provider.interrupt()
+
+    def close(self) -> None:
+        self._provider.close()
+
+
+def image_for(
+    context: BaseContext, graph: DataPipe, init_fn: InitFn | None, policy: Callable[[], SnapshotPolicy]
+) -> GraphImage:
+    """What processes of this start method are given. Raises: NotSerializableError, naming the attribute."""
+    parts = ((graph,), init_fn, None, policy)
+    if context.get_start_method() == "fork":
+        return GraphImage.inherited(*parts)
+    try:
+        return GraphImage.of(*parts)
+    except Exception as error:
+        raise NotSerializableError(_culprit(graph, init_fn, error)) from error
+
+
+def _culprit(graph: DataPipe, init_fn: InitFn | None, error: Exception) -> str:
+    for name, value in [*vars(graph).items(), ("worker_init_fn", init_fn)]:
+        failure = _failure(value)
+        if failure is None:
+            continue
+        inner = next(((key, bad) for key, part in _attributes(value) if (bad := _failure(part)) is not None), None)
+        where = f"its {name}" if inner is None else f"attribute {inner[0]!r} of its {name} ({type(value).__name__})"
+        failure = failure if inner is None else inner[1]
+        return (
+            f"the loader cannot be sent to a worker process: {where} cannot be pickled ({type(failure).__name__}: "
+            f"{failure}). Open files, locks, connections and the like when they are first used, or in worker_init_fn; "
+            'multiprocessing_context="fork" needs no pickling'
+        )
+    return f"the loader cannot be sent to a worker process: {error}"
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    return list(getattr(value, "__dict__", {}).items())
+
+
+def _failure(value: Any) -> Exception | None:
+    try:
+        GraphImage.of(value).close()
+    except Exception as error:
+        return error
+    return None

@@ -1,0 +1,99 @@
+"""Where batches are made: in this process, here; the other places follow the same interface.
+
+Runs in the user's process.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torchpipe.data.fetch import Failure, Fetch
+from torchpipe.data.order import Order
+from torchpipe.node.iterator import is_stateful
+from torchpipe.randomness.global_random import BatchRandom
+
+__all__ = ["Batches", "LocalBatches", "LocalFailure"]
+
+
+class Batches(ABC):
+    """The batches of an epoch, from a position on. Pulled by one thread at a time.
+
+    ``number`` is how many batches of the epoch are before the next one: those that failed count.
+    """
+
+    number: int
+
+    @abstractmethod
+    def take(self) -> Any:
+        """The next batch, or a :class:`Failure` in its place. Raises: StopIteration at the end; what ends the epoch."""
+
+    def position(self) -> dict[str, Any]:
+        """What is needed besides ``number`` and the order's state to go on from here, as plain data."""
+        return {}
+
+    @property
+    def processes(self) -> list[Any]:
+        """The worker processes, if there are any."""
+        return []
+
+    def interrupt(self) -> None:
+        """Make a :meth:`take` that waits in another thread return at once. Thread-safe."""
+        return
+
+    @abstractmethod
+    def close(self) -> None:
+        """The epoch is over, or nobody wants more of it. Idempotent."""
+
+
+class LocalFailure(Failure):
+    """A failure in this process: the exception itself."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def rebuild(self) -> BaseException:
+        return self._error
+
+
+class LocalBatches(Batches):
+    """Each batch is made when it is asked for. ``epoch`` None: the process's global random states are used."""
+
+    def __init__(self, order: Order, fetch: Fetch, epoch: int | None, position: dict[str, Any] | None = None) -> None:
+        self.number = order.number
+        self._order = order
+        self._fetch = fetch
+        self._epoch = epoch
+        self._random = BatchRandom()
+        self._done = set((position or {}).get("done", ()))  # of another loader's, out of order
+
+    def position(self) -> dict[str, Any]:
+        position: dict[str, Any] = {"done": sorted(self._done)} if self._done else {}
+        if is_stateful(self._fetch.dataset):
+            position["dataset"] = copy.deepcopy(self._fetch.dataset.state_dict())
+        return position
+
+    def take(self) -> Any:
+        order = self._order
+        indices = next(order)
+        while (number := order.number - 1) in self._done:
+            self._done.discard(number)
+            indices = next(order)
+        try:
+            if self._epoch is None:
+                batch = self._fetch(indices)
+            else:
+                self._random.enter(order.base_seed, self._epoch, number)
+                try:
+                    batch = self._fetch(indices)
+                finally:
+                    self._random.leave()
+        except Exception as error:
+            self._fetch.explain(error, number, indices)
+            batch = LocalFailure(error)
+        self.number = number + 1
+        return batch
+
+    def close(self) -> None:
+        return

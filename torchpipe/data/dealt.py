@@ -1,0 +1,192 @@
+"""Batches of a map-style dataset made by workers, each of whom is dealt the indices of what it is to make.
+
+Runs in the user's process, in the thread that iterates the loader.
+
+Torch's loader asks the sampler for ``prefetch_factor`` batches for each worker at the start, and for one more with each
+batch that it hands out. A sampler that could tell is asked just so. Others are asked further ahead, as many as a worker
+makes while two messages are on their way: small batches travel together, and a message for each would be slow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+from torchpipe.data.batches import Batches
+from torchpipe.data.order import Order
+from torchpipe.errors import StateError
+from torchpipe.execution.merge import ShardPosition
+from torchpipe.execution.shard import Chunk
+from torchpipe.node.failure import add_note
+from torchpipe.state import Cursor
+
+__all__ = ["Dealing", "DealtBatches", "lane_positions"]
+
+_MOST_AHEAD = 4096  # batches that are dealt to a worker and not back
+
+
+class Dealing(Protocol):
+    """Workers that make an item of each entry that they are dealt."""
+
+    def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None: ...
+    def outstanding(self, lane: int) -> int: ...
+    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]: ...
+    def interrupt(self) -> None: ...
+    def end_epoch(self) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def processes(self) -> list[Any]: ...
+
+
+def lane_positions(lanes: int, saved: dict[str, Any] | None) -> list[ShardPosition]:
+    """Where each worker begins: at the start, or, of one that has a state of its own, where its cursor stands."""
+    if saved is None:
+        return [ShardPosition(shard=lane, lane=lane, cursor=Cursor(), count=0) for lane in range(lanes)]
+    cursors = [Cursor.from_state(item) for item in saved["lanes"]]
+    if len(cursors) != lanes or any(cursor is None for cursor in cursors):
+        raise StateError(
+            f"the state has the states of {len(cursors)} workers (worker_seeding='torch', or a dataset with a "
+            f"state_dict of its own), and this loader has num_workers={lanes}: load it with as many"
+        )
+    return [
+        ShardPosition(shard=lane, lane=lane, cursor=cursor, count=cursor.count)
+        for lane, cursor in enumerate(cursors)
+        if cursor is not None
+    ]
+
+
+class DealtBatches(Batches):
+    """Batch i is made by worker i % n, and handed out in order; without ``in_order``, as they come.
+
+    ``done``: batches from ``order.number`` on that were handed out before, though an earlier one was not.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        workers: Dealing,
+        lanes: int,
+        *,
+        prefetch: int,
+        in_order: bool,
+        timeout_s: float | None,
+        done: Collection[int] = (),
+        positions: list[ShardPosition] | None = None,
+        ends_workers: bool = False,
+    ) -> None:
+        self.number = order.number
+        self._order = order
+        self._workers = workers
+        self._lanes = lanes
+        self._in_order = in_order
+        self._timeout_s = timeout_s
+        self._ends_workers = ends_workers
+        self._prefetch = max(1, prefetch)
+        self._target = self._prefetch  # batches that a worker should have been dealt and not have sent back
+        self._over = False  # the sampler has ended
+        self._error: BaseException | None = None  # how it ended, if not well
+        self._turns = deque[int]()  # whose are the batches that were dealt, in order
+        self._dealt = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and indices
+        self._chunks = [Chunk() for _ in range(lanes)]  # what is at hand of each lane
+        self._done = set(done)
+        self._cursors = None if positions is None else [item.cursor for item in positions]
+        self._deal(self._prefetch * lanes)
+
+    def position(self) -> dict[str, Any]:
+        position: dict[str, Any] = {"done": sorted(self._done)} if self._done else {}
+        if self._cursors is not None:
+            position["lanes"] = [cursor.to_state() for cursor in self._cursors]
+        return position
+
+    @property
+    def processes(self) -> list[Any]:
+        return self._workers.processes
+
+    def interrupt(self) -> None:
+        self._workers.interrupt()
+
+    def close(self) -> None:
+        if self._ends_workers:
+            self._workers.close()
+        else:
+            self._workers.end_epoch()
+
+    def take(self) -> Any:
+        lane = self._next_lane()
+        chunk = self._chunks[lane]
+        batch = chunk.items.pop()
+        if self._cursors is not None:
+            self._cursors[lane] = self._cursors[lane].after(1, None if chunk.items else chunk.snapshot)
+        self._turns.popleft()  # out of order, they only count
+        self._count(self._dealt[lane].popleft()[0])
+        if not self._order.may_run_ahead:
+            self._deal(1)
+        return batch
+
+    def _count(self, number: int) -> None:
+        if number == self.number and not self._done:
+            self.number += 1
+            return
+        self._done.add(number)
+        while self.number in self._done:
+            self._done.discard(self.number)
+            self.number += 1
+
+    def _next_lane(self) -> int:
+        """A lane that has the next batch at hand. Raises: StopIteration at the end; what ended a lane."""
+        while self._turns or not self._over:
+            if not self._turns:  # what had been dealt is used up, or was all done before
+                self._deal(self._target * self._lanes)
+                continue
+            lanes = [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._dealt) if left]
+            for lane in lanes:
+                chunk = self._chunks[lane]
+                if chunk.items:
+                    return lane
+                if chunk.error is not None:
+                    number, indices = self._dealt[lane][0]
+                    add_note(chunk.error, f"torchpipe: the next batch was number {number}, of {indices!r:.200}")
+                    raise chunk.error
+            self._pull(lanes)
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
+
+    def _pull(self, lanes: Collection[int]) -> None:
+        if self._order.may_run_ahead:
+            least = min(map(self._workers.outstanding, range(self._lanes)))
+            if 2 * least <= self._target:
+                self._deal((self._target - least) * self._lanes)
+        lane, chunk = self._workers.pull_any(lanes, self._timeout_s)
+        self._target = max(self._target, min(_MOST_AHEAD, 2 * (self._prefetch + 1) * len(chunk.items)))
+        chunk.items.reverse()
+        self._chunks[lane] = chunk
+
+    def _deal(self, batches: int) -> None:
+        """Ask the sampler for so many batches more, and let them be made."""
+        if self._over:
+            return
+        entries: list[list[Any]] = [[] for _ in range(self._lanes)]
+        for _ in range(batches):
+            try:
+                indices = next(self._order)
+            except StopIteration:
+                self._over = True
+                break
+            except Exception as error:  # raised in its place: what is before it comes first
+                self._over, self._error = True, error
+                break
+            number = self._order.number - 1
+            if number in self._done:
+                continue
+            lane = number % self._lanes if self._in_order or batches > 1 else self._idlest()
+            self._turns.append(lane)
+            self._dealt[lane].append((number, indices))
+            entries[lane].append((number, indices))
+        for lane, dealt in enumerate(entries):
+            if dealt or self._over:
+                self._workers.deal(lane, dealt, over=self._over)
+
+    def _idlest(self) -> int:
+        return min(range(self._lanes), key=self._workers.outstanding)

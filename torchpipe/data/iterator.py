@@ -1,0 +1,268 @@
+"""The iterator of a ``DataLoader``: one epoch, from its start or from a loaded position. Runs in the user's process."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
+
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from torchpipe.ahead.background import RunAhead
+from torchpipe.data.batches import Batches
+from torchpipe.data.fetch import Failure
+from torchpipe.data.state import Position
+from torchpipe.device import BatchGate, pace_for
+from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.loader.single_consumer import check_process, refuse_pickling
+from torchpipe.state import SnapshotPolicy, decode
+
+if TYPE_CHECKING:
+    from torchpipe.data.loader import DataLoader
+    from torchpipe.data.order import Order
+
+__all__ = ["DataLoaderIterator"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+_PROFILE = "enumerate(DataLoader)#DataLoaderIterator.__next__"
+
+
+class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
+    """Yields batches. After an exception of a map-style dataset, the next batches follow."""
+
+    def __init__(self, loader: DataLoader[T_co], epoch: int, saved: Position | None) -> None:
+        self._loader = loader
+        self._pid = os.getpid()
+        self._invalid = False
+        self.finished = False
+        self._over = False  # nothing more comes of it, though the epoch may not have ended
+        self._stage: _Stage | None = None
+        self._num_yielded = 0
+        self._pins = _can_pin(loader)
+        self._order: Order | None = None
+        self._batches: Batches
+        self._begin(epoch, saved)
+
+    def _begin(self, epoch: int, saved: Position | None) -> None:
+        loader = self._loader
+        self.epoch = epoch
+        self._first = self._delivered = 0 if saved is None else saved.delivered
+        self._order, self._batches = loader._begin(epoch, saved)
+        options = loader._device_options
+        self._stage = None if options is None else _Stage(loader, self._batches)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader._index_sampler)
+
+    def __next__(self) -> T_co:
+        if torch._C._autograd._profiler_enabled():
+            with torch.autograd.profiler.record_function(_PROFILE):
+                return self._next()
+        return self._next()
+
+    def _next(self) -> T_co:
+        if self._over or self._invalid:
+            self._refuse()
+        if os.getpid() != self._pid:
+            check_process(self._pid, "loader")
+        try:
+            batch = self._batches.take() if self._stage is None else self._stage.take()
+        except StopIteration:
+            if self._end():
+                return self._next()
+            raise
+        except WorkerDiedError as error:
+            self.close()
+            raise self._loader._death(error) from None
+        except Exception:  # the sampler's, or of what ends a worker: nothing can follow
+            self.close()
+            raise
+        if isinstance(batch, Failure):
+            raise batch.rebuild()
+        if self._stage is None:
+            self._delivered = self._batches.number
+        else:
+            self._delivered += 1
+        self._num_yielded += 1
+        if self._pins is not None:
+            batch = pin_memory(batch, self._pins)  # type: ignore[no-untyped-call]
+        if self._loader._is_iterable:
+            self._warn_of_length()
+        return batch  # type: ignore[no-any-return]
+
+    def _refuse(self) -> NoReturn:
+        if self._invalid:
+            raise IteratorInvalidated(
+                "this iterator is of the time before load_state_dict() or shutdown(): call iter(loader) for the one "
+                "that goes on from there"
+            )
+        raise StopIteration
+
+    def _end(self) -> bool:
+        """The epoch has ended. True if the next one follows at once: the state that was loaded stood at the end."""
+        if 0 < self._first == self._delivered:
+            self._release()
+            self._begin(self._loader._next_epoch_now(), None)
+            return True
+        self.finished = True
+        self.close()
+        return False
+
+    def position(self) -> Position:
+        """After the last batch that was handed out."""
+        delivered, batches = self._delivered, None
+        if not self.finished:
+            delivered, batches = (
+                (delivered, self._batches.position()) if self._stage is None else self._stage.position()
+            )
+        return Position(
+            epoch=self.epoch,
+            delivered=delivered,
+            order=None if self._order is None or self.finished else self._order.state(delivered),
+            batches=batches,
+            finished=self.finished,
+            generator=self._loader._generator_state() if self.finished else None,
+        )
+
+    def _warn_of_length(self) -> None:
+        loader = self._loader
+        length: int | None = vars(loader)["_IterableDataset_len_called"]
+        if length is None or self._num_yielded <= length:
+            return
+        text = (
+            f"Length of IterableDataset {loader.dataset} was reported to be {length}"
+            f"(when accessing len(dataloader)), but {self._num_yielded} samples have been fetched. "
+        )
+        if loader.num_workers > 0:
+            text += (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker. Please see "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+            )
+        warnings.warn(text, stacklevel=4)
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The worker processes, under the name that tools know."""
+        return self._batches.processes
+
+    def _shutdown_workers(self) -> None:
+        self.close()
+
+    def _release(self) -> None:
+        if self._stage is not None:
+            self._stage.close()
+        self._batches.close()
+        self._loader._release(self._batches)
+
+    def close(self) -> None:
+        """End this epoch; its position stays the loader's. Idempotent."""
+        if self._over or self._pid != os.getpid():
+            return
+        self._over = True
+        self._loader._park(self)
+        self._release()
+
+    def _invalidate(self) -> None:
+        if not self._over and self._pid == os.getpid():
+            self._batches.interrupt()
+            self._over = True
+            self._release()
+        self._invalid = True
+
+    def __del__(self) -> None:
+        if hasattr(self, "_batches") and not self._over:
+            self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse_pickling(self)
+
+
+def _can_pin(loader: Any) -> str | None:
+    """The device to pin for, if that is asked for and possible; else, it says so as torch's loader does."""
+    if not loader.pin_memory:
+        return None
+    if loader.pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
+            stacklevel=5,
+        )
+    if not torch.accelerator.is_available():
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
+            stacklevel=5,
+        )
+        return None
+    device = torch.accelerator.current_accelerator()
+    if device is None or device.type == "mps":
+        warnings.warn(
+            "'pin_memory' argument is set as true but not supported on MPS now, device pinned memory won't be used.",
+            stacklevel=5,
+        )
+        return None
+    return device.type
+
+
+class _Stage:
+    """The device stage: batches are taken ahead of the loop, in threads, and moved."""
+
+    def __init__(self, loader: Any, batches: Batches) -> None:
+        backend, options = loader._device_backend, loader._device_options
+        self._start = {"number": batches.number, "batches": batches.position()}
+        self._ahead = RunAhead(
+            _Source(batches),
+            depth=options.device_prefetch,
+            policy=SnapshotPolicy(every=1),  # small, and the order has its own
+            mover=backend,
+            name="DataLoader",
+            gate=BatchGate(options, "DataLoader"),
+            pacer=pace_for(backend, options),
+            limits=options.limits,
+        )
+        self._items = self._ahead.items()
+
+    def position(self) -> tuple[int, dict[str, Any]]:
+        """(how many batches of the epoch are before the next one, where the batches stood there)."""
+        snapshot = self._ahead.cursor.snapshot
+        state: Any = self._start if snapshot is None else decode(snapshot, allow_pickle=True)  # it was made here
+        return state["number"], state["batches"]
+
+    def take(self) -> Any:
+        return next(self._items)
+
+    def close(self) -> None:
+        self._ahead.close()
+
+
+class _Source:
+    """What the device stage runs ahead of; a failure is an item, and raised when it is handed out."""
+
+    exact_after_error = True
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def items(self) -> Iterator[Any]:
+        while True:
+            try:
+                batch = self._batches.take()
+            except StopIteration:
+                return
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"number": self._batches.number, "batches": self._batches.position()}
+
+    def interrupt(self) -> None:
+        self._batches.interrupt()
+
+    def close(self) -> None:
+        return

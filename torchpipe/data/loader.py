@@ -1,0 +1,377 @@
+"""``DataLoader``: torch's, with its arguments, on torchpipe's engine. Runs in the user's process."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
+from torch.utils.data.dataloader import _DatasetKind
+
+from torchpipe.data import processes
+from torchpipe.data.batches import Batches, LocalBatches
+from torchpipe.data.fetch import Fetch, WorkerInitFn
+from torchpipe.data.iterable import IterableBatches, batch_graph, saved_shards
+from torchpipe.data.iterator import DataLoaderIterator
+from torchpipe.data.order import Order, begin_order, draw_base_seed
+from torchpipe.data.rollover import LastBatch, with_last_batch
+from torchpipe.data.state import Position, identity_of, read, write
+from torchpipe.device import DeviceOptions, resolve
+from torchpipe.errors import StateMismatchError, WorkerDiedError
+from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
+from torchpipe.loader.single_consumer import check_process, refuse_pickling
+from torchpipe.node.holders import OpaqueWarnings
+from torchpipe.node.iterator import stored_count
+from torchpipe.node.validate import check_count
+
+__all__ = ["DataLoader"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+Seeding: TypeAlias = Literal["batch", "torch"]
+OnDeath: TypeAlias = Literal["restart", "raise"]
+_MOST_WORKERS = 4096
+
+
+class DataLoader(TorchDataLoader[T_co]):
+    """torch's ``DataLoader``: same arguments, same order of samples; resumes exactly, and survives killed workers.
+
+    All arguments up to ``in_order`` are torch's, and mean what they mean there. The sampler runs in this process and
+    draws from the same generators in the same order as torch's loader, so that ``torch.manual_seed`` or ``generator``
+    fix the same order. Further arguments:
+
+    Args:
+        snapshot_every_n_steps: taken for the sake of code written for StatefulDataLoader; a state is exact anyhow.
+        worker_seeding: ``"batch"`` seeds ``random``, numpy and torch for each batch, from the epoch's seed and the
+            batch's number, so that augmentation is the same for any number of workers, and after a resume or a crash.
+            ``"torch"`` seeds each worker once, as torch does: exact for a fixed number of workers.
+        on_worker_death: ``"restart"``: a worker that dies is replaced, and the batches stay the same; ``"raise"``:
+            RuntimeError in torch's words.
+        last_batch: Gluon's: ``"keep"``, ``"discard"`` (``drop_last``) or ``"rollover"``, which carries what is left of
+            an epoch into the next one.
+        device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
+        max_deaths: deaths at one and the same batch that are no accident any more but an error that names it.
+        max_restarts: how many workers may be replaced in an epoch; None: any number.
+
+    State: :meth:`state_dict` counts the batches that were handed out. Samplers and datasets that have ``state_dict``
+    and ``load_state_dict`` are saved with it.
+
+    Raises: ValueError and TypeError as torch's loader does, for the same mistakes.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[T_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: WorkerInitFn | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        snapshot_every_n_steps: int | None = 1,
+        worker_seeding: Seeding = "batch",
+        on_worker_death: OnDeath = "restart",
+        last_batch: LastBatch | None = None,
+        device: Any = None,
+        device_prefetch: int = 2,
+        max_deaths: int = 3,
+        max_restarts: int | None = None,
+    ) -> None:
+        _check_choice("worker_seeding", worker_seeding, ("batch", "torch"))
+        _check_choice("on_worker_death", on_worker_death, ("restart", "raise"))
+        if num_workers > _MOST_WORKERS:
+            raise ValueError(
+                f"num_workers={num_workers} is more than {_MOST_WORKERS}: is it meant to be prefetch_factor?"
+            )
+        if worker_seeding == "torch" and persistent_workers:
+            raise ValueError(
+                "worker_seeding='torch' goes with persistent_workers=False: torch seeds a persistent worker once, and "
+                "no state can say where its generators stand epochs later. worker_seeding='batch' goes with both"
+            )
+        drop_last, batch_sampler, batch_size = with_last_batch(
+            last_batch, dataset, batch_size, shuffle, sampler, batch_sampler, drop_last, generator
+        )
+        rolls = last_batch == "rollover"
+        super().__init__(
+            dataset,
+            batch_size,
+            None if rolls else shuffle,
+            None if rolls else sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        self.shuffle = shuffle
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self.worker_seeding = worker_seeding
+        self.on_worker_death = on_worker_death
+        self.last_batch = last_batch
+        self.device = device
+        self.device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
+        self.max_deaths = check_count("max_deaths", max_deaths, at_least=1)
+        self.max_restarts = None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0)
+        self._device_options = None if device is None else DeviceOptions(device_prefetch=device_prefetch)
+        self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
+        self._pid = os.getpid()
+        self._next_epoch = 0
+        self._loaded: Position | None = None  # where the next iter() is to go on
+        self._parked: Position | None = None  # of an iterator that was let go of in mid-epoch
+        self._live: Callable[[], DataLoaderIterator[T_co] | None] = lambda: None
+        self._pool: Any = None  # persistent workers
+        self._base_seed: int | None = None  # of persistent workers
+        self._opaque = OpaqueWarnings()
+
+    @property
+    def _is_iterable(self) -> bool:
+        return bool(self._dataset_kind == _DatasetKind.Iterable)
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Accelerate takes such a loader as it is; otherwise it would rebuild it as one of torch's, without state.
+
+        Raises: RuntimeError where Accelerate would have divided the data among processes, and nothing here does.
+        """
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            chain = [self._index_sampler, getattr(self._index_sampler, "sampler", None)]
+            if not any(hasattr(part, "num_replicas") or hasattr(part, "rank") for part in chain):
+                raise RuntimeError(
+                    "Accelerate does not divide a torchpipe DataLoader among processes: give it a sampler that does "
+                    "(torch.utils.data.DistributedSampler), or every process has all the data"
+                )
+        return True
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the live iterator, or, if there is none, the one that the next ``iter()`` gives."""
+        live = self._live()
+        if live is not None and not live.finished and not live._over:
+            return live.epoch
+        loaded = self._loaded
+        return self._next_epoch if loaded is None else loaded.epoch + self._at_end(loaded)
+
+    def _at_end(self, position: Position) -> bool:
+        """Has the position's epoch no more batches, as far as is known?"""
+        if position.finished or not position.delivered or self._is_iterable:
+            return position.finished
+        try:
+            return position.delivered >= len(self)
+        except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
+            return False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next ``iter()`` be ``epoch``: tells the sampler, if it has ``set_epoch``."""
+        check_count("epoch", epoch, at_least=0)
+        if self._loaded is not None and self._loaded.epoch != epoch:
+            self._loaded = None
+        self._next_epoch, self._parked = epoch, None
+        for part in (self._index_sampler, getattr(self._index_sampler, "sampler", None)):
+            if callable(getattr(part, "set_epoch", None)):
+                part.set_epoch(epoch)  # type: ignore[union-attr]
+
+    def __iter__(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
+        check_process(self._pid, "loader")
+        if self.persistent_workers and (live := self._live()) is not None:
+            live.close()  # they are its workers
+        loaded = self._loaded
+        epoch = self._next_epoch if loaded is None else loaded.epoch
+        if loaded is not None and loaded.finished:
+            epoch, loaded = epoch + 1, None
+        iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded)  # if this raises, nothing is lost
+        self._next_epoch = epoch + 1
+        self._loaded = self._parked = None
+        self._live = weakref.ref(iterator)
+        return iterator
+
+    def _get_iterator(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
+        return iter(self)
+
+    # -- what an iterator asks for --------------------------------------------------------------------------------
+
+    def _begin(self, epoch: int, saved: Position | None) -> tuple[Order | None, Batches]:
+        if self._is_iterable:
+            return None, self._begin_iterable(epoch, saved)
+        persistent = self.persistent_workers and self._pool is not None and saved is None
+        order = begin_order(
+            self._index_sampler,
+            self.generator,
+            base_seed=self._base_seed if persistent else None,
+            saved=None if saved is None or saved.order is None else (saved.order, saved.delivered),
+        )
+        fetch = Fetch(self._plain_dataset(), self._auto_collation, self.collate_fn)
+        position = None if saved is None else saved.batches
+        if self.num_workers == 0:
+            if position is not None and "dataset" in position:
+                fetch.dataset.load_state_dict(position["dataset"])
+            return order, LocalBatches(order, fetch, epoch if self.worker_seeding == "batch" else None, position)
+        batches = processes.begin_dealt(self, order, fetch, epoch, position)
+        self._base_seed = order.base_seed
+        return order, batches
+
+    def _begin_iterable(self, epoch: int, saved: Position | None) -> Batches:
+        position = None if saved is None else saved.batches
+        known = saved_shards(position)
+        shards, workers = known or (max(1, self.num_workers), self.num_workers > 0)
+        seed = stored_count(position, "seed", (1 << 63) - 1) if position else self._draw_for_iterable()
+        dataset = self._plain_dataset()
+        graph = batch_graph(
+            dataset,
+            self.batch_size,
+            self.drop_last,
+            self.collate_fn,
+            workers=workers,
+            as_torch=self.worker_seeding == "torch",
+            base_seed=seed,
+        )
+        if self.num_workers:
+            service: Any = processes.iterable_service(self, shards, dataset, seed)
+        else:
+            service = InProcessReadingService(num_shards=shards)
+        start = EpochStart(
+            seed=seed,
+            epoch=epoch,
+            num_shards=shards,
+            delivered=0 if saved is None else saved.delivered,
+            state=None if position is None else position["stream"],
+        )
+        return IterableBatches(graph, service, start, workers=workers)
+
+    def _draw_for_iterable(self) -> int:
+        if isinstance(self._plain_dataset(), IterDataPipe):
+            draw_base_seed(self.generator)  # torch's shared seed
+        return draw_base_seed(self.generator)
+
+    def _plain_dataset(self) -> Any:
+        """The dataset as it was given: torch puts nodes into a wrapper."""
+        dataset: Any = self.dataset
+        return getattr(dataset, "_datapipe", dataset) if isinstance(dataset, IterDataPipe | MapDataPipe) else dataset
+
+    def _generator_state(self) -> Any:
+        return None if self.generator is None else self.generator.get_state()
+
+    def _next_epoch_now(self) -> int:
+        epoch = self._next_epoch
+        self._next_epoch += 1
+        return epoch
+
+    def _release(self, batches: Batches) -> None:
+        """``batches`` are over: workers that are not to persist have ended."""
+        if self._pool is not None and not self._pool.usable:
+            self._end_workers()
+
+    def _park(self, iterator: DataLoaderIterator[Any]) -> None:
+        if self._live() in (iterator, None) and self._loaded is None:
+            self._parked = iterator.position()
+
+    def _death(self, error: WorkerDiedError) -> Exception:
+        """The error for a worker that will not be replaced: in torch's words, if that is wanted."""
+        return error if self.on_worker_death == "restart" else processes.torch_words(error)
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch that was handed out. Starts nothing, draws nothing, asks no worker.
+
+        Keys: version, dataset, length, batch_size, drop_last, sampler, epoch, delivered and payload (bytes).
+        """
+        check_process(self._pid, "loader")
+        state = write(self._position(), identity_of(self))
+        self._opaque.tell(state["payload"])
+        return state
+
+    def _position(self) -> Position:
+        live, pending = self._live(), self._loaded or self._parked
+        if pending is not None:
+            return pending
+        if live is not None and not live._invalid:
+            return live.position()
+        return Position(epoch=self._next_epoch, delivered=0, generator=self._generator_state())
+
+    def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
+        """Let the next ``iter()`` go on after the batches that ``state_dict`` counts. ``{}`` forgets any position.
+
+        An iterator that is at work becomes invalid, and says so. Runs no code from the state, unless ``allow_pickle``.
+
+        Raises: StateMismatchError if the state belongs to another dataset length, batch size or sampler (both are
+        shown); StateError if it is damaged. The loader is then unchanged.
+        """
+        check_process(self._pid, "loader")
+        position = None
+        if state_dict != {}:
+            position = read(state_dict, identity_of(self), allow_pickle=allow_pickle)
+            self._check_fit(position)
+        live = self._live()
+        if live is not None:
+            live._invalidate()
+        self._live = lambda: None
+        self._parked = None
+        self._loaded = position
+        if position is None:
+            self._next_epoch = 0
+            return
+        self._next_epoch = position.epoch + position.finished
+        if position.order is None and position.batches is None:
+            self._loaded = position if position.finished else None
+        if position.generator is not None and self.generator is not None:
+            self.generator.set_state(position.generator)
+
+    def _check_fit(self, position: Position) -> None:
+        lanes = (position.batches or {}).get("lanes")
+        if lanes is not None and len(lanes) != self.num_workers:
+            raise StateMismatchError(
+                f"the state has the states of {len(lanes)} workers (worker_seeding='torch', or a dataset with a "
+                f"state_dict of its own), and this loader has num_workers={self.num_workers}: make it with as many"
+            )
+
+    def shutdown(self) -> None:
+        """End every process and thread. The position stays; ``iter()`` would start anew. Idempotent."""
+        if self._pid != os.getpid():
+            return
+        live = self._live()
+        if live is not None:
+            live.close()
+        self._end_workers()
+
+    def _end_workers(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def __enter__(self) -> DataLoader[T_co]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse_pickling(self)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

@@ -1,0 +1,112 @@
+"""The sources of the loader's graph: of a map-style dataset what is dealt, of an iterable one what it yields.
+
+Runs in workers, and in the user's process where a stream of workers' shards is made there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data._utils.worker import _generate_state
+
+from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, collating_in, make_worker_info, set_worker_info
+from torchpipe.execution.dispatch import DispatchSupply
+from torchpipe.execution.worker_info import WorkerInfo
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator, is_stateful
+from torchpipe.randomness.global_random import BatchRandom
+
+__all__ = ["FetchDealt", "InitWorker", "seed_as_torch"]
+
+
+def seed_as_torch(base_seed: int, worker: int) -> None:
+    """Seed the global random states that are in place as torch's loader seeds those of its worker."""
+    import random
+
+    import numpy as np
+
+    random.seed(base_seed + worker)
+    torch.default_generator.manual_seed(base_seed + worker)
+    np.random.seed(_generate_state(base_seed, worker))  # type: ignore[no-untyped-call]
+
+
+class InitWorker:
+    """What happens in a worker before its first item: ``get_worker_info()`` is set, and the user's function called."""
+
+    def __init__(self, user_fn: WorkerInitFn | None, base_seed: int) -> None:
+        self.user_fn = user_fn
+        self.base_seed = base_seed
+
+    def __call__(self, node: FetchDealt, info: WorkerInfo) -> FetchDealt:
+        worker = info.worker_id
+        set_worker_info(make_worker_info(worker, info.num_workers, self.base_seed + worker, node.fetch.dataset))
+        if self.user_fn is not None:
+            seed_as_torch(self.base_seed, worker)
+            self.user_fn(worker)
+        return node
+
+
+class FetchDealt(IterDataPipe[Any]):
+    """Makes a batch of each entry that is dealt: (the batch's number, its indices).
+
+    Before each one, the global random states are seeded from (seed, epoch, number); with ``as_torch``, once, as torch
+    seeds a worker's. State: none, but for that of a dataset that has one, and with ``as_torch``.
+    """
+
+    divides = True
+
+    def __init__(self, fetch: Fetch, *, as_torch: bool, base_seed: int) -> None:
+        self.fetch = fetch
+        self.as_torch = as_torch
+        self.base_seed = base_seed
+
+    @property
+    def stateless(self) -> bool:
+        """Does a batch depend on its entry alone?"""
+        return not self.as_torch and not is_stateful(self.fetch.dataset)
+
+    def iterate(self, context: Context) -> NodeIterator[Any]:
+        return _FetchIterator(self, context)
+
+
+class _FetchIterator(NodeIterator[Any]):
+    node: FetchDealt
+
+    def __init__(self, node: FetchDealt, context: Context) -> None:
+        super().__init__(node, context)
+        self._begun = False
+
+    def get_state(self) -> dict[str, Any]:
+        dataset = self.node.fetch.dataset
+        state = {"begun": self._begun}
+        return state | {"dataset": dataset.state_dict()} if is_stateful(dataset) else state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._begun = state["begun"] is True
+        if is_stateful(self.node.fetch.dataset):
+            self.node.fetch.dataset.load_state_dict(state["dataset"])
+
+    def run(self) -> Iterator[Any]:
+        feed, context, node = self.context.feed, self.context, self.node
+        assert isinstance(feed, DispatchSupply)
+        worker, fetch = context.local_shard, node.fetch
+        collate_fn = collating_in(fetch.collate_fn, context.memory)
+        where = f"in DataLoader worker process {worker}"
+        if node.as_torch and not self._begun:
+            seed_as_torch(node.base_seed, worker)
+        self._begun = True
+        while (entry := feed.take(worker)) is not None:
+            number, indices = entry[0]  # type: ignore[index]  # no marks are dealt
+            if not node.as_torch:
+                BatchRandom.seed(context.seed, context.epoch, number)
+            try:
+                batch = fetch(indices, collate_fn)
+            except Exception as error:
+                fetch.explain(error, number, indices)
+                batch = Failure.of(error, where, f"torchpipe: in worker {worker} (pid {os.getpid()})")
+            yield batch
+            del batch

@@ -1,0 +1,97 @@
+"""Worker processes for a ``DataLoader``: what of ``reading_services`` they need, loaded when the first one is started.
+
+Runs in the user's process.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+from torchpipe.data.dealt import DealtBatches, lane_positions
+from torchpipe.data.fetch import Fetch
+from torchpipe.data.iterable import InitShard
+from torchpipe.data.nodes import FetchDealt, InitWorker
+from torchpipe.data.order import Order
+from torchpipe.errors import WorkerDiedError
+from torchpipe.execution.reading_service import EpochStart
+from torchpipe.state import SnapshotPolicy
+
+if TYPE_CHECKING:
+    from torchpipe.data.loader import DataLoader
+
+__all__ = ["begin_dealt", "iterable_service", "torch_words"]
+
+_NO_LIMIT = 1 << 62  # bytes: torch's ``prefetch_factor`` counts batches, whatever their size
+
+
+def begin_dealt(
+    loader: DataLoader[Any], order: Order, fetch: Fetch, epoch: int, position: dict[str, Any] | None
+) -> DealtBatches:
+    """The batches of ``order``, made by the loader's workers: those that persist, or new ones."""
+    from reading_services.dealing import DealingWorkers, WorkerLimits
+
+    lanes = loader.num_workers
+    graph = FetchDealt(fetch, as_torch=loader.worker_seeding == "torch", base_seed=order.base_seed)
+    position = position or {}
+    positions = lane_positions(lanes, position if "lanes" in position else None)
+    pool = loader._pool
+    if pool is None:
+        pool = DealingWorkers(
+            graph,
+            lanes,
+            loader.multiprocessing_context,
+            init_fn=InitWorker(loader.worker_init_fn, order.base_seed),
+            limits=WorkerLimits(
+                window=loader.prefetch_factor or 1,
+                window_bytes=_NO_LIMIT,
+                max_deaths=loader.max_deaths,
+                max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
+            ),
+        )
+        if loader.persistent_workers:
+            loader._pool = pool
+    start = EpochStart(seed=order.base_seed, epoch=epoch, num_shards=lanes)
+    pool.begin(start, positions, stateless=graph.stateless)
+    return DealtBatches(
+        order,
+        pool,
+        lanes,
+        prefetch=loader.prefetch_factor or 1,
+        in_order=loader.in_order,
+        timeout_s=loader.timeout or None,
+        done=position.get("done", ()),
+        positions=None if graph.stateless else positions,
+        ends_workers=not loader.persistent_workers,
+    )
+
+
+def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_seed: int) -> Any:
+    """The reading service for the loader's workers over an iterable dataset."""
+    from reading_services.dealing import TimedReadingService
+
+    return TimedReadingService(
+        min(loader.num_workers, shards),
+        loader.multiprocessing_context,
+        wait_s=loader.timeout or None,
+        num_shards=shards,
+        worker_prefetch_cnt=loader.prefetch_factor or 1,
+        worker_prefetch_bytes=_NO_LIMIT,
+        main_prefetch_cnt=0,
+        worker_init_fn=InitShard(loader.worker_init_fn, dataset, base_seed),
+        max_deaths=loader.max_deaths,
+        max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
+        policy=SnapshotPolicy,
+    )
+
+
+def torch_words(error: WorkerDiedError) -> WorkerDiedError:
+    """``error`` with the text that torch's loader has for it, which tools look for."""
+    code = error.exitcode
+    if code is not None and code < 0:
+        text = f"DataLoader worker (pid {error.pid}) is killed by signal: {signal.strsignal(-code)}. "
+    else:
+        text = f"DataLoader worker (pid(s) {error.pid}) exited unexpectedly. "
+    raised = WorkerDiedError(text + str(error))
+    raised.pid, raised.exitcode = error.pid, code
+    return raised

@@ -1,0 +1,126 @@
+"""The state of a ``DataLoader``: flat, checked before anything of it is used. Runs in the user's process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.loader.state import damaged, shown
+from torchpipe.state import decode, encode
+
+__all__ = ["KEYS", "VERSION", "Position", "identity_of", "read", "write"]
+
+VERSION = 1
+_IDENTITY = ("dataset", "length", "batch_size", "drop_last", "sampler")
+KEYS = ("version", *_IDENTITY, "epoch", "delivered", "payload")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """``delivered`` batches of ``epoch`` have been handed out; ``order`` and ``batches`` tell how to go on.
+
+    ``order`` None: the epoch has not begun. ``finished``: it has ended, and the next one follows. ``generator`` is what
+    the loader's own generator holds between epochs.
+    """
+
+    epoch: int
+    delivered: int
+    order: dict[str, Any] | None = None
+    batches: dict[str, Any] | None = None
+    finished: bool = False
+    generator: Any = None
+
+
+def identity_of(loader: Any) -> dict[str, Any]:
+    """What a state must have in common with the loader that it is loaded into."""
+    sampler = loader._index_sampler
+    inner = getattr(sampler, "sampler", sampler)
+    try:
+        length = len(loader.dataset)
+    except Exception:  # iterable ones have none; a user's may fail in any way
+        length = -1
+    return {
+        "dataset": "iterable" if loader._is_iterable else "map-style",
+        "length": length,
+        "batch_size": -1 if loader.batch_size is None else loader.batch_size,
+        "drop_last": bool(loader.drop_last),
+        "sampler": type(inner).__name__,
+    }
+
+
+def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat dict that users keep; its keys are always the same."""
+    numbers = {"epoch": position.epoch, "delivered": position.delivered}
+    payload = encode(
+        {
+            "identity": dict(identity),
+            "numbers": numbers,
+            "order": position.order,
+            "batches": position.batches,
+            "finished": position.finished,
+            "generator": position.generator,
+        }
+    )
+    return {"version": VERSION, **identity, **numbers, "payload": payload}
+
+
+def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Position:
+    """Raises: StateMismatchError, showing both sides; StateError for what is no such state, or damaged."""
+    if not isinstance(state, Mapping):
+        raise StateError(f"a loader's state is the dict from state_dict(), got {type(state).__name__}")
+    missing = [key for key in KEYS if key not in state]
+    if missing:
+        raise StateError(
+            f"not the state of a torchpipe DataLoader: {', '.join(missing)} missing, it has "
+            f"{', '.join(map(str, state))[:200] or 'nothing'}. Pass the dict from state_dict() as it was"
+        )
+    if state["version"] != VERSION:
+        raise StateMismatchError(
+            f"the state has version {shown(state['version'])}, this torchpipe reads version {VERSION}: load it with "
+            "the version of torchpipe that wrote it"
+        )
+    payload = _open(state, allow_pickle)
+    different = [name for name in _IDENTITY if payload["identity"].get(name) != identity[name]]
+    if different:
+        saved, ours = ({name: side[name] for name in different} for side in (payload["identity"], identity))
+        raise StateMismatchError(
+            f"the state belongs to another loader. saved: {_listed(saved)}; here: {_listed(ours)}. Make the loader as "
+            "it was when the state was saved, or begin a new run"
+        )
+    return Position(
+        epoch=state["epoch"],
+        delivered=state["delivered"],
+        order=payload["order"],
+        batches=payload["batches"],
+        finished=payload["finished"] is True,
+        generator=payload["generator"],
+    )
+
+
+def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:
+    """The payload, once it agrees with what stands beside it."""
+    if not isinstance(state["payload"], bytes | bytearray | memoryview):
+        raise damaged(f"payload is {shown(state['payload'])}, not bytes")
+    payload = decode(bytes(state["payload"]), allow_pickle=allow_pickle)
+    parts = ("identity", "numbers", "order", "batches", "finished", "generator")
+    if not isinstance(payload, dict) or any(name not in payload for name in parts):
+        raise damaged("its payload is no DataLoader's")
+    if not isinstance(payload["identity"], dict) or not isinstance(payload["numbers"], dict):
+        raise damaged("its payload does not say whose it is")
+    if not isinstance(payload["order"], dict | None) or not isinstance(payload["batches"], dict | None):
+        raise damaged("its payload holds no position")
+    for name in ("epoch", "delivered"):
+        value = state[name]
+        if type(value) is not int or not 0 <= value < 1 << 62:
+            raise damaged(f"{name} is {shown(value)}")
+    inside = {**payload["identity"], **payload["numbers"]}
+    for name in (*_IDENTITY, "epoch", "delivered"):
+        if type(inside.get(name)) is not type(state[name]) or inside[name] != state[name]:
+            raise damaged(f"{name} is {shown(state[name])}, but its payload says {shown(inside.get(name))}")
+    return payload
+
+
+def _listed(side: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={'None' if value == -1 else shown(value)}" for name, value in side.items())
