@@ -7,6 +7,7 @@ come back as an item.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -24,7 +25,7 @@ from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.pickling import dumps
 
-__all__ = ["DealingWorkers", "TimedReadingService", "WorkerLimits", "image_for"]
+__all__ = ["DealingWorkers", "TimedReadingService", "WorkerLimits", "default_start_method", "image_for"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ class DealingWorkers:
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
     ) -> None:
         if not isinstance(context, BaseContext):
-            context = start_method(context, on_device=False)
+            context = start_method(context, on_device=context is None)
         self._image = image_for(context, graph, init_fn, policy)
         self._supervisor = Supervisor(
             num_workers=num_workers,
@@ -177,6 +178,11 @@ class _Timed(ShardProvider):
 
     def close(self) -> None:
         self._provider.close()
+
+
+def default_start_method() -> str:
+    """The name of the platform's, or of what the program has set."""
+    return multiprocessing.get_context().get_start_method()
 
 
 def image_for(

@@ -185,7 +185,7 @@ class WorkerProcess:
         script = getattr(sys.modules.get("__main__"), "__file__", "your script")
         return RuntimeError(
             f"{self.name} could not start: under {self._context.get_start_method()!r} it imports {script}, and that "
-            "iterates a DataLoader2 again, outside of any function. Put what your script does behind "
+            "iterates a loader again, outside of any function. Put what your script does behind "
             '`if __name__ == "__main__":` (definitions and imports stay above it), or use '
             'multiprocessing_context="fork"'
         )

@@ -95,6 +95,7 @@ def make_worker_info(worker: int, num_workers: int, seed: int, dataset: Any, **m
     return kind(id=worker, num_workers=num_workers, seed=seed, dataset=dataset, **fitting)
 
 
-def set_worker_info(info: Any) -> None:
-    """Let ``torch.utils.data.get_worker_info()`` return ``info`` in this process."""
-    torch_worker._worker_info = info
+def set_worker_info(info: Any) -> Any:
+    """Let ``torch.utils.data.get_worker_info()`` return ``info`` in this process: what it returned before."""
+    before, torch_worker._worker_info = torch_worker._worker_info, info
+    return before

@@ -72,19 +72,18 @@ class _OwnIterator(NodeIterator[Any]):
         self.begun = True
         stream = self.source.items()
         while True:
-            set_worker_info(info)  # a process may host several of them
+            outside = set_worker_info(info)  # a process may host several of them
             try:
                 item = next(stream)
             except StopIteration:
                 return
             finally:
-                if not node.workers or context.threads:
-                    set_worker_info(None)
+                set_worker_info(outside)
             yield item
 
 
 class InitShard:
-    """Calls the user's ``worker_init_fn`` with the worker's number, with ``get_worker_info()`` set."""
+    """Sets what ``get_worker_info()`` returns, and calls the user's ``worker_init_fn`` with the worker's number."""
 
     def __init__(self, user_fn: WorkerInitFn | None, dataset: Any, base_seed: int) -> None:
         self.user_fn = user_fn
@@ -92,9 +91,9 @@ class InitShard:
         self.base_seed = base_seed
 
     def __call__(self, node: Any, info: WorkerInfo) -> Any:
+        seed = self.base_seed + info.worker_id
+        set_worker_info(make_worker_info(info.worker_id, info.num_workers, seed, self.dataset))
         if self.user_fn is not None:
-            seed = self.base_seed + info.worker_id
-            set_worker_info(make_worker_info(info.worker_id, info.num_workers, seed, self.dataset))
             seed_as_torch(self.base_seed, info.worker_id)
             self.user_fn(info.worker_id)
         return node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
@@ -80,7 +81,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         except WorkerDiedError as error:
             self.close()
             raise self._loader._death(error) from None
-        except Exception:  # the sampler's, or of what ends a worker: nothing can follow
+        except BaseException:  # the sampler's, of what ends a worker, or Ctrl-C anywhere: nothing can follow
             self.close()
             raise
         if isinstance(batch, Failure):
@@ -177,7 +178,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._invalid = True
 
     def __del__(self) -> None:
-        if hasattr(self, "_batches") and not self._over:
+        if not sys.is_finalizing() and hasattr(self, "_batches"):  # at exit, the pool of workers ends itself
             self.close()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

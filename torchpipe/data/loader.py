@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -23,7 +23,7 @@ from torchpipe.data.state import Position, identity_of, read, write
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.errors import StateMismatchError, WorkerDiedError
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
-from torchpipe.loader.single_consumer import check_process, refuse_pickling
+from torchpipe.loader.single_consumer import check_process
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import stored_count
 from torchpipe.node.validate import check_count
@@ -126,7 +126,6 @@ class DataLoader(TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self.shuffle = shuffle
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.worker_seeding = worker_seeding
         self.on_worker_death = on_worker_death
@@ -141,7 +140,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._next_epoch = 0
         self._loaded: Position | None = None  # where the next iter() is to go on
         self._parked: Position | None = None  # of an iterator that was let go of in mid-epoch
-        self._live: Callable[[], DataLoaderIterator[T_co] | None] = lambda: None
+        self._live: Callable[[], DataLoaderIterator[T_co] | None] = _none
         self._pool: Any = None  # persistent workers
         self._base_seed: int | None = None  # of persistent workers
         self._opaque = OpaqueWarnings()
@@ -328,7 +327,7 @@ class DataLoader(TorchDataLoader[T_co]):
         live = self._live()
         if live is not None:
             live._invalidate()
-        self._live = lambda: None
+        self._live = _none
         self._parked = None
         self._loaded = position
         if position is None:
@@ -368,8 +367,16 @@ class DataLoader(TorchDataLoader[T_co]):
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        refuse_pickling(self)
+    def __getstate__(self) -> dict[str, Any]:
+        """As torch's loader, it can be pickled and copied: the description, and a loaded position."""
+        return {**vars(self), "_live": None, "_parked": None, "_pool": None, "_base_seed": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _live=_none, _pid=os.getpid())
+
+
+def _none() -> None:
+    return None
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from torchpipe.data.fetch import Fetch
 from torchpipe.data.iterable import InitShard
 from torchpipe.data.nodes import FetchDealt, InitWorker
 from torchpipe.data.order import Order
+from torchpipe.device.cpu import CpuBackend
 from torchpipe.errors import WorkerDiedError
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.state import SnapshotPolicy
@@ -40,7 +41,7 @@ def begin_dealt(
         pool = DealingWorkers(
             graph,
             lanes,
-            loader.multiprocessing_context,
+            _start_method(loader),
             init_fn=InitWorker(loader.worker_init_fn, order.base_seed),
             limits=WorkerLimits(
                 window=loader.prefetch_factor or 1,
@@ -72,7 +73,7 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
 
     return TimedReadingService(
         min(loader.num_workers, shards),
-        loader.multiprocessing_context,
+        _start_method(loader),
         wait_s=loader.timeout or None,
         num_shards=shards,
         worker_prefetch_cnt=loader.prefetch_factor or 1,
@@ -83,6 +84,15 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
         max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
         policy=SnapshotPolicy,
     )
+
+
+def _start_method(loader: DataLoader[Any]) -> Any:
+    """As torch's loader: the platform's default. Where batches go to an accelerator, the one that is safe beside it."""
+    from reading_services.dealing import default_start_method
+
+    if loader.multiprocessing_context is None and isinstance(loader._device_backend, CpuBackend | None):
+        return default_start_method()
+    return loader.multiprocessing_context
 
 
 def torch_words(error: WorkerDiedError) -> WorkerDiedError:
