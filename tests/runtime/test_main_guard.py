@@ -51,7 +51,7 @@ def test_a_missing_guard_is_told_at_once(method: str, tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("RuntimeError: worker ")
-    assert f"under {method!r} it imports {tmp_path / 'script.py'}, and that iterates a DataLoader2 again" in last
+    assert f"under {method!r} it imports {tmp_path / 'script.py'}, and that iterates a loader again" in last
     assert 'if __name__ == "__main__":' in last
     assert done.stderr.count("Traceback") == 1  # nothing of what the workers went through
     assert done.stdout == "restarts: 0\n"

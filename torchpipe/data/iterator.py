@@ -187,7 +187,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
 def _can_pin(loader: Any) -> str | None:
     """The device to pin for, if that is asked for and possible; else, it says so as torch's loader does."""
-    if not loader.pin_memory:
+    if not loader.pin_memory or loader.device is not None:  # the device stage pins what it moves
         return None
     if loader.pin_memory_device:
         warnings.warn(

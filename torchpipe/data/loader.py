@@ -165,6 +165,11 @@ class DataLoader(TorchDataLoader[T_co]):
                 )
         return True
 
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers of the live iterator, in the order of their numbers."""
+        live = self._live()
+        return [] if live is None or live._over else [process.pid for process in live._workers]
+
     @property
     def epoch(self) -> int:
         """The epoch of the live iterator, or, if there is none, the one that the next ``iter()`` gives."""
