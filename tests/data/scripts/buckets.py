@@ -41,7 +41,7 @@ class BucketBatchSampler:
             yield batches[place]
 
     def __len__(self) -> int:
-        return -(-len(self.order) // self.batch_size)
+        return (len(self.order) + self.batch_size - 1) // self.batch_size
 
 
 def collate(samples):
