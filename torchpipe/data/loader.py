@@ -165,6 +165,10 @@ class DataLoader(TorchDataLoader[T_co]):
                 )
         return True
 
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Accelerate says what is said here anyhow."""
+
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
         live = self._live()

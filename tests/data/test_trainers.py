@@ -1,0 +1,61 @@
+"""What trainers do with a loader: they look at it, mark it, copy it, and make it again from its arguments."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
+
+from torchpipe import DataLoader
+
+
+def made_again(loader: DataLoader[int], **other: object) -> DataLoader[int]:
+    """As Lightning does: from the attributes that have the names of the constructor's arguments."""
+    names = inspect.signature(type(loader).__init__).parameters
+    arguments = {name: value for name, value in vars(loader).items() if name in names}
+    if type(loader.batch_sampler) is BatchSampler:  # it belongs to the batch size
+        del arguments["batch_sampler"]
+    return type(loader)(**(arguments | other))
+
+
+def test_made_again_from_its_attributes_it_is_the_same() -> None:
+    loader = DataLoader(range(20), batch_size=3, drop_last=True, worker_seeding="torch", on_worker_death="raise")
+    again = made_again(loader)
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in loader]
+    for name in inspect.signature(DataLoader.__init__).parameters.keys() - {"self", "sampler", "batch_sampler"}:
+        assert name == "shuffle" or getattr(again, name) == getattr(loader, name), name
+
+
+def test_made_again_with_a_sampler_for_ranks_it_divides() -> None:
+    loader = DataLoader(range(20), batch_size=3, shuffle=True)
+    ranks = [made_again(loader, sampler=DistributedSampler(range(20), 2, rank)) for rank in range(2)]  # type: ignore[arg-type]
+    assert sorted(number for part in ranks for batch in part for number in batch.tolist()) == list(range(20))
+
+
+def test_accelerate_takes_it_as_it_is() -> None:
+    loader = DataLoader(range(20), batch_size=3)
+    assert getattr(loader, "_is_accelerate_prepared", False)
+    loader._is_accelerate_prepared = True  # which it does with what it has taken
+
+
+def test_a_copy_goes_on_from_where_the_loader_was_told_to() -> None:
+    loader = DataLoader(range(20), batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(3))
+    stream = iter(loader)
+    next(stream)
+    state = loader.state_dict()
+    rest = [batch.tolist() for batch in stream]
+    loader.load_state_dict(state)
+    copy = pickle.loads(pickle.dumps(loader))
+    assert [batch.tolist() for batch in copy] == rest
+    assert [batch.tolist() for batch in loader] == rest
+
+
+def test_the_sampler_can_be_told_the_epoch_through_the_loader() -> None:
+    sampler: DistributedSampler[int] = DistributedSampler(range(20), 1, 0)  # type: ignore[arg-type]
+    loader = DataLoader(range(20), batch_size=3, sampler=sampler)
+    loader.set_epoch(5)
+    assert sampler.epoch == 5
+    assert loader.epoch == 5
+    assert isinstance(made_again(DataLoader(range(4), batch_size=2)).sampler, SequentialSampler)
