@@ -54,6 +54,10 @@ class LocalFailure(Failure):
         self._error = error
 
     def rebuild(self) -> BaseException:
+        if isinstance(self._error, StopIteration):  # from next() it would end the loop in silence
+            error = RuntimeError(f"the dataset raised StopIteration: {self._error}")
+            error.__cause__ = self._error
+            return error
         return self._error
 
 
