@@ -14,18 +14,17 @@ from typing import Any
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
 from torchpipe.data.batches import Batches
-from torchpipe.data.fetch import WorkerInitFn, make_worker_info, set_worker_info
-from torchpipe.data.nodes import seed_as_torch
+from torchpipe.data.fetch import make_worker_info, set_worker_info
+from torchpipe.data.nodes import seed_worker
 from torchpipe.errors import StateError
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
-from torchpipe.execution.worker_info import WorkerInfo
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.validate import MAX_SHARDS
 
-__all__ = ["InitShard", "IterableBatches", "WorkersOwn", "batch_graph", "saved_shards"]
+__all__ = ["IterableBatches", "WorkersOwn", "batch_graph", "saved_shards"]
 
 
 class WorkersOwn(IterDataPipe[Any]):
@@ -68,7 +67,7 @@ class _OwnIterator(NodeIterator[Any]):
                 node.dataset,
             )
         if node.as_torch and not self.begun:
-            seed_as_torch(node.base_seed, context.local_shard)
+            seed_worker(node.base_seed, context.local_shard)
         self.begun = True
         stream = self.source.items()
         while True:
@@ -80,23 +79,6 @@ class _OwnIterator(NodeIterator[Any]):
             finally:
                 set_worker_info(outside)
             yield item
-
-
-class InitShard:
-    """Sets what ``get_worker_info()`` returns, and calls the user's ``worker_init_fn`` with the worker's number."""
-
-    def __init__(self, user_fn: WorkerInitFn | None, dataset: Any, base_seed: int) -> None:
-        self.user_fn = user_fn
-        self.dataset = dataset
-        self.base_seed = base_seed
-
-    def __call__(self, node: Any, info: WorkerInfo) -> Any:
-        seed = self.base_seed + info.worker_id
-        set_worker_info(make_worker_info(info.worker_id, info.num_workers, seed, self.dataset))
-        if self.user_fn is not None:
-            seed_as_torch(self.base_seed, info.worker_id)
-            self.user_fn(info.worker_id)
-        return node
 
 
 def batch_graph(

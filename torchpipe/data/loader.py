@@ -23,7 +23,6 @@ from torchpipe.data.state import Position, identity_of, read, write
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.errors import StateMismatchError, WorkerDiedError
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
-from torchpipe.loader.single_consumer import check_process
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import stored_count
 from torchpipe.node.validate import check_count
@@ -203,7 +202,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 part.set_epoch(epoch)  # type: ignore[union-attr]
 
     def __iter__(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
-        check_process(self._pid, "loader")
+        self._settle()
         if self.persistent_workers and (live := self._live()) is not None:
             live.close()  # they are its workers
         loaded = self._loaded
@@ -215,6 +214,11 @@ class DataLoader(TorchDataLoader[T_co]):
         self._loaded = self._parked = None
         self._live = weakref.ref(iterator)
         return iterator
+
+    def _settle(self) -> None:
+        """In a forked child, all that is at work belongs to the parent; the loader itself can be used."""
+        if self._pid != os.getpid():
+            self._pid, self._live, self._pool, self._base_seed = os.getpid(), _none, None, None
 
     def _get_iterator(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         return iter(self)
@@ -307,7 +311,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
         Keys: version, dataset, length, batch_size, drop_last, sampler, epoch, delivered and payload (bytes).
         """
-        check_process(self._pid, "loader")
+        self._settle()
         state = write(self._position(), identity_of(self))
         self._opaque.tell(state["payload"])
         return state
@@ -328,7 +332,7 @@ class DataLoader(TorchDataLoader[T_co]):
         Raises: StateMismatchError if the state belongs to another dataset length, batch size or sampler (both are
         shown); StateError if it is damaged. The loader is then unchanged.
         """
-        check_process(self._pid, "loader")
+        self._settle()
         position = None
         if state_dict != {}:
             position = read(state_dict, identity_of(self), allow_pickle=allow_pickle)

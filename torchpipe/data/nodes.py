@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch.utils.data._utils.worker import _generate_state
 
 from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, collating_in, make_worker_info, set_worker_info
+from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.worker_info import WorkerInfo
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful
-from torchpipe.randomness.global_random import BatchRandom
+from torchpipe.randomness.global_random import BatchRandom, GlobalRandom
 
-__all__ = ["FetchDealt", "InitWorker", "seed_as_torch"]
+__all__ = ["FetchDealt", "InitWorker", "seed_as_torch", "seed_worker"]
 
 
 def seed_as_torch(base_seed: int, worker: int) -> None:
@@ -35,19 +37,36 @@ def seed_as_torch(base_seed: int, worker: int) -> None:
 
 
 class InitWorker:
-    """What happens in a worker before its first item: ``get_worker_info()`` is set, and the user's function called."""
+    """What happens in a worker before its first item: ``get_worker_info()`` is set, and the user's function called.
 
-    def __init__(self, user_fn: WorkerInitFn | None, base_seed: int) -> None:
+    Called as a service's ``worker_init_fn``, with the graph; it returns it.
+    """
+
+    def __init__(self, user_fn: WorkerInitFn | None, dataset: Any, base_seed: int) -> None:
         self.user_fn = user_fn
+        self.dataset = dataset
         self.base_seed = base_seed
 
-    def __call__(self, node: FetchDealt, info: WorkerInfo) -> FetchDealt:
+    def __call__(self, graph: Any, info: WorkerInfo) -> Any:
         worker = info.worker_id
-        set_worker_info(make_worker_info(worker, info.num_workers, self.base_seed + worker, node.fetch.dataset))
+        set_worker_info(make_worker_info(worker, info.num_workers, self.base_seed + worker, self.dataset))
+        seed_as_torch(self.base_seed, worker)
         if self.user_fn is not None:
-            seed_as_torch(self.base_seed, worker)
             self.user_fn(worker)
-        return node
+        with suppress(StateError):  # numpy's generator is of another kind now
+            _seeded[worker] = GlobalRandom.present().to_dict()
+        return graph
+
+
+_seeded: dict[int, dict[str, Any]] = {}  # in a worker process: the global random states that its shards begin with
+
+
+def seed_worker(base_seed: int, worker: int) -> None:
+    """Seed the global random states in place as torch does, and then as the user's ``worker_init_fn`` has done."""
+    if worker in _seeded:
+        GlobalRandom.of(_seeded[worker]).enter()
+    else:
+        seed_as_torch(base_seed, worker)
 
 
 class FetchDealt(IterDataPipe[Any]):
@@ -97,7 +116,7 @@ class _FetchIterator(NodeIterator[Any]):
         collate_fn = collating_in(fetch.collate_fn, context.memory)
         where = f"in DataLoader worker process {worker}"
         if node.as_torch and not self._begun:
-            seed_as_torch(node.base_seed, worker)
+            seed_worker(node.base_seed, worker)
         self._begun = True
         while (entry := feed.take(worker)) is not None:
             number, indices = entry[0]  # type: ignore[index]  # no marks are dealt

@@ -6,11 +6,11 @@ Runs in the user's process.
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.data.dealt import DealtBatches, lane_positions
 from torchpipe.data.fetch import Fetch
-from torchpipe.data.iterable import InitShard
 from torchpipe.data.nodes import FetchDealt, InitWorker
 from torchpipe.data.order import Order
 from torchpipe.device.cpu import CpuBackend
@@ -42,13 +42,15 @@ def begin_dealt(
             graph,
             lanes,
             _start_method(loader),
-            init_fn=InitWorker(loader.worker_init_fn, order.base_seed),
+            init_fn=InitWorker(loader.worker_init_fn, fetch.dataset, order.base_seed),
             limits=WorkerLimits(
                 window=loader.prefetch_factor or 1,
                 window_bytes=_NO_LIMIT,
                 max_deaths=loader.max_deaths,
                 max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
             ),
+            # With each batch, so that what was dealt before one is never needed again
+            policy=SnapshotPolicy if graph.stateless else partial(SnapshotPolicy, every=1),
         )
         if loader.persistent_workers:
             loader._pool = pool
@@ -79,7 +81,7 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
         worker_prefetch_cnt=loader.prefetch_factor or 1,
         worker_prefetch_bytes=_NO_LIMIT,
         main_prefetch_cnt=0,
-        worker_init_fn=InitShard(loader.worker_init_fn, dataset, base_seed),
+        worker_init_fn=InitWorker(loader.worker_init_fn, dataset, base_seed),
         max_deaths=loader.max_deaths,
         max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
         policy=SnapshotPolicy,
