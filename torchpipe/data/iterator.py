@@ -14,6 +14,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torchpipe.ahead.background import RunAhead
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
+from torchpipe.data.processes import torch_words
 from torchpipe.data.state import Position
 from torchpipe.device import BatchGate, pace_for
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
@@ -80,7 +81,9 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             raise
         except WorkerDiedError as error:
             self.close()
-            raise self._loader._death(error) from None
+            if self._loader.on_worker_death == "restart":
+                raise
+            raise torch_words(error) from error
         except BaseException:  # the sampler's, of what ends a worker, or Ctrl-C anywhere: nothing can follow
             self.close()
             raise

@@ -21,7 +21,7 @@ from torchpipe.data.order import Order, begin_order, draw_base_seed
 from torchpipe.data.rollover import LastBatch, with_last_batch
 from torchpipe.data.state import Position, identity_of, read, write
 from torchpipe.device import DeviceOptions, resolve
-from torchpipe.errors import StateMismatchError, WorkerDiedError
+from torchpipe.errors import StateMismatchError
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import stored_count
@@ -299,10 +299,6 @@ class DataLoader(TorchDataLoader[T_co]):
     def _park(self, iterator: DataLoaderIterator[Any]) -> None:
         if self._live() in (iterator, None) and self._loaded is None:
             self._parked = iterator.position()
-
-    def _death(self, error: WorkerDiedError) -> Exception:
-        """The error for a worker that will not be replaced: in torch's words, if that is wanted."""
-        return error if self.on_worker_death == "restart" else processes.torch_words(error)
 
     # -- state ----------------------------------------------------------------------------------------------------
 

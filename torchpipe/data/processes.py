@@ -104,6 +104,6 @@ def torch_words(error: WorkerDiedError) -> WorkerDiedError:
         text = f"DataLoader worker (pid {error.pid}) is killed by signal: {signal.strsignal(-code)}. "
     else:
         text = f"DataLoader worker (pid(s) {error.pid}) exited unexpectedly. "
-    raised = WorkerDiedError(text + str(error))
+    raised = WorkerDiedError(f"{text}(on_worker_death='restart' would replace it, and go on with the same batches)")
     raised.pid, raised.exitcode = error.pid, code
     return raised
