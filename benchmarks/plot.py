@@ -27,20 +27,32 @@ _UNITS = {
     "bytes_per_s": ("GB/s", 1e9, False),
     "first_batch_ms": ("ms to the first batch", 1.0, True),
     "resume_ms_3000": ("ms to resume", 1.0, True),
+    "resume_ms": ("ms to resume", 1.0, True),
     "ns_per_stage": ("ns a stage and item", 1.0, True),
     "us_per_item": ("us an item", 1.0, True),
     "step_ratio": ("x the ideal step", 1.0, True),
     "memory_mb": ("MB", 1.0, True),
 }
+_TURN_AROUND = (
+    ("fresh_turn_around_ms", "turn-around ms"),
+    ("turn_around_ms", "persistent"),
+    ("fresh_close_ms", "close ms"),
+    ("close_ms", "persistent"),
+)
 _MORE = {
     "p5": (("turn_around_ms", "turn-around ms"), ("close_ms", "close ms")),
     "p5s": (("turn_around_ms", "turn-around ms"), ("close_ms", "close ms")),
     "p6": (("resume_ms_100", "after 100"), ("state_dict_us_3000", "state_dict us"), ("state_bytes_3000", "bytes")),
+    "p14": _TURN_AROUND,
+    "p14f": _TURN_AROUND,
+    "p14s": _TURN_AROUND,
+    "p15": (("state_dict_us", "state_dict us"), ("state_bytes", "bytes")),
     "p13": (("us_per_batch", "us a batch of 32"),),
     "p8": (("first_batch_ratio", "first batch, x load"), ("worst_gap_ratio", "worst gap, x load")),
     "p9": (("memory_growth_mb", "growth MB"), ("descriptor_growth", "descriptors"), ("segment_growth", "segments")),
 }
 _NO_LOADERS = ("in_process", "generator", "builtin_map", "xla_naive")  # for comparison only
+_OWN = ("dataloader", "torchpipe", "xla_torchpipe")  # the first that a workload has is compared
 _STREAM = (("cpu_us_per_sample", "CPU us a sample"), ("pss_mb", "PSS MB"))
 
 
@@ -64,7 +76,7 @@ def table(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
     for entry in rows:
         figure = {key: number / divisor for key, number in entry["figures"][unit].items()}
         name = PEERS[entry["peer"]].label
-        name = f"**{name}**" if "torchpipe" in entry["peer"] else name
+        name = f"**{name}**" if entry["peer"] in _OWN else name
         cells = [name, f"{figure['median']:,.4g} ({figure['min']:,.4g} - {figure['max']:,.4g})"]
         for key, _ in more:
             extra = entry["figures"].get(key)
@@ -82,13 +94,13 @@ def ahead(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
     unit = about["UNIT"]
     less_is_better = _UNITS[unit][2]
     medians = {e["peer"]: e["figures"][unit]["median"] for e in entries if unit in e["figures"]}
-    own = medians.get("torchpipe", medians.get("xla_torchpipe"))
+    own = next((medians[peer] for peer in _OWN if peer in medians), None)
     if not own:
         return ""
     ratios = {
         PEERS[peer].label: own / median if less_is_better else median / own
         for peer, median in medians.items()
-        if "torchpipe" not in peer and peer != "in_process" and median > 0
+        if peer not in (*_OWN, "in_process") and median > 0
     }
     won = sorted(((ratio, label) for label, ratio in ratios.items() if ratio > 1), reverse=True)
     told = ", ".join(f"{label} {_times(ratio)}" for ratio, label in won)
@@ -108,7 +120,8 @@ def overview(document: dict[str, Any]) -> str:
             for e in document["summary"]
             if e["workload"] == workload and unit in e["figures"] and e["peer"] not in _NO_LOADERS
         }
-        own = medians.pop("torchpipe", None) or medians.pop("xla_torchpipe", None)
+        mine = [medians.pop(peer) for peer in _OWN if peer in medians]
+        own = mine[0] if mine else None
         torch = medians.pop("torch", None)
         best = sorted((median, peer) for peer, median in medians.items())
         median, peer = (best[0] if less_is_better else best[-1]) if best else (None, "")

@@ -22,7 +22,8 @@ class Job:
 
     ``batch_size`` None delivers samples one by one. ``collate`` None means torch's ``default_collate``, which some
     peers have built in. ``item_bytes`` is the size of what is delivered at once, for peers that must be told.
-    ``shuffle_buffer`` shuffles the indices of each shard in a buffer of that size (0: not at all).
+    ``shuffle_buffer`` shuffles the indices of each shard in a buffer of that size (0: not at all); ``permute`` draws a
+    whole permutation of them, for loaders with a sampler. ``persistent``: are workers to be kept from epoch to epoch?
     ``tars`` and ``decode``, which makes a sample of a file's content and index, say the same for peers that read tars.
     """
 
@@ -34,6 +35,8 @@ class Job:
     workers: int = 2
     start_method: str = "fork"
     shuffle_buffer: int = 0
+    permute: bool = False
+    persistent: bool = True
     tars: tuple[str, ...] = ()
     decode: Callable[[bytes, int], Any] | None = None
 

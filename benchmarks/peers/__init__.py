@@ -25,11 +25,13 @@ class Peer:
 PEERS = {
     "torchpipe": Peer("torchpipe_", "torchpipe"),
     "in_process": Peer("in_process", "torchpipe, in process"),
+    "dataloader": Peer("torchpipe_dataloader", "torchpipe DataLoader"),
     "torch": Peer("torch_dataloader", "torch DataLoader"),
     "stateful": Peer("stateful", "StatefulDataLoader"),
     "nodes": Peer("nodes", "torchdata.nodes"),
     "spdl": Peer("spdl_", "SPDL"),
     "spdl_arena": Peer("spdl_arena", "SPDL, arena"),
+    "spdl_dataloader": Peer("spdl_dataloader", "SPDL, get_pytorch_dataloader"),
     "spdl_chunks": Peer("spdl_chunks", "SPDL, chunks by hand"),
     "grain": Peer("grain_", "grain"),
     "mprs09": Peer("mprs09", "torchdata 0.9 MPRS", "bench09"),

@@ -47,6 +47,6 @@ class Loader:
 
     def close(self) -> None:
         loader, self.loader = self.loader, None
-        iterator = getattr(loader, "_iterator", None)
-        if iterator is not None:
-            iterator._shutdown_workers()
+        shutdown = getattr(getattr(loader, "_iterator", None), "_shutdown_workers", None)
+        if shutdown is not None:  # there are workers
+            shutdown()

@@ -28,13 +28,14 @@ class Samples(Dataset[Any]):
 
 
 def arguments(job: Job) -> dict[str, Any]:
-    """What DataLoader and StatefulDataLoader are called with."""
+    """What the loaders that are called as torch's are called with."""
     return {
         "batch_size": job.batch_size,
         "collate_fn": job.collate if job.batch_size is not None else None,
         "num_workers": job.workers,
         "multiprocessing_context": job.start_method if job.workers else None,
-        "persistent_workers": job.workers > 0,
+        "persistent_workers": job.persistent and job.workers > 0,
+        "shuffle": job.permute,
     }
 
 

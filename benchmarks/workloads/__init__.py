@@ -20,7 +20,14 @@ WORKLOADS = {
     "p7": "p7_stage_cost",
     "p8": "p8_device",
     "p9": "p9_memory",
+    "p10": "p10_map_style",
+    "p11": "p11_made_images",
+    "p12": "p12_jpeg_folder",
     "p13": "p13_in_process",
+    "p14": "p14_turn_around",
+    "p14f": "p14f_turn_around_forkserver",
+    "p14s": "p14s_turn_around_spawn",
+    "p15": "p15_resume_shuffled",
 }
 
 # Measured by scaling.py, at several sizes.

@@ -17,7 +17,7 @@ __all__ = ["PEERS", "TITLE", "UNIT", "run"]
 
 TITLE = "P13 an item in process"
 UNIT = "us_per_item"
-PEERS = ["torchpipe", "torch", "stateful"]
+PEERS = ["torchpipe", "dataloader", "torch", "stateful"]
 
 
 def run(peer: ModuleType, seconds: float) -> dict[str, Any]:
