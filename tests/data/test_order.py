@@ -1,0 +1,175 @@
+"""The order of samples is torch's: given the same seeds, and leaving the generators as torch's loader leaves them."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset
+
+from tests.data.datasets import (
+    LENGTH,
+    SAMPLERS,
+    Augmented,
+    Endless,
+    LazySampler,
+    Lines,
+    Numbers,
+    global_states,
+    sampler_options,
+)
+from torchpipe import DataLoader
+
+WORKERS = {name: (0, 1 + number % 4) for number, name in enumerate(SAMPLERS)}
+
+
+@contextmanager
+def seeded(seed: int = 11) -> Iterator[None]:
+    """The global generators seeded alike, and afterwards as they were."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+
+
+def as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def trace(kind: Any, name: str, epochs: int = 3, most: int | None = None, **more: Any) -> list[Any]:
+    """The index streams of some epochs, or their first ``most`` batches, and where all generators stand after each."""
+    options = sampler_options(name)
+    found: list[Any] = []
+    with seeded():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # more workers than cores
+            loader = kind(Numbers(LENGTH), collate_fn=as_it_is, **options, **more)
+        for epoch in range(epochs):
+            if name == "distributed":
+                options["sampler"].set_epoch(epoch)
+            iterator = iter(loader)
+            found.append([batch for batch in islice(iterator, most)])
+            generator = options.get("generator") or getattr(options.get("sampler"), "generator", None)
+            found.append((global_states(), None if generator is None else bytes(generator.get_state().numpy())))
+            found.append(float(torch.rand(())))  # the user draws, too
+        if isinstance(loader, DataLoader):
+            loader.shutdown()
+        del iterator, loader
+    return found
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_order_is_torchs(name: str) -> None:
+    for workers in WORKERS[name]:
+        expected = trace(TorchDataLoader, name, num_workers=workers)
+        assert trace(DataLoader, name, num_workers=workers) == expected, workers
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_order_is_torchs_with_workers_that_persist(name: str) -> None:
+    expected = trace(TorchDataLoader, name, num_workers=2, persistent_workers=True)
+    assert trace(DataLoader, name, num_workers=2, persistent_workers=True) == expected
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_what_is_not_used_up_has_drawn_what_torchs_loader_draws(name: str) -> None:
+    """A sampler that draws lazily is asked when torch's loader asks, also where an epoch is given up."""
+    for options in ({"num_workers": 0}, {"num_workers": 2, "prefetch_factor": 1 + len(name) % 3}):
+        expected = trace(TorchDataLoader, name, most=2, **options)
+        assert trace(DataLoader, name, most=2, **options) == expected, options
+
+
+def test_an_endless_batch_sampler() -> None:
+    for workers in (0, 3):
+        with seeded():
+            theirs = TorchDataLoader(Numbers(9), batch_sampler=Endless(9), num_workers=workers)  # type: ignore[arg-type]
+            expected = [batch.tolist() for batch in islice(theirs, 40)], global_states()
+            del theirs
+        with seeded(), DataLoader(Numbers(9), batch_sampler=Endless(9), num_workers=workers) as ours:
+            assert ([batch.tolist() for batch in islice(ours, 40)], global_states()) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_draws_between_batches_meet_the_samplers_where_torchs_do(workers: int) -> None:
+    """The loop draws from the generator that the sampler draws from: both streams are as with torch's loader."""
+
+    def drawn(kind: Any) -> list[Any]:
+        with seeded():
+            loader = kind(Numbers(50), 2, sampler=LazySampler(50, 30), num_workers=workers)
+            return [(batch.tolist(), int(torch.randint(1000, ()))) for _ in range(2) for batch in loader]
+
+    assert drawn(DataLoader) == drawn(TorchDataLoader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_out_of_order_the_same_batches_are_made(workers: int) -> None:
+    with seeded():
+        theirs = TorchDataLoader(Numbers(60), 4, shuffle=True)
+        expected = [sorted(batch.tolist() for batch in theirs) for _ in range(2)]
+    with seeded(), DataLoader(Numbers(60), 4, shuffle=True, num_workers=workers, in_order=False) as loader:
+        assert [sorted(batch.tolist() for batch in loader) for _ in range(2)] == expected
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_other_start_methods(context: str) -> None:
+    expected = trace(TorchDataLoader, "lazy with all generators", epochs=2)
+    found = trace(DataLoader, "lazy with all generators", epochs=2, num_workers=2, multiprocessing_context=context)
+    assert found[0] == expected[0]
+    assert found[3] == expected[3]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "workers"), [(Augmented(30), 0), (Augmented(30), 1), (Augmented(30), 3), (Lines(30), 1), (Lines(30), 3)]
+)
+def test_with_torchs_seeding_random_samples_are_torchs_too(dataset: Any, workers: int) -> None:
+    def made(kind: Any, **options: Any) -> list[str]:
+        shuffle = None if isinstance(dataset, IterableDataset) else True
+        with seeded():
+            loader = kind(dataset, 4, shuffle=shuffle, num_workers=workers, **options)
+            return [repr(batch) for _ in range(2) for batch in loader]
+
+    assert made(DataLoader, worker_seeding="torch") == made(TorchDataLoader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterable_dataset_is_divided_as_torch_divides_it(workers: int) -> None:
+    def made(kind: Any) -> list[Any]:
+        with seeded():
+            loader = kind(Lines(37), 4, num_workers=workers, collate_fn=numbers_of)
+            return [list(loader), float(torch.rand(())), list(loader)]
+
+    theirs, ours = made(TorchDataLoader), made(DataLoader)
+    assert ours[0] == theirs[0]
+    assert ours[2] == theirs[2]
+    if workers:  # in process, torch's dataset has drawn from the loop's generators
+        assert ours[1] == theirs[1]
+
+
+def numbers_of(samples: list[Any]) -> list[int]:
+    return [sample[0] for sample in samples]
+
+
+def test_a_dataset_that_grows_is_read_as_torch_reads_it() -> None:
+    def made(kind: Any) -> list[Any]:
+        data = Numbers(10)
+        with seeded():
+            loader = kind(data, 4, shuffle=True)
+            first, length = [batch.tolist() for batch in loader], len(loader)
+            data.length = 17
+            return [first, length, [batch.tolist() for batch in loader], len(loader)]
+
+    assert made(DataLoader) == made(TorchDataLoader)
