@@ -62,7 +62,7 @@ def trace(kind: Any, name: str, epochs: int = 3, most: int | None = None, **more
             if name == "distributed":
                 options["sampler"].set_epoch(epoch)
             iterator = iter(loader)
-            found.append([batch for batch in islice(iterator, most)])
+            found.append(list(islice(iterator, most)))
             generator = options.get("generator") or getattr(options.get("sampler"), "generator", None)
             found.append((global_states(), None if generator is None else bytes(generator.get_state().numpy())))
             found.append(float(torch.rand(())))  # the user draws, too
