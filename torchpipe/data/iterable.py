@@ -20,6 +20,7 @@ from torchpipe.errors import StateError
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
 from torchpipe.execution.worker_info import WorkerInfo
 from torchpipe.iter import IterableWrapper
+from torchpipe.iter.collator import stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, stored_count
@@ -92,6 +93,7 @@ class InitShard:
         self.base_seed = base_seed
 
     def __call__(self, node: Any, info: WorkerInfo) -> Any:
+        stack_without_files()
         if self.user_fn is not None:
             seed = self.base_seed + info.worker_id
             set_worker_info(make_worker_info(info.worker_id, info.num_workers, seed, self.dataset))

@@ -15,6 +15,7 @@ from torch.utils.data._utils.worker import _generate_state
 from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, collating_in, make_worker_info, set_worker_info
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.worker_info import WorkerInfo
+from torchpipe.iter.collator import stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful
@@ -43,6 +44,7 @@ class InitWorker:
 
     def __call__(self, node: FetchDealt, info: WorkerInfo) -> FetchDealt:
         worker = info.worker_id
+        stack_without_files()
         set_worker_info(make_worker_info(worker, info.num_workers, self.base_seed + worker, node.fetch.dataset))
         if self.user_fn is not None:
             seed_as_torch(self.base_seed, worker)
