@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from tests.runtime.values import DTYPES, bits, make
 from torchpipe.iter import IterableWrapper
+from torchpipe.iter.collator import stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.testing import CountingSource, check_node
 
@@ -145,3 +149,33 @@ def test_single_items_are_told_from_batches(item: Any) -> None:
     with pytest.raises((TypeError, KeyError)) as caught:
         list(IterableWrapper([item]).collate())
     assert f"got an item of type {type(item).__name__}: put batch() before it" in caught.value.__notes__[0]
+
+
+@given(samples=batches_of_samples())
+def test_without_files_it_is_what_torch_makes(samples: list[Any]) -> None:
+    expected = default_collate(samples)
+    with without_files():
+        assert_equal(default_collate(samples), expected)
+        assert_equal(collated(samples, Offer()), expected)
+
+
+@contextmanager
+def without_files() -> Iterator[None]:
+    """As in a worker process, where ``default_collate`` makes no files."""
+    try:
+        stack_without_files()
+        yield
+    finally:
+        default_collate_fn_map[torch.Tensor] = collate_tensor_fn
+
+
+def test_a_way_of_the_users_to_stack_tensors_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_sum(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+        return sum(batch, torch.zeros(()))
+
+    monkeypatch.setitem(default_collate_fn_map, torch.Tensor, as_sum)
+    stack_without_files()
+    offer = Offer()
+    assert torch.equal(default_collate([torch.ones(30_000)] * 3), torch.full((30_000,), 3.0))
+    assert torch.equal(collated([torch.ones(30_000)] * 3, offer), torch.full((30_000,), 3.0))
+    assert not offer.taken

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeAlias
 
-import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
 from torch.utils.data._utils import worker as torch_worker
-from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from torchpipe.iter.collator import stacking_in
+from torchpipe.iter.collator import default_collate_in
 from torchpipe.node.context import Memory
 from torchpipe.node.failure import add_note
 
@@ -57,9 +54,7 @@ def _shown(indices: Any, batched: bool) -> str:
 
 def collating_in(fn: Callable[[Any], Any], memory: Memory | None) -> Callable[[Any], Any]:
     """``fn``; torch's ``default_collate`` makes large tensors in ``memory``, from where they travel without a copy."""
-    if fn is not default_collate or memory is None:
-        return fn
-    return partial(collate, collate_fn_map={**default_collate_fn_map, torch.Tensor: stacking_in(memory)})
+    return default_collate_in(memory) if fn is default_collate else fn
 
 
 class Failure:

@@ -17,6 +17,7 @@ from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, collating_in, mak
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.worker_info import WorkerInfo
+from torchpipe.iter.collator import stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful
@@ -49,6 +50,7 @@ class InitWorker:
 
     def __call__(self, graph: Any, info: WorkerInfo) -> Any:
         worker = info.worker_id
+        stack_without_files()
         set_worker_info(make_worker_info(worker, info.num_workers, self.base_seed + worker, self.dataset))
         seed_as_torch(self.base_seed, worker)
         if self.user_fn is not None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 from torch.utils.data import default_collate
-from torch.utils.data._utils.collate import collate, default_collate_fn_map
+from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
 from torchpipe.node.context import Context, Memory
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -17,9 +17,10 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_columns, check_input
 from torchpipe.state.tensors import is_plain
 
-__all__ = ["Collator", "stacking_in"]
+__all__ = ["Collator", "default_collate_in", "stack_without_files"]
 
 _LARGE_BYTES = 64 << 10  # what is smaller is quicker made anywhere and copied
+_TENSORS = {torch.Tensor}
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -68,12 +69,8 @@ class Collator(IterDataPipe[R]):
 class _CollateIterator(NodeIterator[R]):
     def __init__(self, node: Collator[R], context: Context) -> None:
         super().__init__(node, context, node.datapipe)
-        if node.fn is default_collate and context.memory is not None:
-            stack = stacking_in(context.memory)
-            stacking = partial(collate, collate_fn_map={**default_collate_fn_map, torch.Tensor: stack})
-            self.fn: Any = partial(_collate_batch, stacking)
-        elif node.fn is default_collate:
-            self.fn = partial(_collate_batch, default_collate)
+        if node.fn is default_collate:
+            self.fn: Any = partial(_collate_batch, default_collate_in(context.memory))
         else:
             self.fn = self.adopt(node.fn)
 
@@ -97,29 +94,46 @@ def _collate_batch(fn: Callable[[Any], Any], batch: Any) -> Any:
         raise
 
 
-def stacking_in(memory: Memory) -> Callable[..., torch.Tensor]:
-    """torch's way to collate tensors, which makes large batches in ``memory`` where the result is the same."""
-    return partial(_stack_in, memory)
+def default_collate_in(memory: Memory | None) -> Callable[[Any], Any]:
+    """torch's ``default_collate``, which stacks large tensors in ``memory``, from where they travel without a copy.
+
+    One that the user has taught another way of stacking tensors, by ``default_collate_fn_map``, is left to that.
+    """
+    if memory is None or default_collate_fn_map.get(torch.Tensor) not in (collate_tensor_fn, _stack):
+        return default_collate
+    return partial(collate, collate_fn_map={**default_collate_fn_map, torch.Tensor: partial(_stack_in, memory)})
 
 
-def _stack_in(memory: Memory, batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
-    """What ``default_collate`` makes of tensors, made in ``memory`` where that is the same."""
+def stack_without_files() -> None:
+    """Let ``default_collate`` in this worker process, whoever calls it, make no file of shared memory for each tensor.
+
+    torch's does so where ``get_worker_info()`` says that it is in a worker: for torch's queues, and of no use here. A
+    file costs 50 us.
+    """
+    if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
+        default_collate_fn_map[torch.Tensor] = _stack
+
+
+def _stack_in(memory: Memory | None, batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+    """What ``default_collate`` makes of tensors; large ones in ``memory``, where that is the same."""
     first = batch[0]
-    place = None
-    if len(batch) * first.nbytes >= _LARGE_BYTES and all(_stacks_as_it_is(item, first) for item in batch):
-        place = memory(len(batch) * first.nbytes)
-    if place is None:
-        stacked: torch.Tensor = default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
-        return stacked
-    out = torch.frombuffer(place, dtype=first.dtype).view(len(batch), *first.shape)
-    return torch.stack(batch, 0, out=out)
+    if set(map(type, batch)) == _TENSORS and is_plain(first):
+        place = None
+        size_bytes = len(batch) * first.nbytes
+        if memory is not None and size_bytes >= _LARGE_BYTES and all(_stacks_as_it_is(item, first) for item in batch):
+            place = memory(size_bytes)
+        if place is not None:
+            out = torch.frombuffer(place, dtype=first.dtype).view(len(batch), *first.shape)
+            return torch.stack(batch, 0, out=out)
+        stacked = torch.stack(batch, 0)
+        if stacked.dtype is first.dtype and not stacked.requires_grad:
+            return stacked
+    made: torch.Tensor = collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    return made
+
+
+_stack = partial(_stack_in, None)
 
 
 def _stacks_as_it_is(item: torch.Tensor, first: torch.Tensor) -> bool:
-    return (
-        type(item) is torch.Tensor
-        and is_plain(item)
-        and not item.requires_grad
-        and item.dtype is first.dtype
-        and item.shape == first.shape
-    )
+    return is_plain(item) and not item.requires_grad and item.dtype is first.dtype and item.shape == first.shape
