@@ -13,6 +13,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
 from torch.utils.data._utils import worker as torch_worker
 
+from torchpipe.data import thread_info
 from torchpipe.iter.collator import default_collate_in
 from torchpipe.node.context import Memory
 from torchpipe.node.failure import add_note
@@ -85,12 +86,18 @@ class Failure:
 def make_worker_info(worker: int, num_workers: int, seed: int, dataset: Any, **more: Any) -> Any:
     """torch's ``WorkerInfo``, as ``torch.utils.data.get_worker_info()`` returns it. ``more``: what newer torch has."""
     kind: Any = torch_worker.WorkerInfo
+    more = {**thread_info.thread_fields(), **more}
     known = {item.name for item in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else more.keys()
     fitting = {name: value for name, value in more.items() if name in known}
     return kind(id=worker, num_workers=num_workers, seed=seed, dataset=dataset, **fitting)
 
 
 def set_worker_info(info: Any) -> Any:
-    """Let ``torch.utils.data.get_worker_info()`` return ``info`` in this process: what it returned before."""
+    """Let ``torch.utils.data.get_worker_info()`` return ``info`` in this process: what it returned before.
+
+    In a worker thread: in that thread.
+    """
+    if thread_info.is_worker():
+        return thread_info.put_info(info)
     before, torch_worker._worker_info = torch_worker._worker_info, info
     return before

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from torch.utils.data.dataloader import _DatasetKind
 
-from torchpipe.data import processes
+from torchpipe.data import processes, thread_shards, threads
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.iterable import IterableBatches, batch_graph, saved_shards
@@ -48,6 +48,7 @@ class DataLoader(TorchDataLoader[T_co]):
         worker_seeding: ``"batch"`` seeds ``random``, numpy and torch for each batch, from the epoch's seed and the
             batch's number, so that augmentation is the same for any number of workers, and after a resume or a crash.
             ``"torch"`` seeds each worker once, as torch does: exact for a fixed number of workers.
+        worker_method: ``"multiprocessing"``, or ``"thread"``: worker threads, which share the dataset; see ``threads``.
         on_worker_death: ``"restart"``: a worker that dies is replaced, and the batches stay the same; ``"raise"``:
             RuntimeError in torch's words.
         last_batch: Gluon's: ``"keep"``, ``"discard"`` (``drop_last``) or ``"rollover"``, which carries what is left of
@@ -84,6 +85,7 @@ class DataLoader(TorchDataLoader[T_co]):
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
         worker_seeding: Seeding = "batch",
+        worker_method: Literal["multiprocessing", "thread"] = "multiprocessing",
         on_worker_death: OnDeath = "restart",
         last_batch: LastBatch | None = None,
         device: Any = None,
@@ -92,6 +94,7 @@ class DataLoader(TorchDataLoader[T_co]):
         max_restarts: int | None = None,
     ) -> None:
         _check_choice("worker_seeding", worker_seeding, ("batch", "torch"))
+        threads.check_arguments(worker_method, worker_seeding, multiprocessing_context)
         _check_choice("on_worker_death", on_worker_death, ("restart", "raise"))
         if num_workers > _MOST_WORKERS:
             raise ValueError(
@@ -127,6 +130,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.worker_seeding = worker_seeding
+        self.worker_method = worker_method
         self.on_worker_death = on_worker_death
         self.last_batch = last_batch
         self.device = device
@@ -241,7 +245,8 @@ class DataLoader(TorchDataLoader[T_co]):
             if position is not None and "dataset" in position:
                 fetch.dataset.load_state_dict(position["dataset"])
             return order, LocalBatches(order, fetch, epoch if self.worker_seeding == "batch" else None, position)
-        batches = processes.begin_dealt(self, order, fetch, epoch, position)
+        place: Any = threads if self.worker_method == "thread" else processes
+        batches = place.begin_dealt(self, order, fetch, epoch, position)
         self._base_seed = order.base_seed
         return order, batches
 
@@ -261,7 +266,8 @@ class DataLoader(TorchDataLoader[T_co]):
             base_seed=seed,
         )
         if self.num_workers:
-            service: Any = processes.iterable_service(self, shards, dataset, seed)
+            place: Any = thread_shards if self.worker_method == "thread" else processes
+            service: Any = place.iterable_service(self, shards, dataset, seed)
         else:
             service = InProcessReadingService(num_shards=shards)
         start = EpochStart(

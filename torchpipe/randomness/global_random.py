@@ -28,7 +28,7 @@ from numpy.random import get_bit_generator, mtrand, set_bit_generator  # type: i
 from torchpipe.errors import StateError
 from torchpipe.randomness.seeds import StreamKey, derive_seed
 
-__all__ = ["BatchRandom", "GlobalRandom"]
+__all__ = ["BatchRandom", "GlobalRandom", "batch_seeds"]
 
 _rand: Any = mtrand._rand  # the generator behind np.random's functions
 _WORDS = 624  # of a Mersenne twister; numpy does not check where in them a state says it stands
@@ -80,6 +80,13 @@ def _put(python: Any, numpy: Any, normal: float | None, of_torch: torch.Tensor) 
     torch.set_rng_state(of_torch)
 
 
+def batch_seeds(seed: int, epoch: int, batch: int) -> tuple[int, int, int]:
+    """What a batch's generators are seeded with: ``random``'s, torch's and numpy's."""
+    key = hashlib.blake2b(struct.pack("<QQQ", seed, epoch, batch), digest_size=20).digest()
+    for_python, for_torch, for_numpy = struct.unpack("<QQI", key)
+    return for_python, for_torch, for_numpy
+
+
 class BatchRandom:
     """Global random states that begin anew for each batch, from (seed, epoch, batch), wherever the batch is made."""
 
@@ -90,8 +97,7 @@ class BatchRandom:
     @staticmethod
     def seed(seed: int, epoch: int, batch: int) -> None:
         """Seed the states that are in place: for processes whose own they are. 15 us or so."""
-        key = hashlib.blake2b(struct.pack("<QQQ", seed, epoch, batch), digest_size=20).digest()
-        for_python, for_torch, for_numpy = struct.unpack("<QQI", key)
+        for_python, for_torch, for_numpy = batch_seeds(seed, epoch, batch)
         random.seed(for_python)
         torch.default_generator.manual_seed(for_torch)
         np.random.seed(for_numpy)

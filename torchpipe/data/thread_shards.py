@@ -1,0 +1,194 @@
+"""Worker threads for a ``DataLoader`` over an iterable dataset: the shards of a graph, each produced in a thread.
+
+Runs in the user's process. The rotation, the position and the form of a state are those of any reading service.
+
+The dataset object is shared; each worker has an iterator of its own, ``iter(dataset)`` called in its thread, where
+``get_worker_info()`` says which worker it is. So these are refused: a dataset that is its own iterator, one with a
+state of its own, and nodes of torch's, of which two iterators cannot be read at once.
+
+A position in a dataset of the user's is a count of batches, and is reached by making those batches again: only so are
+the generators of ``get_worker_info().rng``, which are seeded for each batch, where they were. Graphs of torchpipe's
+nodes, which draw from streams of their own, have snapshots as everywhere.
+
+``threads`` and ``lanes`` say who owns what and how each wait ends; ThreadShards owns the lanes of its epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+
+from torchpipe.data.fetch import Failure
+from torchpipe.data.lanes import Lanes
+from torchpipe.data.thread_info import BatchGenerators
+from torchpipe.data.threads import Beginning, lanes_name
+from torchpipe.execution.merge import ShardPosition, ShardProvider
+from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
+from torchpipe.execution.shard import Chunk, Shard
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import is_stateful
+from torchpipe.node.traits import DataPipe, walk
+from torchpipe.state import Cursor, SnapshotPolicy
+
+if TYPE_CHECKING:
+    from torchpipe.data.loader import DataLoader
+
+__all__ = ["ThreadReadingService", "ThreadShards", "iterable_service"]
+
+
+def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_seed: int) -> ThreadReadingService:
+    """The reading service for the loader's threads. Raises: ValueError for what threads cannot share."""
+    kind = type(dataset).__name__
+    reason = None
+    if not isinstance(dataset, TorchIterDataPipe):
+        if is_stateful(dataset):
+            reason = f"this {kind} has a state of its own (state_dict), which would belong to no worker"
+        elif isinstance(dataset, Iterator) and shards > 1:
+            reason = f"this {kind} is its own iterator, which all workers would read: let __iter__ return a new one"
+    elif shards > 1 and (theirs := [node for node in walk(dataset) if not _can_be_shared(node)]):
+        reason = f"{type(theirs[0]).__name__} is a node of torch's, which can be read by one iterator at a time"
+    if reason is not None:
+        raise ValueError(
+            f"worker_method='thread' shares the dataset between threads, and {reason}. "
+            "worker_method='multiprocessing' gives each worker its own"
+        )
+    workers = min(loader.num_workers, shards)
+    beginnings = [Beginning(lane, workers, base_seed, dataset, loader.worker_init_fn) for lane in range(workers)]
+    return ThreadReadingService(
+        beginnings, shards, window=loader.prefetch_factor or 1, timeout_s=loader.timeout or None
+    )
+
+
+def _can_be_shared(node: Any) -> bool:
+    return isinstance(node, IterDataPipe) or not isinstance(node, TorchIterDataPipe)
+
+
+class _Never(SnapshotPolicy):
+    """No snapshot is ever due: a position is reached by making everything again."""
+
+    def due(self, items: int = 1) -> bool:
+        return False
+
+
+class ThreadReadingService(ShardedReadingService):
+    """Produces each shard in a thread, ``window`` items ahead; a thread may have several. Functions draw from the
+    process's global random states. Raises: ValueError for a graph with a dispatcher, which has one reader.
+    """
+
+    def __init__(self, beginnings: list[Beginning], num_shards: int, *, window: int, timeout_s: float | None) -> None:
+        super().__init__(num_shards, None, None)
+        self._beginnings = beginnings
+        self._window = window
+        self._timeout_s = timeout_s
+
+    @property
+    def default_num_shards(self) -> int:
+        return self._num_shards or 1
+
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        checked = super().initialize(datapipe)
+        if self.plan.dispatch is not None:
+            raise ValueError(
+                "worker_method='thread' cannot run a graph that dispatches items to workers (sharding_round_robin_"
+                "dispatch, or a shuffle before sharding): use worker_method='multiprocessing'"
+            )
+        return checked
+
+    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+        users = not isinstance(self._beginnings[0].dataset, IterDataPipe)
+        policy: Callable[[], SnapshotPolicy] = _Never if users else SnapshotPolicy
+        producers = {}
+        generators = [BatchGenerators() for _ in self._beginnings]
+        for place in positions:
+            spec = start.spec(place.shard)
+            shard = Shard(self._graphs_for(spec), spec, branch=place.branch, policy=policy, manage_random=False)
+            producers[place.lane] = _Producer(shard, place, start, generators[place.shard % len(generators)])
+        begins = [partial(beginning, drawn) for beginning, drawn in zip(self._beginnings, generators)]
+        return ThreadShards(producers, Lanes(lanes_name(), begins), window=self._window, timeout_s=self._timeout_s)
+
+
+class _Producer:
+    """Makes one shard's items, in its thread."""
+
+    def __init__(self, shard: Shard, place: ShardPosition, start: EpochStart, generators: BatchGenerators) -> None:
+        self._shard = shard
+        self._place = place
+        self._start = start
+        self._generators = generators
+        self._begun = False
+        self.number = place.shard
+
+    def produce(self) -> Chunk:
+        """The next item."""
+        if not self._begun:
+            self._begun = True
+            cursor = self._place.cursor
+            self._shard.start(Cursor(cursor.snapshot, 0), self._place.count - cursor.skip)
+            for _ in range(cursor.skip):
+                chunk = self._next()
+                if not chunk.items or chunk.error is not None:
+                    return chunk
+        return self._next()
+
+    def _next(self) -> Chunk:
+        start, shard = self._start, self._shard
+        self._generators.seed(start.seed, start.epoch, shard.produced * start.num_shards + self.number)
+        chunk = shard.produce(1)
+        if isinstance(chunk.error, Exception):
+            note = f"torchpipe: in worker {self.number}"
+            chunk.error = Failure.of(chunk.error, f"in {lanes_name()} {self.number}", note).rebuild()
+        return chunk
+
+    def close(self) -> None:
+        self._shard.close()
+
+
+class ThreadShards(ShardProvider):
+    """The shards of an epoch. Belongs to the stream, which closes it."""
+
+    def __init__(self, producers: dict[int, _Producer], lanes: Lanes, *, window: int, timeout_s: float | None) -> None:
+        self._producers = producers
+        self._lanes = lanes
+        self._window = max(1, window)
+        self._timeout_s = timeout_s
+        self._made = {lane: deque[Future[Chunk]]() for lane in producers}
+        self._closed = False
+
+    def _fill(self, lane: int) -> None:
+        producer, made = self._producers[lane], self._made[lane]
+        while len(made) < self._window:
+            made.append(self._lanes.submit(producer.number % len(self._lanes), producer.produce))
+
+    def pull(self, lane: int) -> Chunk:
+        if not self._lanes.threads:
+            for each in self._producers:
+                self._fill(each)
+        made = self._made[lane]
+        future = self._lanes.wait_first([made[0]], self._timeout_s)
+        made.popleft()
+        chunk: Chunk = future.result()
+        if not chunk.ended and chunk.error is None:
+            self._fill(lane)
+        return chunk
+
+    def interrupt(self) -> None:
+        self._lanes.interrupt()
+
+    def close(self) -> None:
+        """End the threads; each closes its shards. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for made in self._made.values():
+            for future in made:
+                future.cancel()
+            made.clear()
+        if self._lanes.threads:
+            for producer in self._producers.values():
+                self._lanes.submit(producer.number % len(self._lanes), producer.close)
+        self._lanes.close()
