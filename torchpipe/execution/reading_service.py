@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
+from torchpipe.ahead.iterators import exact_after_error
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
-from torchpipe.execution.delivered import exact_after_error
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import Epoch, ShardSpec
 from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider

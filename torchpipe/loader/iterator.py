@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 from torchpipe.ahead.background import FeedStats
+from torchpipe.ahead.iterators import RunAheadIterator
 from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.execution.merge import MergeIterator
-from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.loader.single_consumer import OneUser, refuse_pickling
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.iterator import NodeIterator
@@ -217,7 +217,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         """
         parts: list[NodeIterator[Any]] = [self._stream]
         for part in parts:
-            if isinstance(part, RunAheadIterator) and part.runs_ahead:
+            if isinstance(part, RunAheadIterator):
                 return part.stats()
             parts += part.inputs
         raise RuntimeError(
