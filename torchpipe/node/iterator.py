@@ -242,6 +242,9 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             close()
         for item in self.inputs:
             item.close()
+        replays: list[Any] = self.context.replays
+        if self in replays:
+            replays.remove(self)
 
     def __enter__(self) -> Self:
         return self
