@@ -156,7 +156,7 @@ class TimedReadingService(MultiProcessingReadingService):
         if self._context.get_start_method() != "fork" or self.plan.dispatch is not None:
             super()._make_images()
         else:
-            parts = (self._shard_graphs, self._init_fn, self._reset_fn, self._make_policy)
+            parts = (self._shard_graphs, self._init_fn, self._reset_fn, self._policy)
             self._graph = GraphImage.inherited(*parts)
 
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:

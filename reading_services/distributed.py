@@ -5,6 +5,8 @@ Runs in the main process of every rank; all talk between ranks is in the user's 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
@@ -146,18 +148,14 @@ class _Ranks(Exchange):
         self.rank = rank
         self._world_size = world_size
         self._timeout_s = timeout_s
-        try:
+        with self._answered():
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-        except RuntimeError as error:
-            raise self._silence(error) from error
 
     def reports(self, mine: Report) -> list[Report]:
         table = torch.zeros((self._world_size, 3), dtype=torch.int64)
         table[self.rank] = torch.tensor([mine.ready, mine.source, mine.can_repeat])
-        try:
+        with self._answered():
             dist.all_reduce(table, group=self._group)
-        except RuntimeError as error:
-            raise self._silence(error) from error
         return [Report(ready, Source(source), bool(can_repeat)) for ready, source, can_repeat in table.tolist()]
 
     def texts(self, mine: str) -> list[str]:
@@ -165,17 +163,19 @@ class _Ranks(Exchange):
 
     def objects(self, mine: Any) -> list[Any]:
         told: list[Any] = [None] * self._world_size
-        try:
+        with self._answered():
             dist.all_gather_object(told, mine, group=self._group)
-        except RuntimeError as error:
-            raise self._silence(error) from error
         return told
 
-    def _silence(self, error: RuntimeError) -> RankError:
-        return RankError(
-            f"rank {self.rank} of {self._world_size} has no answer from another rank (timeout {self._timeout_s:g} s): "
-            f"has one died, or stopped to iterate while the others went on? {str(error)[:300]}"
-        )
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise RankError(
+                f"rank {self.rank} of {self._world_size} has no answer from another rank (timeout {self._timeout_s:g} "
+                f"s): has one died, or stopped to iterate while the others went on? {str(error)[:300]}"
+            ) from error
 
     def close(self) -> None:
         if dist.is_initialized():

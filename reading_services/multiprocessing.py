@@ -120,7 +120,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         max_restarts: int | None = None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
     ) -> None:
-        super().__init__(num_shards, worker_init_fn, worker_reset_fn)
+        super().__init__(num_shards, worker_init_fn, worker_reset_fn, policy)
         self._num_workers = check_count("num_workers", num_workers, at_least=0)
         self._worker_prefetch_cnt = check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)
         self._window_bytes = check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
@@ -143,12 +143,9 @@ class MultiProcessingReadingService(ShardedReadingService):
             raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
-        if not callable(policy):
-            raise TypeError(f"policy must be a function that makes a SnapshotPolicy, got {policy!r}")
         self._timeout_s = timeout or None
         self._device = None if device is None else resolve(device, self._device_options)
         self._context = start_method(multiprocessing_context, on_device=device is not None)
-        self._make_policy = policy
         self._graph: GraphImage | None = None
         self._dispatch: DispatchPart | None = None
         self._supervisor: Supervisor | None = None
@@ -207,13 +204,13 @@ class MultiProcessingReadingService(ShardedReadingService):
     def _make_images(self) -> None:
         """Pickle what the processes run: now, so that all get the same, and an error comes where the loader is made."""
         plan = self.plan
-        self._graph = _image_of(plan.shard_nodes, self._shard_graphs, self._init_fn, self._reset_fn, self._make_policy)
+        self._graph = _image_of(plan.shard_nodes, self._shard_graphs, self._init_fn, self._reset_fn, self._policy)
         if plan.dispatch is not None:
             from reading_services._runtime.start_messages import DispatchPart
 
             self._dispatch = DispatchPart(
                 branch=plan.dispatch_branch,
-                graph=_image_of(plan.dispatch_nodes, plan.dispatch, self._make_policy),
+                graph=_image_of(plan.dispatch_nodes, plan.dispatch, self._policy),
                 node_names=_numbered_names(plan.dispatch),
             )
 
@@ -270,9 +267,6 @@ class MultiProcessingReadingService(ShardedReadingService):
 
     def _threads_in_main(self) -> bool:
         return self._num_workers > 0
-
-    def _policy(self) -> SnapshotPolicy:
-        return self._make_policy()
 
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
         if not self._num_workers:

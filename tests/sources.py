@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchpipe.ahead.background import RunAhead
-from torchpipe.iter._run_ahead import RunAheadIterator
+from torchpipe.ahead.iterators import RunAheadIterator
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator

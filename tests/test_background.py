@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from tests.sources import Script, feed_threads, start, wait_idle, wait_until
 from torchpipe.ahead import background
 from torchpipe.ahead.background import RunAhead
+from torchpipe.ahead.iterators import RunAheadIterator
+from torchpipe.ahead.stage import Stage
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
-from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.iter.prefetch import Prefetcher
 from torchpipe.state import Cursor, SnapshotPolicy
 
@@ -54,7 +55,7 @@ class Mover:
 
 
 def run_ahead(node: Script, depth: int, mover: Mover | None = None) -> RunAhead:
-    return RunAhead(start(node), depth=depth, mover=mover, policy=SnapshotPolicy(every=1), name="stage")
+    return RunAhead(start(node), Stage(depth=depth, mover=mover), SnapshotPolicy(every=1), "stage")
 
 
 def resumed(source: Script, cursor: Cursor) -> list[Any]:
@@ -212,8 +213,7 @@ def test_L6_closing_a_stage_wakes_a_stage_below_it(monkeypatch: pytest.MonkeyPat
     iterator = start(Prefetcher(inner, 2))
     next(iterator)
     source.journal.blocked.wait()
-    outer_thread = ahead_of(iterator)._feed.thread
-    assert outer_thread is not None
+    (outer_thread,) = ahead_of(iterator)._feed.threads
     monkeypatch.setattr(background, "_JOIN_S", 0.2)
     iterator.close()
     outer_thread.join()
@@ -379,7 +379,7 @@ SCRIPT = """
 import os, sys, threading
 sys.path.insert(0, {root!r})
 from tests.sources import Script, start
-from torchpipe.iter._run_ahead import RunAheadIterator
+from torchpipe.ahead.iterators import RunAheadIterator
 from torchpipe.iter.prefetch import Prefetcher
 iterator = start(Prefetcher(Script(range(10), block_at=4), 2))
 print([next(iterator) for _ in range(2)], flush=True)

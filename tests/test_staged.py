@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.sources import Script, feed_threads, start, wait_until
 from torchpipe.ahead import background
 from torchpipe.ahead.background import RunAhead
-from torchpipe.ahead.feed import Admitted
-from torchpipe.ahead.staged import Limits, StagedFeed
+from torchpipe.ahead.stage import Admitted, Limits, Stage
+from torchpipe.ahead.staged import StagedFeed
 from torchpipe.errors import WorkerDiedError
 from torchpipe.state import Cursor, SnapshotPolicy
 
@@ -105,12 +105,9 @@ def stage(
 ) -> RunAhead:
     ahead = RunAhead(
         start(node, state=state),
-        depth=depth,
-        mover=mover or Mover(),
-        policy=SnapshotPolicy(every=every),
-        name="stage",
-        limits=limits,
-        gate=gate,
+        Stage(depth=depth, mover=mover or Mover(), limits=limits, gate=gate),
+        SnapshotPolicy(every=every),
+        "stage",
     )
     if state is not None:
         ahead.cursor = Cursor.from_state(state) or Cursor()
@@ -422,7 +419,7 @@ class Steps:
 @pytest.mark.parametrize("depth", [0, 2])
 def test_the_pacer_is_told_before_the_wait_for_the_next_item(depth: int) -> None:
     source, steps = Script(range(3), block_at=2), Steps()
-    ahead = RunAhead(start(source), depth=depth, mover=Mover(), policy=SnapshotPolicy(), pacer=steps)
+    ahead = RunAhead(start(source), Stage(depth=depth, mover=Mover(), pacer=steps), SnapshotPolicy())
     stream = ahead.items()
     assert next(stream) == 0
     assert steps.told == ["begin"]

@@ -17,17 +17,11 @@ from torchpipe.node.failure import add_note
 __all__ = ["Arrival", "warning_category"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arrival:
-    """A chunk that has arrived whole; its items are rebuilt when the consumer takes it, which is ``open``.
-
-    ``over`` says that nothing comes after it. ``error`` is bytes from another process, or an exception of this one.
-    """
+@dataclass(slots=True, kw_only=True)
+class Arrival(Chunk):
+    """A chunk that has arrived whole; its ``count`` items are rebuilt when the consumer takes it, which is ``open``."""
 
     count: int = 0
-    snapshot: bytes | None = None
-    ended: bool = False
-    error: bytes | BaseException | None = None
     delivery: Delivery | None = None
 
     @classmethod
@@ -37,22 +31,21 @@ class Arrival:
             delivery = receiver.arrive(message.layout, payload)
         except Exception as error:
             return cls(error=error)
+        failure = None if message.error is None else load_error(message.error)
         return cls(
-            count=message.count,
-            snapshot=message.snapshot,
-            ended=message.ended,
-            error=message.error,
-            delivery=delivery,
+            count=message.count, snapshot=message.snapshot, ended=message.ended, error=failure, delivery=delivery
         )
 
     @property
     def over(self) -> bool:
+        """Does nothing come after it?"""
         return self.ended or self.error is not None
 
     def open(self, shard: int) -> Chunk:
         """The chunk, once. Items of ``shard`` that cannot be rebuilt become an error in their place."""
+        delivery, self.delivery = self.delivery, None
         try:
-            items = [] if self.delivery is None else self.delivery.open()
+            self.items = [] if delivery is None else delivery.open()
         except Exception as error:
             add_note(
                 error,
@@ -61,8 +54,7 @@ class Arrival:
                 "plain data inside the pipeline",
             )
             return Chunk(error=error)
-        failure = load_error(self.error) if isinstance(self.error, bytes) else self.error
-        return Chunk(items=items, snapshot=self.snapshot, ended=self.ended, error=failure)
+        return self
 
 
 def warning_category(name: str) -> type[Warning]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchpipe.errors import NotSerializableError
+from torchpipe.state.mapped import dump_apart
 from torchpipe.state.pickling import CloudPickler, Reducers
 from torchpipe.state.tensors import is_plain, reduce_plain
 
@@ -42,32 +43,19 @@ class _Pickler(pickle.Pickler):
     dispatch_table = Reducers({torch.Tensor: reduce_tensor})
 
 
-def dump_items(items: list[Any]) -> tuple[bytes, list[memoryview]]:
+def dump_items(items: list[Any]) -> tuple[memoryview, list[memoryview]]:
     """The pickle, and the large buffers that it refers to, each as plain bytes in place.
 
     Raises: whatever pickling an item raises, when neither pickle nor cloudpickle can do it.
     """
-    buffers: list[memoryview] = []
-
-    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-        try:
-            raw = buffer.raw()
-        except BufferError:  # neither in C nor in Fortran order: the pickler makes a copy
-            return True
-        if raw.nbytes < OUT_OF_BAND_BYTES or raw.readonly:  # what is read-only stays so, as bytes in the pickle
-            return True
-        buffers.append(raw)
-        return False
-
-    file = io.BytesIO()
     try:
-        _Pickler(file, protocol=5, buffer_callback=keep_in_band).dump(items)
+        return dump_apart(_Pickler, items, OUT_OF_BAND_BYTES, writable=True)
     except AutogradTensorError:  # cloudpickle would drop the graph
         raise
     except Exception:  # classes and functions made inside a function
-        file, buffers = io.BytesIO(), []
+        file = io.BytesIO()
         CloudPickler(file, protocol=5).dump(items)
-    return file.getvalue(), buffers
+        return file.getbuffer(), []
 
 
 def unsendable(items: list[Any], way: str) -> tuple[int, NotSerializableError] | None:

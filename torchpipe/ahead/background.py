@@ -28,19 +28,18 @@ import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from torchpipe.ahead.feed import Admitted, Feed, Gate, Mover, Snapshots, Source, move
-from torchpipe.ahead.staged import Limits, StagedFeed
+from torchpipe.ahead.feed import Feed, Snapshots, move
+from torchpipe.ahead.stage import ONE_QUEUE, Pacer, Source, Stage
+from torchpipe.ahead.staged import StagedFeed
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.state import Cursor, SnapshotPolicy
 
-__all__ = ["ONE_QUEUE", "FeedStats", "Pacer", "RunAhead"]
+__all__ = ["FeedStats", "RunAhead"]
 
 _JOIN_S = 5.0
 _LIVENESS_S = 1.0
-
-ONE_QUEUE = Limits()
 
 _log = logging.getLogger("torchpipe")
 
@@ -85,82 +84,44 @@ def _stop_all() -> None:
         feed.join(max(0.0, deadline - time.monotonic()))
 
 
-class Pacer(Protocol):
-    """Told, in the consumer's thread, where it stands: at the places where a training loop may execute what it has."""
-
-    syncs: int
-    waits: int
-
-    def begin(self) -> None:
-        """A pass begins. Called before the first item is awaited."""
-
-    def returned(self) -> None:
-        """The consumer is back for another item, and so is done with the one before. Called before waiting for it."""
-
-    def ended(self) -> None:
-        """The stream has ended: there will be no more items."""
-
-
 class RunAhead:
-    """Pulls ``source`` in a thread of its own, moves each item with ``mover`` and hands the items out in order.
+    """Pulls ``source`` in a thread of its own, moves each item and hands the items out in order, as ``stage`` says.
 
-    Keeps at most ``depth`` items ahead; ``limits`` may add a queue before the transfer, and more threads. ``gate`` may
-    change items or leave some out, ``pacer`` is told of the consumer's steps. An exception of the source, the gate or
-    the mover is raised at its place in the stream, after the items before it. ``cursor`` describes what was handed out
-    and nothing else; reading it asks nobody. ``mark`` is the gate's state there. With ``depth`` 0 there is no thread:
-    the same, item by item, in the consumer's. The consumer's side is not thread-safe, except for :meth:`interrupt`.
+    An exception of the source, the gate or the mover is raised at its place in the stream, after the items before it.
+    ``cursor`` describes what was handed out and nothing else; reading it asks nobody. ``mark`` is the gate's state
+    there. Where there is no thread, all is the same, item by item, in the consumer's. The consumer's side is not
+    thread-safe, except for :meth:`interrupt`.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        depth: int,
-        policy: SnapshotPolicy,
-        mover: Mover | None = None,
-        name: str = "RunAhead",
-        gate: Gate | None = None,
-        pacer: Pacer | None = None,
-        limits: Limits = ONE_QUEUE,
-    ) -> None:
+    def __init__(self, source: Source, stage: Stage, policy: SnapshotPolicy, name: str = "RunAhead") -> None:
         self._snapshot: bytes | None = None
         self._skip = 0
         self._before = 0  # items before ``_snapshot``
-        self._source = source
-        self._mover = mover
-        self._gate = gate
-        self._pacer = pacer
         self.mark: Any = None
-        self._snapshots = Snapshots(source, policy, name)
-        if mover is not None and depth and limits.staged:
-            self._feed: Feed = StagedFeed(source, depth, mover, self._snapshots, name, gate, limits)
-        else:
-            self._feed = Feed(source, depth, mover, self._snapshots, name, gate)
-        self._inline = depth == 0
+        kind = StagedFeed if stage.mover is not None and stage.depth and stage.limits != ONE_QUEUE else Feed
+        self._feed = kind(source, stage, Snapshots(source, policy, name), name)
+        self._stage = stage
         self._closing = False
         self._items = 0
         self._wait_s = 0.0
 
     def items(self) -> Iterator[Any]:
         """The stream; call it once. The thread starts at the first ``next``."""
-        if self._mover is not None:
-            self._mover.prepare()
-        stream = self._items_here() if self._inline else self._items_ahead()
-        return stream if self._pacer is None else _paced(stream, self._pacer)
+        stage = self._stage
+        if stage.mover is not None:
+            stage.mover.prepare()
+        stream = self._items_ahead() if stage.depth else self._items_here()
+        return stream if stage.pacer is None else _paced(stream, stage.pacer)
 
     def _items_here(self) -> Iterator[Any]:
-        stream = self._source.items()
-        while True:
+        feed = self._feed
+        stream, began = feed.source.items(), time.perf_counter()
+        while feed.pull(stream):
+            if feed.ready:
+                held = [self._take()]
+                self._wait_s += time.perf_counter() - began
+                yield held.pop()  # the consumer alone decides how long an item lives
             began = time.perf_counter()
-            try:
-                item = next(stream)
-            except StopIteration:
-                return
-            self._feed.pull_s += time.perf_counter() - began
-            admitted = self._feed.admit(item)
-            del item
-            if admitted is not None:
-                yield self._move_here(admitted, began)
 
     def _items_ahead(self) -> Iterator[Any]:
         self._start()
@@ -177,7 +138,7 @@ class RunAhead:
         self._snapshot, self._skip, self._before = value.snapshot, value.skip, value.count - value.skip
 
     def stats(self) -> FeedStats:
-        feed, pacer = self._feed, self._pacer
+        feed, gate, pacer = self._feed, self._stage.gate, self._stage.pacer
         waiting, waiting_bytes, ready, ready_bytes = feed.depths()
         return FeedStats(
             items=self._items,
@@ -190,7 +151,7 @@ class RunAhead:
             ready_bytes=ready_bytes,
             waiting=waiting,
             waiting_bytes=waiting_bytes,
-            new_shapes=0 if self._gate is None else self._gate.new_shapes,
+            new_shapes=0 if gate is None else gate.new_shapes,
             dropped=feed.dropped,
             syncs=0 if pacer is None else pacer.syncs,
             waits=0 if pacer is None else pacer.waits,
@@ -205,49 +166,31 @@ class RunAhead:
         atexit.register(_stop_all)
         feed.start()
 
-    def _move_here(self, admitted: Admitted, asked_at: float) -> Any:
-        item, admitted.item = admitted.item, None
-        if self._mover is not None:
-            began = time.perf_counter()
-            item = move(self._mover.transfer, item, admitted.number, self._feed.name)
-            self._feed.transfer_s += time.perf_counter() - began
-            self._feed.moved_bytes += admitted.nbytes
-            item = move(self._mover.receive, item, admitted.number, self._feed.name)
-        self._count(self._snapshots.after_item(), admitted)
-        self._wait_s += time.perf_counter() - asked_at
-        return item
-
     def _take(self) -> Any:
         feed = self._feed
         try:
             item, snapshot, admitted = feed.ready.popleft()
         except IndexError:
             raise self._interrupted() from None
-        if feed.feeder_waits:
-            self._wake_feeder()
-        if admitted is not None:
+        if feed.feeder_waits or admitted is not None:
             self._check_fork()
-            feed.taken(admitted)
-            if self._mover is not None:
-                item = move(self._mover.receive, item, admitted.number, feed.name)
-        self._count(snapshot, admitted)
-        return item
-
-    def _wake_feeder(self) -> None:
-        self._check_fork()
-        with self._feed.changed:
-            self._feed.changed.notify_all()
-
-    def _count(self, snapshot: bytes | None, admitted: Admitted | None) -> None:
-        items = 1 if admitted is None else 1 + admitted.dropped
+            if feed.feeder_waits or feed.staged:
+                with feed.changed:
+                    feed.changed.notify_all()
+        passed = 1
+        if admitted is not None:
+            if self._stage.mover is not None:
+                item = move(self._stage.mover.receive, item, admitted.number, feed.name)
+            passed += admitted.dropped
+            if admitted.mark is not None:
+                self.mark = admitted.mark
         if snapshot is None:
-            self._skip += items
+            self._skip += passed
         else:
-            self._before += self._skip + items
+            self._before += self._skip + passed
             self._snapshot, self._skip = snapshot, 0
-        if admitted is not None and admitted.mark is not None:
-            self.mark = admitted.mark
         self._items += 1
+        return item
 
     def _wait_for_item(self) -> bool:
         """Wait until an item is ready: True; False at the end of the stream. Raises the stream's error at its place."""
@@ -260,8 +203,11 @@ class RunAhead:
             feed.consumer_waits = True
             try:
                 while not (feed.ready or feed.ended or feed.stopping):
-                    if not feed.changed.wait(_LIVENESS_S):
-                        self._check_alive()
+                    if not feed.changed.wait(_LIVENESS_S) and feed.lost:
+                        raise WorkerDiedError(
+                            f"the thread of {feed.name} is gone without having said why, after {self._items} items. A "
+                            "saved state is still good: restore from it"
+                        )
             finally:
                 feed.consumer_waits = False
         self._wait_s += time.perf_counter() - began
@@ -286,14 +232,6 @@ class RunAhead:
                 "have since the fork: make a new iterator in it"
             )
 
-    def _check_alive(self) -> None:
-        feed = self._feed
-        if feed.lost:
-            raise WorkerDiedError(
-                f"the thread of {feed.name} is gone without having said why, after {self._items} items. A saved state "
-                "is still good: restore from it"
-            )
-
     def _interrupted(self) -> IteratorInvalidated:
         return IteratorInvalidated(f"{self._feed.name} was stopped from another thread while its next item was awaited")
 
@@ -312,13 +250,13 @@ class RunAhead:
             return  # a forked copy: the pass belongs to the parent
         feed.stop()
         if feed.pulling:
-            self._source.interrupt()
+            feed.source.interrupt()
         if not feed.join(_JOIN_S):
             feed.abandon()
             _log.warning(
                 "thread %s still runs the input of %s, %g s after it was asked to stop: is it waiting for something? "
                 "It will close the input when it returns",
-                ", ".join(repr(thread.name) for thread in feed.threads() if thread.is_alive()),
+                ", ".join(repr(thread.name) for thread in feed.threads if thread.is_alive()),
                 feed.name,
                 _JOIN_S,
             )

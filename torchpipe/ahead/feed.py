@@ -1,4 +1,4 @@
-"""The feed thread: pulls a source ahead of its consumer, moves items on and takes snapshots, into a bounded queue.
+"""The feed: pulls a source ahead of its consumer, moves items on and takes snapshots, into a bounded queue.
 
 Runs in any process that iterates a graph; ``background`` has the consumer's side and says who owns what and how each
 wait ends; ``staged`` has the feed with two queues.
@@ -13,26 +13,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
+from torchpipe.ahead.stage import Admitted, Source, Stage
 from torchpipe.errors import StateError
 from torchpipe.node.failure import add_note
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy, encode
 
-__all__ = [
-    "Admitted",
-    "Feed",
-    "Gate",
-    "Mover",
-    "Snapshots",
-    "Source",
-    "in_feed_thread",
-    "mark_feed_thread",
-    "move",
-    "nth_item",
-]
+__all__ = ["Feed", "Snapshots", "in_feed_thread", "move"]
 
 _log = logging.getLogger("torchpipe")
 
@@ -42,63 +32,6 @@ _local = threading.local()
 def in_feed_thread() -> bool:
     """Does the caller run in the thread of a feed?"""
     return getattr(_local, "feed", False)
-
-
-def mark_feed_thread() -> None:
-    """The calling thread is a feed's."""
-    _local.feed = True
-
-
-class Mover(Protocol):
-    """What happens to an item on its way from the source to the consumer."""
-
-    def prepare(self) -> None:
-        """Make ready for a pass. Called in the consumer's thread, before the first :meth:`transfer`."""
-
-    def transfer(self, batch: Any, /) -> Any:
-        """The item on its way. Called in a feed thread, item by item in order; in several at once if asked for."""
-
-    def receive(self, moved: Any, /) -> Any:
-        """The item as the consumer gets it. Called in the consumer's thread with what :meth:`transfer` returned."""
-
-    def close(self) -> None:
-        """End the pass, begun or not; no call is under way. Called in either thread."""
-
-
-@dataclass(slots=True)
-class Admitted:
-    """What a :class:`Gate` made of an item. ``mark`` is the gate's state from this item on; None: as it was."""
-
-    item: Any
-    nbytes: int = 0
-    mark: Any = None
-    dropped: int = 0  # set by the feed: how many items the gate has kept back since the item before
-    number: int = 0  # set by the feed: the source's items before it, since its start or restore
-
-
-class Gate(Protocol):
-    """Looks at each item before it is moved: one thread, in order, so that what it decides is part of the stream."""
-
-    new_shapes: int
-
-    def admit(self, item: Any, /) -> Admitted | None:
-        """The item as it is to be moved, or None to leave it out. What it raises is raised at the item's place."""
-
-
-class Source(Protocol):
-    """What runs ahead: an iterator of a node, or whatever else has a stream and a position."""
-
-    def items(self) -> Iterator[Any]:
-        """The stream; called once."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position after the item that came last."""
-
-    def interrupt(self) -> None:
-        """Wake whoever waits for an item in another thread; the stream is then over. Thread-safe."""
-
-    def close(self) -> None:
-        """Let go of everything it holds. Idempotent."""
 
 
 class Snapshots:
@@ -128,47 +61,47 @@ class Snapshots:
             self._policy.end()
 
 
-Queued: TypeAlias = tuple[
-    Any, bytes | None, Admitted | None
-]  # the item as moved, the snapshot after it, its gate's word
+# The item as moved, the snapshot after it, and its gate's word; None for the last where nothing is admitted or moved
+Queued: TypeAlias = tuple[Any, bytes | None, Admitted | None]
 
 
+@dataclass(eq=False)
 class Feed:
-    """The shared half: what the thread runs and all that it holds."""
+    """What the threads run, and all that they and the consumer share. Here one thread pulls and moves."""
 
-    def __init__(
-        self,
-        source: Source,
-        depth: int,
-        mover: Mover | None,
-        snapshots: Snapshots,
-        name: str,
-        gate: Gate | None = None,
-    ) -> None:
-        self.name = name
-        self.thread: threading.Thread | None = None  # the one that pulls
-        self._pid = 0  # of the process that has the thread
+    staged: ClassVar = False  # are there two queues, so that the consumer always takes the lock?
+
+    source: Source
+    stage: Stage
+    snapshots: Snapshots
+    name: str
+
+    def __post_init__(self) -> None:
+        self.threads: list[threading.Thread] = []  # the first one pulls
         # Reentrant, since the garbage collector may call stop() in any thread, also in one that holds it.
         self.changed = threading.Condition()
+        self.waiting: deque[Admitted] = deque()  # this and the next where there are two queues
+        self.moving: deque[Admitted] = deque()
         self.ready: deque[Queued] = deque()
-        self.error: BaseException | None = None  # raised after the items in ``ready``
-        self.close_error: BaseException | None = None
         # Each side first says that it waits, then looks at ``ready`` again; the other first changes ``ready``, then
         # looks whether anyone waits. So no wake-up is lost, and the lock is left alone while both sides keep pace.
         self.consumer_waits = False
         self.feeder_waits = False
+        self.pulling = False  # the source may be in use
+        self.over = False  # nothing more is to be pulled
         self.ended = False  # nothing more will come into ``ready``
+        self.error: BaseException | None = None  # raised then
         self.stopping = False
+        self.close_error: BaseException | None = None
         self.wait_s = 0.0  # the pulling thread waited for room
         self.pull_s = 0.0  # the source worked or waited; counted where there is a mover
         self.transfer_s = 0.0
         self.moved_bytes = 0
         self.dropped = 0
-        self._source = source
-        self._depth = depth
-        self._mover = mover
-        self._gate = gate
-        self._snapshots = snapshots
+        self._free = 0 if self.staged else self.stage.depth  # while fewer are ready, there is room
+        self._plain = self.stage.mover is None and self.stage.gate is None
+        self._pid = 0  # of the process that has the threads
+        self._living = 0  # threads that have not said that they end
         self._pulled = 0
         self._kept_back = 0  # since the last item that was admitted
         self._abandoned = False  # nobody is going to look at ``close_error``
@@ -176,151 +109,155 @@ class Feed:
 
     def start(self) -> None:
         self._pid = os.getpid()
-        self.thread = self._start_thread(self._run, "")
+        works = self._works()
+        self._living = len(works)
+        self.pulling = True
+        for suffix, work in works:
+            thread = threading.Thread(target=work, name=f"torchpipe {self.name}{suffix}", daemon=True)
+            thread.start()
+            self.threads.append(thread)
 
-    def _start_thread(self, target: Callable[[], None], suffix: str) -> threading.Thread:
-        thread = threading.Thread(target=target, name=f"torchpipe {self.name}{suffix}", daemon=True)
-        thread.start()
-        return thread
+    def _works(self) -> list[tuple[str, Callable[[], None]]]:
+        """What runs in threads of their own, and the suffixes of their names; the one that pulls is first."""
+        return [("", self._run)]
 
     @property
     def forked(self) -> bool:
-        """Is this a copy in a forked process? There the thread does not exist, and a lock that it held stays locked."""
-        return self._pid != os.getpid() and self.thread is not None
-
-    @property
-    def pulling(self) -> bool:
-        """May the source be in use?"""
-        return self.thread is not None and not self.ended
+        """Is this a copy in a forked process? There no thread exists, and a lock that one held stays locked."""
+        return self._pid != 0 and self._pid != os.getpid()
 
     @property
     def lost(self) -> bool:
         """Is a thread gone without having said why?"""
-        return self.thread is None or not (self.thread.is_alive() or self.ended)
+        with self.changed:
+            return not self.ended and sum(thread.is_alive() for thread in self.threads) < self._living
 
     def _run(self) -> None:
-        """The thread's life."""
-        mark_feed_thread()
+        self._live(self._pull_all)
+
+    def _live(self, work: Callable[[], None]) -> None:
+        """A thread's life. The last one to end closes the source, if nobody else will."""
+        _local.feed = True
         try:
-            if self._mover is None and self._gate is None:
-                self._pull_all()
-            else:
-                self._pull_and_move_all()
+            work()
         except BaseException as error:
-            self.error = error
-        finally:
             with self.changed:
-                self.ended = True
-                stopping = self.stopping
-                if stopping:
-                    self.error = None
-                self.changed.notify_all()
-            if stopping:
-                self._close_in_thread()
+                if not self.over:
+                    self.error, self.over = error, True
+        with self.changed:
+            self._living -= 1
+            if self.stopping:
+                self._forget()
+            self._settle()
+            close = self.stopping and not self._living
+            self.changed.notify_all()
+        if close:
+            self._close_in_thread()
 
     def _pull_all(self) -> None:
-        stream = self._source.items()
-        while self._wait_for_room():
-            try:
-                item = next(stream)
-            except StopIteration:
-                return
-            except BaseException as error:
-                self._note_pull(error)
-                raise
-            self._pulled += 1
-            self.ready.append((item, self._snapshots.after_item(), None))
-            del item  # the consumer alone decides how long an item lives
-            if self.stopping:
-                self.ready.clear()
-            elif self.consumer_waits:
-                self._tell_consumer()
+        stream = self.source.items()
+        try:
+            while self._wait_for_room() and self.pull(stream):
+                pass
+        finally:
+            self.pulling = False
 
-    def _pull_and_move_all(self) -> None:
-        for admitted in self._admitted():
-            began = time.perf_counter()
-            item, admitted.item = admitted.item, None
-            if self._mover is not None:
-                item = move(self._mover.transfer, item, admitted.number, self.name)
-            self.transfer_s += time.perf_counter() - began
-            self.moved_bytes += admitted.nbytes
-            self.ready.append((item, self._snapshots.after_item(), admitted))
-            del item
-            if self.stopping:
-                self.ready.clear()
-            elif self.consumer_waits:
-                self._tell_consumer()
+    def _settle(self) -> None:
+        """Something has ended: is it the stream?"""
+        self.ended = True
 
-    def _admitted(self) -> Iterator[Admitted]:
-        """The items that the gate lets pass, each when there is room for it."""
-        stream = self._source.items()
-        while self._wait_for_room():
-            began = time.perf_counter()
-            try:
-                item = next(stream)
-            except StopIteration:
-                return
-            except BaseException as error:
-                self._note_pull(error)
-                raise
-            self.pull_s += time.perf_counter() - began
-            admitted = self.admit(item)
-            del item
-            if admitted is not None:
-                yield admitted
-
-    def admit(self, item: Any) -> Admitted | None:
-        """What the gate says to the source's next item."""
+    def pull(self, stream: Iterator[Any]) -> bool:
+        """Let the source's next item in, unless the gate keeps it back; False at the end. No local outlives the call:
+        the consumer alone decides how long an item lives.
+        """
+        began = 0.0 if self._plain else time.perf_counter()
+        try:
+            item = next(stream)
+        except StopIteration:
+            return False
+        except BaseException as error:
+            if self._pid:
+                where = f"while it pulled {_nth_item(self._pulled)}"
+                add_note(error, f"torchpipe: raised in the thread of {self.name}, {where}")
+            raise
         number = self._pulled
         self._pulled += 1
-        if self._gate is None:
-            return Admitted(item, number=number)
-        admitted: Admitted | None = move(self._gate.admit, item, number, self.name)
+        if self._plain:
+            self.ready.append((item, self.snapshots.after_item(), None))
+            if self.consumer_waits:
+                self._tell_consumer()
+            return True
+        self.pull_s += time.perf_counter() - began
+        gate = self.stage.gate
+        admitted = Admitted(item) if gate is None else move(gate.admit, item, number, self.name)
+        del item
         if admitted is None:
             self._kept_back += 1
             self.dropped += 1
         else:
             admitted.number = number
             admitted.dropped, self._kept_back = self._kept_back, 0
-        return admitted
+            self._admit(admitted)
+        return True
 
-    def _note_pull(self, error: BaseException) -> None:
-        add_note(error, f"torchpipe: raised in the thread of {self.name}, while it pulled {nth_item(self._pulled)}")
+    def _admit(self, admitted: Admitted) -> None:
+        """Move the item, and let it wait for the consumer."""
+        began = time.perf_counter()
+        moved = self._moved(admitted)
+        self._count(admitted, began)
+        self.ready.append((moved, self.snapshots.after_item(), admitted))
+        if self.consumer_waits:
+            self._tell_consumer()
+
+    def _moved(self, admitted: Admitted) -> Any:
+        item, admitted.item = admitted.item, None
+        mover = self.stage.mover
+        return item if mover is None else move(mover.transfer, item, admitted.number, self.name)
+
+    def _count(self, admitted: Admitted, began: float) -> None:
+        self.transfer_s += time.perf_counter() - began
+        self.moved_bytes += admitted.nbytes
 
     def _tell_consumer(self) -> None:
         with self.changed:
             self.changed.notify_all()
 
     def _wait_for_room(self) -> bool:
-        """Wait until fewer than ``depth`` items are ready: True; False to end."""
-        if len(self.ready) >= self._depth and not self.stopping:
+        """Wait until there is room for another item: True; False to end."""
+        if len(self.ready) >= self._free and not self._has_room():
             began = time.perf_counter()
             with self.changed:
                 self.feeder_waits = True
-                while len(self.ready) >= self._depth and not self.stopping:
+                while not self._has_room() and not self.over:
                     self.changed.wait()
                 self.feeder_waits = False
             self.wait_s += time.perf_counter() - began
-        return not self.stopping
+        return not self.over
 
-    def taken(self, entry: Admitted) -> None:
-        """The consumer has taken this item out of ``ready``."""
+    def _has_room(self) -> bool:
+        return len(self.ready) < self._free
 
     def depths(self) -> tuple[int, int, int, int]:
         """Batches and bytes that wait on the host, then those on the device or on their way to it."""
-        held = [entry[2] for entry in list(self.ready)]
-        return 0, 0, len(held), sum(entry.nbytes for entry in held if entry is not None)
+        with self.changed:
+            waiting = [admitted.nbytes for admitted in self.waiting]
+            on_device = [admitted.nbytes for admitted in self.moving]
+            # A copy: the consumer takes items without the lock
+            on_device += [0 if admitted is None else admitted.nbytes for _, _, admitted in list(self.ready)]
+        return len(waiting), sum(waiting), len(on_device), sum(on_device)
 
     def stop(self) -> None:
         """Ask the threads to end and forget what is ready. Any thread, the collector included; does not wait."""
         if self.forked:
             return
         with self.changed:
-            self.stopping = True
+            self.stopping = self.over = True
             self._forget()
             self.changed.notify_all()
 
     def _forget(self) -> None:
+        self.waiting.clear()
+        self.moving.clear()
         self.ready.clear()
         self.error = None  # nobody wants it; its traceback leads to this object and to items, in a cycle
 
@@ -332,17 +269,14 @@ class Feed:
     def interrupt(self) -> None:
         """:meth:`stop`, and wake the thread if it waits for what the source waits for. Any thread."""
         self.stop()
-        self._source.interrupt()
+        self.source.interrupt()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the threads after :meth:`stop`: have all ended?"""
         deadline = time.monotonic() + timeout_s
-        for thread in self.threads():
+        for thread in self.threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self.threads())
-
-    def threads(self) -> list[threading.Thread]:
-        return [] if self.thread is None else [self.thread]
+        return not any(thread.is_alive() for thread in self.threads)
 
     def _close_in_thread(self) -> None:
         try:
@@ -359,19 +293,19 @@ class Feed:
         if closed:
             return
         try:
-            self._source.close()
+            self.source.close()
         finally:
-            if self._mover is not None:
-                self._mover.close()
-
-
-def nth_item(index: int) -> str:
-    return f"item {index} since its start or restore"
+            if self.stage.mover is not None:
+                self.stage.mover.close()
 
 
 def move(step: Callable[[Any], Any], item: Any, index: int, name: str) -> Any:
     try:
         return step(item)
     except BaseException as error:
-        add_note(error, f"torchpipe: raised in {name}, while it moved {nth_item(index)}")
+        add_note(error, f"torchpipe: raised in {name}, while it moved {_nth_item(index)}")
         raise
+
+
+def _nth_item(index: int) -> str:
+    return f"item {index} since its start or restore"

@@ -16,7 +16,7 @@ from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
 from torchpipe.data.processes import torch_words
 from torchpipe.data.state import Position
-from torchpipe.device import BatchGate, pace_for
+from torchpipe.device.prepare import stage_for
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
 from torchpipe.state import SnapshotPolicy, decode
@@ -221,16 +221,9 @@ class _Stage:
     def __init__(self, loader: Any, batches: Batches) -> None:
         backend, options = loader._device_backend, loader._device_options
         self._start = {"number": batches.number, "batches": batches.position()}
-        self._ahead = RunAhead(
-            _Source(batches),
-            depth=options.device_prefetch,
-            policy=SnapshotPolicy(every=1),  # small, and the order has its own
-            mover=backend,
-            name="DataLoader",
-            gate=BatchGate(options, "DataLoader"),
-            pacer=pace_for(backend, options),
-            limits=options.limits,
-        )
+        stage = stage_for(backend, options, "DataLoader")
+        policy = SnapshotPolicy(every=1)  # small, and the order has its own
+        self._ahead = RunAhead(_Source(batches), stage, policy, "DataLoader")
         self._items = self._ahead.items()
 
     def position(self) -> tuple[int, dict[str, Any]]:

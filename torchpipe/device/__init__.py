@@ -8,7 +8,7 @@ from torchpipe.device.backend import Backend
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.device.cuda import CudaBackend
 from torchpipe.device.options import DeviceOptions
-from torchpipe.device.pace import DevicePace, Synchronous
+from torchpipe.device.pace import DevicePace, Synchronous, pace_for
 from torchpipe.device.prepare import BatchGate
 from torchpipe.device.sharding import Sharding
 from torchpipe.device.xla import XlaBackend
@@ -41,16 +41,6 @@ def resolve(device: str | torch.device | Backend, options: DeviceOptions = _DEFA
             "or use sync='none' and do it in the training loop"
         )
     return backend
-
-
-def pace_for(backend: Backend, options: DeviceOptions) -> DevicePace | None:
-    """What tells ``backend`` when to work, if ``options`` ask for that."""
-    if options.sync == "none" and options.wait_every is None:
-        return None
-    assert isinstance(backend, Synchronous)  # resolve() has seen to it
-    return DevicePace(
-        backend, sync=options.sync == "loader", group=options.batches_per_execution, wait_every=options.wait_every
-    )
 
 
 def _backend(device: str | torch.device | Backend, options: DeviceOptions) -> Backend:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from torchpipe.ahead.feed import Mover
+from torchpipe.ahead.stage import Mover
 
 __all__ = ["Backend"]
 

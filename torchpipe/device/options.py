@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 
 import torch
 
-from torchpipe.ahead.staged import Limits
+from torchpipe.ahead.stage import ONE_QUEUE, Limits
 from torchpipe.node.validate import check_count
 
 __all__ = ["DeviceOptions", "OnNewShape", "PadTo", "Sync"]
@@ -76,7 +76,7 @@ class DeviceOptions:
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        if self.device_prefetch == 0 and self.limits.staged:
+        if self.device_prefetch == 0 and self.limits != ONE_QUEUE:
             raise ValueError(
                 "with 0 batches ahead on the device, each is moved when it is asked for, without a thread: "
                 "host_prefetch, transfer_threads and the bytes have no meaning then. Let at least 1 be ahead"

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from torchpipe.ahead.feed import in_feed_thread
+from torchpipe.device.backend import Backend
+from torchpipe.device.options import DeviceOptions
 
-__all__ = ["DevicePace", "Synchronous"]
+__all__ = ["DevicePace", "Synchronous", "pace_for"]
 
 
 @runtime_checkable
@@ -62,3 +64,13 @@ class DevicePace:
     def _sync(self) -> None:
         self._backend.sync()
         self.syncs += 1
+
+
+def pace_for(backend: Backend, options: DeviceOptions) -> DevicePace | None:
+    """What tells ``backend`` when to work, if ``options`` ask for that."""
+    if options.sync == "none" and options.wait_every is None:
+        return None
+    assert isinstance(backend, Synchronous)  # resolve() has seen to it
+    return DevicePace(
+        backend, sync=options.sync == "loader", group=options.batches_per_execution, wait_every=options.wait_every
+    )

@@ -12,12 +12,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from torchpipe.ahead.feed import Admitted
+from torchpipe.ahead.stage import Admitted, Stage
+from torchpipe.device.backend import Backend
 from torchpipe.device.options import DeviceOptions, PadTo
+from torchpipe.device.pace import pace_for
 from torchpipe.device.tree import children, path_of, replace_arrays, replace_tensors, tensors_in
 from torchpipe.errors import StateError
 
-__all__ = ["BatchGate", "tensor_of"]
+__all__ = ["BatchGate", "stage_for", "tensor_of"]
 
 Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each tensor, in the batch's order
 
@@ -159,6 +161,17 @@ class BatchGate:
             f"this pass it was {_text(reference[index : index + 1])}. Drop the last, smaller batch "
             "(batch(..., drop_last=True)), pad in a map() to a few fixed sizes, or use on_new_shape='allow'"
         )
+
+
+def stage_for(backend: Backend, options: DeviceOptions, name: str) -> Stage:
+    """The stage that prepares batches and moves them to ``backend`` as ``options`` say; messages call it ``name``."""
+    return Stage(
+        depth=options.device_prefetch,
+        mover=backend,
+        gate=BatchGate(options, name),
+        pacer=pace_for(backend, options),
+        limits=options.limits,
+    )
 
 
 def _sizes_for(batch: Any, tensors: list[torch.Tensor], pad_to: PadTo | None) -> list[tuple[int, ...]]:

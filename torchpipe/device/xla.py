@@ -30,23 +30,10 @@ _PLAIN_DISPATCH: Any = torch.Tensor.__torch_dispatch__  # of classes whose value
 
 _without_overrides: Any = torch._C.DisableTorchFunctionSubclass
 
-_EXACT = frozenset(
-    (
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.complex64,
-    )
-)
+_EXACT = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.complex64),
+    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float32, torch.float64),
+}
 _CASTS = {  # what becomes of the other dtypes, and what to cast to instead
     torch.uint16: ("would arrive as int16, with values from 32768 on negative", "torch.int32"),
     torch.uint32: ("would arrive as int32, with values from 2**31 on negative", "torch.int64"),

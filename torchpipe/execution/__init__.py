@@ -1,5 +1,3 @@
 """How a graph is executed: shards, what is dispatched to them, the merge, and reading services."""
 
-from __future__ import annotations
-
 __all__: list[str] = []  # import its modules

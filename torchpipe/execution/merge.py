@@ -208,11 +208,7 @@ class MergeIterator(NodeIterator[Any]):
         at = self._position
         return [
             ShardPosition(
-                shard=shard,
-                cursor=Cursor(snapshot, skip),
-                count=count,
-                branch=self._branch,
-                lane=self._lane(shard),
+                shard=shard, cursor=Cursor(snapshot, skip), count=count, branch=self._branch, lane=self._lane(shard)
             )
             for shard, (snapshot, skip, count) in ((shard, at.places[shard]) for shard in at.live)
         ]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
+from torchpipe.ahead.iterators import exact_after_error
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
-from torchpipe.execution.delivered import exact_after_error
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import Epoch, ShardSpec
 from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
@@ -132,15 +132,24 @@ def _made_anew(value: Any) -> Any:
 class ShardedReadingService(ReadingServiceInterface):
     """What all services share: the plan, the merge and the main section."""
 
-    def __init__(self, num_shards: int | None, init_fn: InitFn | None, reset_fn: ResetFn | None) -> None:
+    def __init__(
+        self,
+        num_shards: int | None,
+        init_fn: InitFn | None,
+        reset_fn: ResetFn | None,
+        policy: Callable[[], SnapshotPolicy],
+    ) -> None:
         if num_shards is not None:
             check_count("num_shards", num_shards, at_least=1, at_most=MAX_SHARDS)
         for name, fn in (("worker_init_fn", init_fn), ("worker_reset_fn", reset_fn)):
             if fn is not None and not callable(fn):
                 raise TypeError(f"{name} must be callable, got {fn!r}")
+        if not callable(policy):
+            raise TypeError(f"policy must be a function that makes a SnapshotPolicy, got {policy!r}")
         self._num_shards = num_shards
         self._init_fn = init_fn
         self._reset_fn = reset_fn
+        self._policy = policy
         self._plan: Plan | None = None
         self._shard_graphs: tuple[DataPipe, ...] = ()  # of each branch, with a stand-in for what is dispatched
         self._graphs: dict[
@@ -217,9 +226,6 @@ class ShardedReadingService(ReadingServiceInterface):
         """May nodes of the main section run ahead in threads?"""
         return False
 
-    def _policy(self) -> SnapshotPolicy:
-        return SnapshotPolicy()
-
     @abstractmethod
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
         """Begin to produce the given shards."""
@@ -244,14 +250,17 @@ class ShardedReadingService(ReadingServiceInterface):
                 policy=self._policy,
                 manage_random=manage_random,
             )
-        return LocalShards(
-            self._graphs_for,
-            start,
-            positions,
-            source=source,
+        return LocalShards(partial(self._shard, source=source, manage_random=manage_random), start, positions, source)
+
+    def _shard(self, spec: ShardSpec, branch: int, *, source: DispatchSource | None, manage_random: bool) -> Shard:
+        return Shard(
+            self._graphs_for(spec),
+            spec,
+            branch=branch,
             reset_fn=self._reset_fn,
             policy=self._policy,
             manage_random=manage_random,
+            feed=source,
         )
 
     def _graphs_for(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
@@ -290,10 +299,8 @@ class InProcessReadingService(ShardedReadingService):
         num_shards: int | None = None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
     ) -> None:
-        super().__init__(num_shards, init_fn, reset_fn)
-        check_count("prefetch_cnt", prefetch_cnt, at_least=0)
-        self._prefetch_cnt = prefetch_cnt
-        self._make_policy = policy
+        super().__init__(num_shards, init_fn, reset_fn, policy)
+        self._prefetch_cnt = check_count("prefetch_cnt", prefetch_cnt, at_least=0)
 
     @property
     def prefetch_cnt(self) -> int:
@@ -320,9 +327,6 @@ class InProcessReadingService(ShardedReadingService):
     def _threads_in_main(self) -> bool:
         return self._prefetch_cnt > 0
 
-    def _policy(self) -> SnapshotPolicy:
-        return self._make_policy()
-
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
         return self._start_local_shards(start, positions, manage_random=self._prefetch_cnt == 0)
 
@@ -332,30 +336,16 @@ class LocalShards(ShardProvider):
 
     def __init__(
         self,
-        graphs_for: Callable[[ShardSpec], tuple[DataPipe, ...]],
+        make: Callable[[ShardSpec, int], Shard],
         start: EpochStart,
         positions: list[ShardPosition],
-        *,
         source: DispatchSource | None,
-        reset_fn: ResetFn | None,
-        policy: Callable[[], SnapshotPolicy],
-        manage_random: bool,
     ) -> None:
         self._shards: dict[int, Shard] = {}
         self._source = source
         try:
             for position in positions:
-                spec = start.spec(position.shard)
-                shard = Shard(
-                    graphs_for(spec),
-                    spec,
-                    branch=position.branch,
-                    reset_fn=reset_fn,
-                    policy=policy,
-                    manage_random=manage_random,
-                    feed=source,
-                )
-                self._shards[position.lane] = shard
+                shard = self._shards[position.lane] = make(start.spec(position.shard), position.branch)
                 with shard.installed():
                     shard.start(position.cursor, position.count)
         except BaseException:

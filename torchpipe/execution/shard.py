@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -56,6 +56,7 @@ class Chunk:
     notice: str | None = None
 
 
+@dataclass(eq=False)
 class Shard:
     """Produces the items of one shard, in one of its branches, from a cursor on.
 
@@ -67,43 +68,32 @@ class Shard:
     once, such as Ctrl-C in the user's process; in others, only the user's function can have raised that.
     """
 
-    def __init__(
-        self,
-        graphs: tuple[DataPipe, ...],
-        spec: ShardSpec,
-        *,
-        branch: int = 0,
-        reset_fn: ResetFn | None = None,
-        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
-        manage_random: bool = True,
-        section: int = 0,
-        feed: Any = None,
-        trace: Trace | None = None,
-        memory: Memory | None = None,
-        announces: bool = False,
-        passing: tuple[type[BaseException], ...] = (BaseException,),
-    ) -> None:
-        self.spec = spec
-        self._passing = passing
-        self._announces = announces
+    graphs: tuple[DataPipe, ...]
+    spec: ShardSpec
+    _: KW_ONLY
+    branch: int = 0
+    reset_fn: ResetFn | None = None
+    policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
+    manage_random: bool = True
+    section: int = 0
+    feed: Any = None
+    trace: Trace | None = None
+    memory: Memory | None = None
+    announces: bool = False
+    passing: tuple[type[BaseException], ...] = (BaseException,)
+
+    def __post_init__(self) -> None:
+        spec = self.spec
         self.produced = 0
         self._refused = False
         self._at_once = 1
-        self._graphs = graphs
-        self._branch = branch
-        self._section = section
-        self._feed = feed
-        self._reset_fn = reset_fn
-        self._trace = trace
-        self._memory = memory
-        self._make_policy = policy
-        self._policy = policy()
+        self._policy = self.policy()
         self._context: Context | None = None
         self._stream: Any = iter(())
         self._may_run_ahead = False
-        apart = ([section] if section else []) + ([_BRANCH, branch] if branch else [])
+        apart = ([self.section] if self.section else []) + ([_BRANCH, self.branch] if self.branch else [])
         key = (spec.seed, spec.epoch, spec.global_shard, *apart)
-        self._random = GlobalRandom(key) if manage_random else None
+        self._random = GlobalRandom(key) if self.manage_random else None
 
     def enter(self) -> None:
         """Put the shard's global random states in place, until :meth:`leave`."""
@@ -121,15 +111,15 @@ class Shard:
     def start(self, cursor: Cursor, position: int = 0) -> None:
         """Make the pass over the graph and go to ``cursor``; ``position`` is the number of items before it."""
         spec = self.spec
-        graph = self._graphs[self._branch]
-        if self._reset_fn is not None:
+        graph = self.graphs[self.branch]
+        if self.reset_fn is not None:
             info = WorkerInfo(spec.num_shards, spec.shard)
             seeds = SeedGenerator(derive_seed(spec.seed, spec.epoch, _RESET_SEEDS)).spawn(spec.global_shard)
-            graph = _expect_node(self._reset_fn(graph, info, seeds), "worker_reset_fn")
+            graph = _expect_node(self.reset_fn(graph, info, seeds), "worker_reset_fn")
         context = Context.for_graph(
-            *self._graphs[: self._branch],
+            *self.graphs[: self.branch],
             graph,
-            *self._graphs[self._branch + 1 :],
+            *self.graphs[self.branch + 1 :],
             seed=spec.seed,
             epoch=spec.epoch,
             shard=spec.global_shard,
@@ -137,14 +127,14 @@ class Shard:
             rank=spec.rank,
             world_size=spec.world_size,
             local_shard=spec.shard,
-            section=self._section,
-            feed=self._feed,
+            section=self.section,
+            feed=self.feed,
             threads=False,  # threads would make the order of global random draws depend on timing
             allow_pickle=True,  # loaders check a state when it is loaded; what comes here is safe or allowed
-            trace=self._trace,
-            memory=self._memory,
-            policy=self._make_policy,
-            announces=self._announces,
+            trace=self.trace,
+            memory=self.memory,
+            policy=self.policy,
+            announces=self.announces,
         )
         self._iterator = context.iterate(graph)
         self._context = context
@@ -160,7 +150,7 @@ class Shard:
         self._iterator.drop(cursor.skip)
         self._stream = self._iterator.items()
         self.produced = position
-        self._may_run_ahead = _at_hand(graph, context) and (self._feed is None or self._feed.at_hand)
+        self._may_run_ahead = _at_hand(graph, context) and (self.feed is None or self.feed.at_hand)
 
     @property
     def at_hand(self) -> bool:
@@ -176,12 +166,7 @@ class Shard:
         return self.produce(_AHEAD, _AHEAD_S, closely=True) if self._may_run_ahead else self.produce(1)
 
     def produce(
-        self,
-        limit: int,
-        seconds: float = 0.0,
-        note: Callable[[int, int], None] | None = None,
-        *,
-        closely: bool = False,
+        self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None, *, closely: bool = False
     ) -> Chunk:
         """The next items, at most ``limit`` (at least 1); no further one is begun after ``seconds``, or little more.
 
@@ -211,7 +196,7 @@ class Shard:
                 if due or len(items) >= limit or now - began >= seconds:
                     break
         except BaseException as error:
-            if not isinstance(error, Exception) and isinstance(error, self._passing):
+            if not isinstance(error, Exception) and isinstance(error, self.passing):
                 raise
             add_position(error, self.spec.describe(first + len(items)))
             chunk.error = error

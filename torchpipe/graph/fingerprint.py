@@ -25,12 +25,7 @@ __all__ = ["describe_graph", "digest", "fingerprint"]
 _LONG_TEXT = 60
 _FEW = 8
 # What torch's base classes note in a node while it is iterated.
-_TORCHS_OWN = (
-    "_valid_iterator_id",
-    "_number_of_samples_yielded",
-    "_snapshot_state",
-    "_fast_forward_iterator",
-)
+_TORCHS_OWN = ("_valid_iterator_id", "_number_of_samples_yielded", "_snapshot_state", "_fast_forward_iterator")
 _SCALARS = (bool, int, float, complex, str, range, slice, enum.Enum, torch.dtype, torch.device, type)
 
 

@@ -23,12 +23,17 @@ def rewrite(root: DataPipe, change: Callable[[DataPipe], DataPipe]) -> DataPipe:
     ``change`` gets the node with its inputs already rewritten, and returns it or another one; it must not mutate it.
     A node whose inputs stayed the same is passed as it is, so an unchanged graph comes back as the same objects.
     """
+    return _rebuilt(root, lambda _, fresh: change(fresh))
+
+
+def _rebuilt(root: DataPipe, change: Callable[[DataPipe, DataPipe], DataPipe]) -> DataPipe:
+    """``change`` gets the node as it was, and with its inputs as they have become."""
     done: dict[int, DataPipe] = {}
     for node in walk(root):
         fresh = node
         if any(done[id(item)] is not item for item in inputs_of(node)):
             fresh = with_inputs(node, lambda item: done[id(item)])
-        done[id(node)] = change(fresh)
+        done[id(node)] = change(node, fresh)
     return done[id(root)]
 
 
@@ -41,12 +46,4 @@ def replace_node(root: DataPipe, old: DataPipe, new: DataPipe) -> DataPipe:
 
 def replace_nodes(root: DataPipe, replacements: Mapping[int, DataPipe]) -> DataPipe:
     """The graph with ``replacements[id(node)]`` in the place of every node that has one."""
-    done: dict[int, DataPipe] = {}
-    for node in walk(root):
-        if id(node) in replacements:
-            done[id(node)] = replacements[id(node)]
-        elif any(done[id(item)] is not item for item in inputs_of(node)):
-            done[id(node)] = with_inputs(node, lambda item: done[id(item)])
-        else:
-            done[id(node)] = node
-    return done[id(root)]
+    return _rebuilt(root, lambda node, fresh: replacements.get(id(node), fresh))

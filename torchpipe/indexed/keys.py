@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.node.iterator import NodeIterator, Positions, stored_count
+from torchpipe.node.validate import check_map_input
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
     from torchpipe.node.traits import DataPipe
 
-__all__ = ["KeysIterator"]
+__all__ = ["KeysIterator", "check_keys"]
 
 T = TypeVar("T")
+
+
+def check_keys(name: str, datapipe: object, indices: object) -> None:
+    """Raises: TypeError unless ``datapipe`` is map-style, and ``indices``, if not None, can be indexed."""
+    check_map_input(name, datapipe)
+    if indices is not None and not (hasattr(indices, "__len__") and hasattr(indices, "__getitem__")):
+        raise TypeError(f"indices must be a list of keys, got {indices!r} of type {type(indices).__name__}")
 
 
 class KeysIterator(NodeIterator[T]):

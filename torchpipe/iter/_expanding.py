@@ -122,11 +122,6 @@ class ExpandingIterator(NodeIterator[T]):
         self._within = False
         self._current = None
 
-    def close(self) -> None:
-        super().close()
-        if self in self.context.replays:
-            self.context.replays.remove(self)
-
     def _outer_state(self) -> dict[str, Any]:
         state = super().state_dict()
         return {key: state[key] for key in ("inputs", "functions") if key in state}

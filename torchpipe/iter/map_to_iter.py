@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-
-from torchpipe.indexed.keys import KeysIterator
+from torchpipe.indexed.keys import KeysIterator, check_keys
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
@@ -31,13 +29,7 @@ class MapToIterConverter(IterDataPipe[T]):
     by_index = True
 
     def __init__(self, datapipe: MapDataPipe[T], indices: Sequence[Any] | None = None) -> None:
-        if not isinstance(datapipe, TorchMapDataPipe):
-            raise TypeError(
-                f"to_iter_datapipe needs a MapDataPipe, got {datapipe!r} of type {type(datapipe).__name__}: "
-                "wrap a sequence in SequenceWrapper(...)"
-            )
-        if indices is not None and not (hasattr(indices, "__len__") and hasattr(indices, "__getitem__")):
-            raise TypeError(f"indices must be a list of keys, got {indices!r} of type {type(indices).__name__}")
+        check_keys("to_iter_datapipe", datapipe, indices)
         self.datapipe = datapipe
         self.indices = indices
 

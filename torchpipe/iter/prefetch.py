@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from torchpipe.iter._run_ahead import RunAheadIterator
+from torchpipe.ahead.iterators import RunAheadIterator
+from torchpipe.ahead.stage import Stage
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
@@ -41,4 +42,6 @@ class Prefetcher(IterDataPipe[T_co]):
         return len(self.source_datapipe)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
-        return RunAheadIterator(self, context, self.source_datapipe, depth=self.buffer_size)
+        if not context.threads:
+            return context.iterate(self.source_datapipe)
+        return RunAheadIterator(self, context, self.source_datapipe, Stage(depth=self.buffer_size))

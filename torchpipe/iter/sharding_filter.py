@@ -44,10 +44,7 @@ class ShardingFilter(IterDataPipe[T]):
         self._groups: dict[int, tuple[int, int]] = {}
 
     def apply_sharding(
-        self,
-        num_of_instances: int,
-        instance_id: int,
-        sharding_group: SHARDING_PRIORITIES = SHARDING_PRIORITIES.DEFAULT,
+        self, num_of_instances: int, instance_id: int, sharding_group: SHARDING_PRIORITIES = SHARDING_PRIORITIES.DEFAULT
     ) -> None:
         """Say which part to keep, whatever a pass says. For torch's loaders, which call it; it changes the node.
 

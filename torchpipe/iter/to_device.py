@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchpipe.device import Backend, BatchGate, DeviceOptions, pace_for, resolve
+from torchpipe.ahead.iterators import RunAheadIterator
+from torchpipe.device import Backend, DeviceOptions, resolve
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.device.options import OnNewShape, PadTo, Sync
-from torchpipe.iter._run_ahead import RunAheadIterator
+from torchpipe.device.prepare import stage_for
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
@@ -90,16 +91,8 @@ class ToDevice(IterDataPipe[T_co]):
         if self.prefetch_count and not context.threads and self not in _told:
             self._tell_of_no_thread()
         backend = self.device if isinstance(self.device, Backend) else resolve(self.device, self.options)
-        return RunAheadIterator(
-            self,
-            context,
-            self.source_datapipe,
-            depth=self.prefetch_count,
-            mover=backend,
-            gate=BatchGate(self.options, node_name(self)),
-            pacer=pace_for(backend, self.options),
-            limits=self.options.limits,
-        )
+        stage = stage_for(backend, self.options, node_name(self))
+        return RunAheadIterator(self, context, self.source_datapipe, stage)
 
     def _tell_of_no_thread(self) -> None:
         if isinstance(self.device, CpuBackend) or (isinstance(self.device, str) and self.device == "cpu"):

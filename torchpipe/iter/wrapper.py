@@ -288,8 +288,6 @@ class _IterableIterator(NodeIterator[T]):
 
     def close(self) -> None:
         super().close()
-        if self in self.context.replays:
-            self.context.replays.remove(self)
         close = getattr(self._iterator, "close", None)
         if close is not None and self.node._once is None:
             close()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -197,6 +196,7 @@ class DataLoader2(Generic[T_co]):
     def _state_at(
         self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False
     ) -> LoaderState:
+        """The state of the loader at a position."""
         identity = self._epoch(seed, epoch).identity
         return LoaderState(**identity, delivered=delivered, position=position, finished=finished)
 
@@ -287,12 +287,14 @@ class DataLoader2(Generic[T_co]):
         return start.seed, service.initialize_iteration(start)
 
     def _begin_next(self, seed: int, epoch: int) -> tuple[int, NodeIterator[Any]]:
+        """The same for the epoch after one that has just ended."""
         self.reading_service.finalize_iteration()
         if self._next_epoch == epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
             self._next_epoch += 1
         return self._begin(seed, epoch, None)
 
     def _without_iterator(self) -> Self:
+        """The same loader for an iterator that outlives it: without a reference to that."""
         spare = object.__new__(type(self))
         vars(spare).update(vars(self), _live=None, _loaded=None, _parked=None)
         return spare
@@ -300,9 +302,7 @@ class DataLoader2(Generic[T_co]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
 

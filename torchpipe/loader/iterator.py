@@ -13,42 +13,24 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from torchpipe.ahead.background import FeedStats
+from torchpipe.ahead.iterators import RunAheadIterator
 from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.execution.merge import MergeIterator
-from torchpipe.iter._run_ahead import RunAheadIterator
 from torchpipe.loader.single_consumer import OneUser, refuse_pickling
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_count
 
+if TYPE_CHECKING:
+    from torchpipe.loader.dataloader2 import DataLoader2
+
 __all__ = ["DataLoader2Iterator"]
 
 T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
-
-
-class _Loader(Protocol):
-    """What an iterator needs of its loader."""
-
-    def _begin(self, seed: int, epoch: int, state: LoaderState | None) -> tuple[int, NodeIterator[Any]]:
-        """The seed of an epoch, and its stream."""
-
-    def _begin_next(self, seed: int, epoch: int) -> tuple[int, NodeIterator[Any]]:
-        """The same for the epoch after one that has just ended."""
-
-    def _state_at(
-        self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False
-    ) -> LoaderState:
-        """The state of the loader at a position."""
-
-    def _without_iterator(self) -> Self:
-        """The same loader for an iterator that outlives it: without a reference to that."""
-
-    def _at_end(self, state: LoaderState) -> bool:
-        """Has the state's epoch no more items, as far as is known?"""
 
 
 class DataLoader2Iterator(Iterator[T_co]):
@@ -60,7 +42,7 @@ class DataLoader2Iterator(Iterator[T_co]):
     one is refused.
     """
 
-    def __init__(self, loader: _Loader, seed: int, epoch: int, loaded: LoaderState | None) -> None:
+    def __init__(self, loader: DataLoader2[Any], seed: int, epoch: int, loaded: LoaderState | None) -> None:
         self._epoch = epoch
         self.finished = False
         self._guard = OneUser("loader's iterator")
@@ -86,7 +68,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         _alive.add(self)
 
     @property
-    def _loader(self) -> _Loader:
+    def _loader(self) -> DataLoader2[Any]:
         loader = self._loader_itself()
         return self._spare if loader is None else loader
 
@@ -217,7 +199,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         """
         parts: list[NodeIterator[Any]] = [self._stream]
         for part in parts:
-            if isinstance(part, RunAheadIterator) and part.runs_ahead:
+            if isinstance(part, RunAheadIterator):
                 return part.stats()
             parts += part.inputs
         raise RuntimeError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,15 +32,14 @@ class LoaderState(Epoch):
     position: dict[str, Any] | None
     finished: bool = False
 
-    def to_dict(self, graph_text: str, locate: Callable[[str], str] | None = None) -> dict[str, Any]:
-        """The flat dict that users keep; its keys never depend on the position. ``locate`` is that of ``encode``.
+    def to_dict(self, graph_text: str) -> dict[str, Any]:
+        """The flat dict that users keep; its keys never depend on the position.
 
         The payload has a checksum and repeats the numbers beside it, so that a change of either is found.
         """
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         payload = encode(
-            {"graph": graph_text, "numbers": numbers, "position": self.position, "finished": self.finished},
-            locate=locate,
+            {"graph": graph_text, "numbers": numbers, "position": self.position, "finished": self.finished}
         )
         return {"version": STATE_VERSION, "fingerprint": digest(graph_text), **numbers, "payload": payload}
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-
 from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
-from torchpipe.node.validate import check_columns
+from torchpipe.node.validate import check_columns, check_map_input
 
 __all__ = ["Mapper"]
 
@@ -33,11 +31,7 @@ class Mapper(MapDataPipe[R]):
     @overload
     def __init__(self: Mapper[T], datapipe: MapDataPipe[T]) -> None: ...
     def __init__(self, datapipe: MapDataPipe[Any], fn: Callable[[Any], Any] = _unchanged) -> None:
-        if not isinstance(datapipe, TorchMapDataPipe):
-            raise TypeError(
-                f"map (map-style) needs a MapDataPipe, got {datapipe!r} of type {type(datapipe).__name__}: "
-                "wrap a sequence in SequenceWrapper(...)"
-            )
+        check_map_input("map (map-style)", datapipe)
         check_columns("fn", fn, None)
         self.datapipe = datapipe
         self.fn: Callable[[Any], R] = fn

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.errors import StateError
-from torchpipe.indexed.keys import KeysIterator
+from torchpipe.indexed.keys import KeysIterator, check_keys
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
@@ -35,13 +34,7 @@ class Shuffler(IterDataPipe[T]):
     by_index = True
 
     def __init__(self, datapipe: MapDataPipe[T], *, indices: Sequence[Any] | None = None) -> None:
-        if not isinstance(datapipe, TorchMapDataPipe):
-            raise TypeError(
-                f"shuffle (map-style) needs a MapDataPipe, got {datapipe!r} of type {type(datapipe).__name__}: "
-                "wrap a sequence in SequenceWrapper(...)"
-            )
-        if indices is not None and not (hasattr(indices, "__len__") and hasattr(indices, "__getitem__")):
-            raise TypeError(f"indices must be a list of keys, got {indices!r} of type {type(indices).__name__}")
+        check_keys("shuffle (map-style)", datapipe, indices)
         self.datapipe = datapipe
         self.indices = indices
         self.own_seed: int | None = None

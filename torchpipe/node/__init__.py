@@ -1,5 +1,3 @@
 """What a node is: its description, its iterator, the context of a pass, and what may be asked of any node."""
 
-from __future__ import annotations
-
 __all__: list[str] = []  # import its modules

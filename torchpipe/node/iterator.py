@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from torchpipe.errors import StateError, TorchpipeError
@@ -180,10 +179,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         A state may also be a cursor, whose items are then dropped here. Raises: StateError when the iterator has
         started or the state is another node's.
         """
-        if self._stream is not None or self._closed:
-            raise StateError(
-                f"{type(self).__name__} has already started: load a state into a new iterator, before its first item"
-            )
+        self._check_unstarted()
         cursor = Cursor.from_state(state)
         if cursor is not None:
             if cursor.snapshot is not None:
@@ -194,6 +190,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             inner = self._load_own(state)
         for item, value in zip(self.inputs, inner):
             item.load_state_dict(value)
+
+    def _check_unstarted(self) -> None:
+        if self._stream is not None or self._closed:
+            raise StateError(
+                f"{type(self).__name__} has already started: load a state into a new iterator, before its first item"
+            )
 
     def _load_own(self, state: dict[str, Any]) -> list[Any]:
         """Load all but the inputs, whose states are returned."""
@@ -240,13 +242,14 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             close()
         for item in self.inputs:
             item.close()
+        replays: list[Any] = self.context.replays
+        if self in replays:
+            replays.remove(self)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

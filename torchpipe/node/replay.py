@@ -192,8 +192,6 @@ class ReplayIterator(NodeIterator[Any]):
         if self._closed:
             return
         super().close()
-        if self in self.context.replays:
-            self.context.replays.remove(self)
         close = getattr(self._iterator, "close", None)
         if close is not None:
             close()

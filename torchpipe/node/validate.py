@@ -14,7 +14,15 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.node.traits import callable_name
 
-__all__ = ["MAX_SHARDS", "check_columns", "check_count", "check_function", "check_input", "check_length"]
+__all__ = [
+    "MAX_SHARDS",
+    "check_columns",
+    "check_count",
+    "check_function",
+    "check_input",
+    "check_length",
+    "check_map_input",
+]
 
 
 MAX_SHARDS = 4096
@@ -52,6 +60,12 @@ def check_input(name: str, value: object) -> None:
     else:
         advice = "begin the pipeline with a node such as IterableWrapper(...) or FileLister(...)"
     raise TypeError(f"{name} needs an IterDataPipe as its input, got {_shown(value)}: {advice}")
+
+
+def check_map_input(name: str, value: object) -> None:
+    """Raises: TypeError, with the way out, unless ``value`` is a map-style node, torchpipe's or torch's."""
+    if not isinstance(value, TorchMapDataPipe):
+        raise TypeError(f"{name} needs a MapDataPipe, got {_shown(value)}: wrap a sequence in SequenceWrapper(...)")
 
 
 def check_function(name: str, value: object) -> None:

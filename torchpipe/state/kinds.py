@@ -94,10 +94,6 @@ def _make_defaultdict(parts: list[Any]) -> Any:
     return defaultdict(_FACTORIES[name], _one([content], dict))
 
 
-def _make_deque(parts: list[Any]) -> Any:
-    return deque(parts[1:], None if parts[0] is None else _whole(parts[0]))
-
-
 # --- tensors and arrays
 
 _NUMPY_KINDS = "biufcmMSUV"
@@ -241,10 +237,6 @@ def _make_array(parts: list[Any]) -> Any:
     return _array(_numpy_dtype(described), shape, raw)
 
 
-def _take_scalar(value: Any) -> list[Any]:
-    return [_describe(value.dtype), value.tobytes()]
-
-
 def _make_scalar(parts: list[Any]) -> Any:
     described, raw = parts
     return _array(_numpy_dtype(described), (), raw)[()]
@@ -277,25 +269,16 @@ def _make_path(parts: list[Any]) -> Any:
     return kind(_one([text], str))
 
 
-def _take_datetime(value: datetime.datetime) -> list[Any]:
-    fields = [value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond]
-    return [*fields, value.fold, value.tzinfo]
-
-
-def _make_datetime(parts: list[Any]) -> datetime.datetime:
-    *fields, fold, zone = parts
-    moment = datetime.datetime(*fields)
-    return moment.replace(tzinfo=zone, fold=fold)
-
-
-def _take_time(value: datetime.time) -> list[Any]:
+def _take_time(value: Any) -> list[Any]:
     return [value.hour, value.minute, value.second, value.microsecond, value.fold, value.tzinfo]
 
 
-def _make_time(parts: list[Any]) -> datetime.time:
-    *fields, fold, zone = parts
-    moment = datetime.time(*fields)
-    return moment.replace(tzinfo=zone, fold=fold)
+def _moment(kind: Any) -> Callable[[list[Any]], Any]:
+    def make(parts: list[Any]) -> Any:
+        *fields, fold, zone = parts
+        return kind(*fields).replace(tzinfo=zone, fold=fold)
+
+    return make
 
 
 def _take_zone(value: Any) -> list[Any]:
@@ -325,10 +308,6 @@ def _make_uuid(parts: list[Any]) -> uuid.UUID:
     return uuid.UUID(bytes=_one([raw], bytes), is_safe=uuid.SafeUUID(safe))
 
 
-def _take_timezone(value: datetime.timezone) -> list[Any]:
-    return list(value.__getinitargs__())  # type: ignore[attr-defined]
-
-
 KINDS: dict[type, Kind] = {
     kind: Kind(code, kind.__name__, take, make)
     for code, kind, take, make in (
@@ -338,20 +317,20 @@ KINDS: dict[type, Kind] = {
         (4, int, lambda v: [v.to_bytes(v.bit_length() // 8 + 1, "little", signed=True)], _make_big_int),
         (5, torch.Tensor, _take_tensor, _make_tensor),
         (6, np.ndarray, _take_array, _make_array),
-        (7, np.generic, _take_scalar, _make_scalar),
+        (7, np.generic, lambda v: [_describe(v.dtype), v.tobytes()], _make_scalar),
         (9, complex, lambda v: [v.real, v.imag], _make_complex),
         (10, bytearray, lambda v: [bytes(v)], lambda p: bytearray(_one(p, bytes))),
         (11, DataChunk, list, DataChunk),
         (13, pathlib.PurePath, lambda v: [type(v).__name__, str(v)], _make_path),
-        (14, datetime.datetime, _take_datetime, _make_datetime),
+        (14, datetime.datetime, lambda v: [v.year, v.month, v.day, *_take_time(v)], _moment(datetime.datetime)),
         (15, datetime.date, lambda v: [v.year, v.month, v.day], lambda p: datetime.date(*p)),
-        (16, datetime.time, _take_time, _make_time),
+        (16, datetime.time, _take_time, _moment(datetime.time)),
         (17, datetime.timedelta, lambda v: [v.days, v.seconds, v.microseconds], lambda p: datetime.timedelta(*p)),
-        (18, datetime.timezone, _take_timezone, lambda p: datetime.timezone(*p)),
+        (18, datetime.timezone, lambda v: list(v.__getinitargs__()), lambda p: datetime.timezone(*p)),
         (19, OrderedDict, _take_counter, lambda p: OrderedDict(_one(p, dict))),
         (20, defaultdict, _take_defaultdict, _make_defaultdict),
         (21, Counter, _take_counter, lambda p: Counter(_one(p, dict))),
-        (22, deque, lambda v: [v.maxlen, *v], _make_deque),
+        (22, deque, lambda v: [v.maxlen, *v], lambda p: deque(p[1:], None if p[0] is None else _whole(p[0]))),
         (23, Decimal, lambda v: [str(v)], lambda p: Decimal(_one(p, str))),
         (24, Fraction, lambda v: [v.numerator, v.denominator], _make_fraction),
         (25, uuid.UUID, lambda v: [v.bytes, v.is_safe.value], _make_uuid),

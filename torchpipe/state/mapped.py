@@ -30,10 +30,12 @@ def anonymous_file(name: str) -> int:
         return os.dup(file.fileno())
 
 
-def dump_apart(pickler: Any, value: Any, least_bytes: int = 0) -> tuple[memoryview, list[memoryview]]:
+def dump_apart(
+    pickler: Any, value: Any, least_bytes: int = 0, *, writable: bool = False
+) -> tuple[memoryview, list[memoryview]]:
     """(the pickle of ``value``, the buffers of at least ``least_bytes`` that it refers to, in place).
 
-    Raises: whatever the ``pickler`` class raises over it.
+    With ``writable``, what is read-only stays so, in the pickle. Raises: whatever the ``pickler`` class raises over it.
     """
     buffers: list[memoryview] = []
 
@@ -42,9 +44,10 @@ def dump_apart(pickler: Any, value: Any, least_bytes: int = 0) -> tuple[memoryvi
             raw = buffer.raw()
         except BufferError:  # neither in C nor in Fortran order: the pickler makes a copy
             return True
-        if raw.nbytes >= least_bytes:
-            buffers.append(raw)
-        return raw.nbytes < least_bytes
+        if raw.nbytes < least_bytes or (writable and raw.readonly):
+            return True
+        buffers.append(raw)
+        return False
 
     file = io.BytesIO()
     pickler(file, protocol=5, buffer_callback=keep_in_band).dump(value)

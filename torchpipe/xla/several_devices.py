@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 import torch
 
 from torchpipe.ahead.background import FeedStats, RunAhead
+from torchpipe.ahead.stage import Stage
 from torchpipe.device import Backend, resolve
 from torchpipe.errors import IteratorInvalidated, StateError, StateMismatchError
 from torchpipe.node.holders import OpaqueWarnings
@@ -39,7 +40,7 @@ class DeviceStream(Iterator[Any]):
 
     def __init__(self, deal: Deal, index: int, mover: Backend, depth: int, name: str) -> None:
         never = SnapshotPolicy(every=sys.maxsize)  # the deal keeps the position
-        self._ahead = RunAhead(Share(deal, index), depth=depth, policy=never, mover=mover, name=name)
+        self._ahead = RunAhead(Share(deal, index), Stage(depth=depth, mover=mover), never, name)
         self._items: Iterator[Any] | None = None
         self._deal = deal
         self._index = index
@@ -172,9 +173,9 @@ class SeveralDevices:
         start = replace(start, cursor=cursor)
         host = RunAhead(
             source,
-            depth=self._host_prefetch * count,
-            policy=source_policy(source, self._make_policy(), self.loader),
-            name=f"{type(self.loader).__name__} for {count} device{'s' if count > 1 else ''}",
+            Stage(depth=self._host_prefetch * count),
+            source_policy(source, self._make_policy(), self.loader),
+            f"{type(self.loader).__name__} for {count} device{'s' if count > 1 else ''}",
         )
         host.cursor = cursor
         deal = Deal(

@@ -1,0 +1,121 @@
+"""The passes that keep a cursor: of ``prefetch`` and ``to_device``, which run ahead, and over a main section.
+
+Runs in any process that iterates a graph; the threads are in ``background``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from torchpipe.ahead.background import FeedStats, RunAhead
+from torchpipe.ahead.feed import Snapshots
+from torchpipe.ahead.stage import Stage
+from torchpipe.node.context import Context
+from torchpipe.node.iterator import NodeIterator, Positions, refusing_misfits
+from torchpipe.node.traits import DataPipe, node_name
+from torchpipe.state import Cursor, encode
+
+__all__ = ["RunAheadIterator", "exact_after_error"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+_MARK = "shapes"  # beside the cursor: a stage without a gate, and a graph without the stage, leave it alone
+
+
+class RunAheadIterator(NodeIterator[T_co]):
+    """The pass of a node that hands its input's items on unchanged, earlier or elsewhere: the base of such nodes.
+
+    Runs ahead as ``stage`` says; nothing is ahead if ``context.threads`` is False. State: either the input's own state
+    or a cursor over it. Both load here and into the input itself, so a state saved with this stage loads without it,
+    and the other way round.
+    """
+
+    exact_after_error = True
+
+    def __init__(self, node: DataPipe, context: Context, source: DataPipe, stage: Stage) -> None:
+        super().__init__(node, context, source)
+        self._stage = stage if context.threads else replace(stage, depth=0)
+        self._ahead = RunAhead(self.source, self._stage, context.policy(), node_name(node))
+
+    @property
+    def positional(self) -> bool:
+        # Also where a thread then runs ahead over positions alone: the state is the same with this stage and without.
+        return self._stage.mover is None and self.source.positional
+
+    def by_position(self) -> Positions:
+        return self.source.by_position()
+
+    def run(self) -> Iterator[T_co]:
+        # Not a generator of this object's own: it would keep an abandoned pass alive until the collector runs.
+        return self._ahead.items()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self._ahead.cursor.to_state()
+        return state if self._ahead.mark is None else state | {_MARK: self._ahead.mark}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._check_unstarted()
+        gate = self._stage.gate
+        if gate is not None and isinstance(state, dict) and state.get(_MARK) is not None:
+            with refusing_misfits(node_name(self.node)):
+                gate.load(state[_MARK])
+            self._ahead.mark = state[_MARK]
+        self.source.load_state_dict(state)  # takes both forms; of a cursor, it drops the items that were handed out
+        self._ahead.cursor = Cursor.from_state(state) or Cursor(encode(state))
+
+    def stats(self) -> FeedStats:
+        """How the two sides kept pace so far."""
+        return self._ahead.stats()
+
+    def interrupt(self) -> None:
+        self._ahead.interrupt()
+
+    def close(self) -> None:
+        self._closed = True
+        self._stream = iter(())
+        self._ahead.close()
+
+
+def exact_after_error(node: DataPipe, context: Context, inner: NodeIterator[Any]) -> NodeIterator[Any]:
+    """``inner``, the pass over ``node``, such that its state stays true after any exception, Ctrl-C included."""
+    return inner if inner.exact_after_error else _Delivered(node, context, inner)
+
+
+class _Delivered(NodeIterator[Any]):
+    """Hands on the items of ``inner``. State: as that of ``inner``; after an exception, a cursor.
+
+    A node that raises has pulled its input already, and perhaps changed its own buffers: nothing below the exception
+    says any more where the last whole item was. Stages that count an item when they hand it out need none of this.
+    """
+
+    exact_after_error = True
+
+    def __init__(self, node: DataPipe, context: Context, inner: NodeIterator[Any]) -> None:
+        super().__init__(node, context)
+        self.inputs = (inner,)
+        self._snapshots = Snapshots(inner, context.policy(), node_name(node))
+        self._cursor = Cursor()
+        self._pulling = False  # stays True when a pull ended in an exception
+
+    def run(self) -> Iterator[Any]:
+        stream = self.source.items()
+        while True:
+            self._pulling = True
+            try:
+                item = next(stream)
+            except StopIteration:
+                self._pulling = False
+                return
+            self._pulling = False
+            yield item
+            # Asked for the next one, so that one arrived.
+            self._cursor = self._cursor.after(1, self._snapshots.after_item())
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._cursor.to_state() if self._pulling else self.source.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.source.load_state_dict(state)
+        self._cursor = Cursor.from_state(state) or Cursor(encode(state))
