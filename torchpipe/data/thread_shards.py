@@ -81,7 +81,7 @@ class ThreadReadingService(ShardedReadingService):
     """
 
     def __init__(self, beginnings: list[Beginning], num_shards: int, *, window: int, timeout_s: float | None) -> None:
-        super().__init__(num_shards, None, None)
+        super().__init__(num_shards, None, None, SnapshotPolicy)
         self._beginnings = beginnings
         self._window = window
         self._timeout_s = timeout_s
