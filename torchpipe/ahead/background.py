@@ -78,7 +78,7 @@ def _stop_all() -> None:
     deadline = time.monotonic() + _JOIN_S
     feeds = [feed for feed in list(_running) if not feed.forked]
     for feed in feeds:
-        feed.abandon()
+        feed.stop(abandoned=True)
         feed.interrupt()
     for feed in feeds:
         feed.join(max(0.0, deadline - time.monotonic()))
@@ -124,7 +124,13 @@ class RunAhead:
             began = time.perf_counter()
 
     def _items_ahead(self) -> Iterator[Any]:
-        self._start()
+        feed = self._feed
+        weakref.finalize(self, feed.stop, abandoned=True).atexit = False
+        _running.add(feed)
+        # Last registered, first called: before the device libraries that were imported meanwhile take themselves down.
+        atexit.unregister(_stop_all)
+        atexit.register(_stop_all)
+        feed.start()
         while self._wait_for_item():
             yield self._take()
 
@@ -139,32 +145,19 @@ class RunAhead:
 
     def stats(self) -> FeedStats:
         feed, gate, pacer = self._feed, self._stage.gate, self._stage.pacer
-        waiting, waiting_bytes, ready, ready_bytes = feed.depths()
         return FeedStats(
             items=self._items,
-            ready=ready,
             consumer_wait_s=self._wait_s,
             feeder_wait_s=feed.wait_s,
             pull_s=feed.pull_s,
             transfer_s=feed.transfer_s,
             moved_bytes=feed.moved_bytes,
-            ready_bytes=ready_bytes,
-            waiting=waiting,
-            waiting_bytes=waiting_bytes,
             new_shapes=0 if gate is None else gate.new_shapes,
             dropped=feed.dropped,
             syncs=0 if pacer is None else pacer.syncs,
             waits=0 if pacer is None else pacer.waits,
+            **feed.depths(),
         )
-
-    def _start(self) -> None:
-        feed = self._feed
-        weakref.finalize(self, feed.abandon).atexit = False
-        _running.add(feed)
-        # Last registered, first called: before the device libraries that were imported meanwhile take themselves down.
-        atexit.unregister(_stop_all)
-        atexit.register(_stop_all)
-        feed.start()
 
     def _take(self) -> Any:
         feed = self._feed
@@ -252,7 +245,7 @@ class RunAhead:
         if feed.pulling:
             feed.source.interrupt()
         if not feed.join(_JOIN_S):
-            feed.abandon()
+            feed.stop(abandoned=True)
             _log.warning(
                 "thread %s still runs the input of %s, %g s after it was asked to stop: is it waiting for something? "
                 "It will close the input when it returns",

@@ -128,9 +128,8 @@ class Feed:
 
     @property
     def lost(self) -> bool:
-        """Is a thread gone without having said why?"""
-        with self.changed:
-            return not self.ended and sum(thread.is_alive() for thread in self.threads) < self._living
+        """Is a thread gone without having said why? With the lock held."""
+        return not self.ended and sum(thread.is_alive() for thread in self.threads) < self._living
 
     def _run(self) -> None:
         self._live(self._pull_all)
@@ -152,7 +151,12 @@ class Feed:
             close = self.stopping and not self._living
             self.changed.notify_all()
         if close:
-            self._close_in_thread()
+            try:
+                self.close()
+            except BaseException as error:
+                self.close_error = error
+                if self._abandoned:
+                    _log.warning("%s: closing its input failed", self.name, exc_info=error)
 
     def _pull_all(self) -> None:
         stream = self.source.items()
@@ -177,8 +181,8 @@ class Feed:
             return False
         except BaseException as error:
             if self._pid:
-                where = f"while it pulled {_nth_item(self._pulled)}"
-                add_note(error, f"torchpipe: raised in the thread of {self.name}, {where}")
+                where = f"the thread of {self.name}, while it pulled item {self._pulled}"
+                add_note(error, f"torchpipe: raised in {where} since its start or restore")
             raise
         number = self._pulled
         self._pulled += 1
@@ -237,17 +241,22 @@ class Feed:
     def _has_room(self) -> bool:
         return len(self.ready) < self._free
 
-    def depths(self) -> tuple[int, int, int, int]:
-        """Batches and bytes that wait on the host, then those on the device or on their way to it."""
+    def depths(self) -> dict[str, int]:
+        """Batches and bytes that wait on the host, and those on the device or on their way to it: ``ready``."""
         with self.changed:
             waiting = [admitted.nbytes for admitted in self.waiting]
             on_device = [admitted.nbytes for admitted in self.moving]
             # A copy: the consumer takes items without the lock
             on_device += [0 if admitted is None else admitted.nbytes for _, _, admitted in list(self.ready)]
-        return len(waiting), sum(waiting), len(on_device), sum(on_device)
+        names = ("waiting", "waiting_bytes", "ready", "ready_bytes")
+        return dict(zip(names, (len(waiting), sum(waiting), len(on_device), sum(on_device))))
 
-    def stop(self) -> None:
-        """Ask the threads to end and forget what is ready. Any thread, the collector included; does not wait."""
+    def stop(self, *, abandoned: bool = False) -> None:
+        """Ask the threads to end and forget what is ready. Any thread, the collector included; does not wait.
+
+        ``abandoned``: what goes wrong in a thread from now on is logged, since nobody is there to raise it to.
+        """
+        self._abandoned = self._abandoned or abandoned
         if self.forked:
             return
         with self.changed:
@@ -261,11 +270,6 @@ class Feed:
         self.ready.clear()
         self.error = None  # nobody wants it; its traceback leads to this object and to items, in a cycle
 
-    def abandon(self) -> None:
-        """:meth:`stop`; what goes wrong in the thread from now on is logged, since nobody is there to raise it to."""
-        self._abandoned = True
-        self.stop()
-
     def interrupt(self) -> None:
         """:meth:`stop`, and wake the thread if it waits for what the source waits for. Any thread."""
         self.stop()
@@ -277,14 +281,6 @@ class Feed:
         for thread in self.threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self.threads)
-
-    def _close_in_thread(self) -> None:
-        try:
-            self.close()
-        except BaseException as error:
-            self.close_error = error
-            if self._abandoned:
-                _log.warning("%s: closing its input failed", self.name, exc_info=error)
 
     def close(self) -> None:
         """Close the source, then the mover. Once; only when no pull is under way."""
@@ -303,9 +299,5 @@ def move(step: Callable[[Any], Any], item: Any, index: int, name: str) -> Any:
     try:
         return step(item)
     except BaseException as error:
-        add_note(error, f"torchpipe: raised in {name}, while it moved {_nth_item(index)}")
+        add_note(error, f"torchpipe: raised in {name}, while it moved item {index} since its start or restore")
         raise
-
-
-def _nth_item(index: int) -> str:
-    return f"item {index} since its start or restore"

@@ -46,13 +46,13 @@ class StagedFeed(Feed):
             waiting, on_device = len(self.waiting), len(self.moving) + len(self.ready)
             if waiting >= max(1, limits.host_depth):
                 return False
-            if waiting and limits.host_bytes is not None and self.depths()[1] >= limits.host_bytes:
+            if waiting and limits.host_bytes is not None and self.depths()["waiting_bytes"] >= limits.host_bytes:
                 return False
             return limits.host_depth > 0 or (waiting + on_device < self.stage.depth and self._device_takes(0))
 
     def _device_takes(self, nbytes: int) -> bool:
         on_device, budget = len(self.moving) + len(self.ready), self.stage.limits.device_bytes
-        if on_device and budget is not None and self.depths()[3] + max(1, nbytes) > budget:
+        if on_device and budget is not None and self.depths()["ready_bytes"] + max(1, nbytes) > budget:
             return False
         return on_device < self.stage.depth
 
