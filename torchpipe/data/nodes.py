@@ -120,14 +120,14 @@ class _FetchIterator(NodeIterator[Any]):
         if node.as_torch and not self._begun:
             seed_worker(node.base_seed, worker)
         self._begun = True
+        made: list[Any] = []  # nothing here may hold a batch once it is handed on: it is sent from where it was made
         while (entry := feed.take(worker)) is not None:
             number, indices = entry[0]  # type: ignore[index]  # no marks are dealt
             if not node.as_torch:
                 BatchRandom.seed(context.seed, context.epoch, number)
             try:
-                batch = fetch(indices, collate_fn)
+                made.append(fetch(indices, collate_fn))
             except Exception as error:
                 fetch.explain(error, number, indices)
-                batch = Failure.of(error, where, f"torchpipe: in worker {worker} (pid {os.getpid()})")
-            yield batch
-            del batch
+                made.append(Failure.of(error, where, f"torchpipe: in worker {worker} (pid {os.getpid()})"))
+            yield made.pop()
