@@ -17,7 +17,7 @@ from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, collating_in, mak
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.worker_info import WorkerInfo
-from torchpipe.iter.collator import stack_without_files
+from torchpipe.iter._collating import stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful
