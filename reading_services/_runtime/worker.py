@@ -55,6 +55,7 @@ _HUNGRY_S = 0.0003  # the same, if the consumer has used up all: long enough to 
 _CHUNK_BYTES = 1 << 20  # a chunk costs the consumer 50 us or so, whatever is in it
 _PICKLE_BYTES = 256 << 10  # of these: what is read once more, and best out of the cache
 _CHUNK_ITEMS = 4096
+_QUICK_CHUNKS = 10  # of items that are dealt, small and quickly made: so many chunks may be ahead in any case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +120,17 @@ class _Lane:
     doubtful: int
     ahead: deque[int]
     limit: int = 1  # items of a chunk; the first is sent at once
+    quick: bool = False  # did the last chunk hold several items?
 
-    def may_go_on(self, window: int, window_bytes: int) -> bool:
+    def may_go_on(self, window: int, window_bytes: int, *, dealt: bool) -> bool:
+        if dealt and self.quick:  # how many items that may be is up to whoever deals
+            window = max(window, _QUICK_CHUNKS)
         return len(self.ahead) < window and (len(self.ahead) < 2 or sum(self.ahead) < window_bytes)
 
     def sent(self, items: int, sizes: tuple[int, ...]) -> None:
         """``items`` are on their way, whose pickle and buffers have these sizes in bytes."""
         self.ahead.append(sum(sizes))
+        self.quick = items > 1
         if items:
             fitting = items * min(_CHUNK_BYTES / max(1, sum(sizes)), _PICKLE_BYTES / max(1, sizes[0]))
             self.limit = max(1, min(_CHUNK_ITEMS, round(fitting)))
@@ -189,7 +194,7 @@ class Worker:
             feed = self._feed if isinstance(self._feed, DealtSupply) else None
             for place, lane in enumerate(self._turns):
                 at_hand = feed is None or feed.left(lane)
-                if at_hand and self._lanes[lane].may_go_on(epoch.window, epoch.window_bytes):
+                if at_hand and self._lanes[lane].may_go_on(epoch.window, epoch.window_bytes, dealt=feed is not None):
                     self._turns.append(self._turns.pop(place))  # the next turn is another's
                     return lane
         return None

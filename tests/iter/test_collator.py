@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 
 from tests.runtime.values import DTYPES, bits, make
 from torchpipe.iter import IterableWrapper
-from torchpipe.iter.collator import stack_without_files
+from torchpipe.iter._collating import default_collate_in, stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.testing import CountingSource, check_node
 
@@ -179,3 +180,49 @@ def test_a_way_of_the_users_to_stack_tensors_is_kept(monkeypatch: pytest.MonkeyP
     assert torch.equal(default_collate([torch.ones(30_000)] * 3), torch.full((30_000,), 3.0))
     assert torch.equal(collated([torch.ones(30_000)] * 3, offer), torch.full((30_000,), 3.0))
     assert not offer.taken
+
+
+PLAIN = [
+    [1, 2, 3],
+    [True, False],
+    [1, True],
+    [2**63, 1],
+    [1, 2.5],
+    [-(2**63), 2**63 - 1],
+    [1.5, -0.0, float("inf")],
+    [1.5, 2],
+    [np.float64(1.5), 2.5],
+    ["a", "b"],
+    [{"x": 1, "y": {"z": 1.5}}, {"y": {"z": 2.5}, "x": 2, "more": 3}],
+    [OrderedDict(x=1), OrderedDict(x=2)],
+    [{"x": 1}, OrderedDict(x=2)],
+    [OrderedDict(x={"y": 1}), OrderedDict(x={"y": 2})],
+    [[1, 2.5], [3, 4.5]],
+    [(1, {"x": [1, 2]}), (3, {"x": [3, 4]})],
+    [{}, {}],
+    [torch.zeros(2), torch.zeros(2).as_subclass(Special)],
+    [{"x": 1}, {"y": 1}],
+    [{"x": None}],
+    [[1], [1, 2]],
+    [1, "a"],
+]
+
+
+@pytest.mark.parametrize("offer", [Offer(), None], ids=["worker", "in process"])
+@pytest.mark.parametrize("samples", PLAIN, ids=str)
+def test_plain_samples_are_collated_as_torch_does(samples: list[Any], offer: Offer | None) -> None:
+    def outcome(make: Any) -> Any:
+        try:
+            return make(samples)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    assert_equal(outcome(default_collate_in(offer)), outcome(default_collate))
+
+
+def test_a_type_that_default_collate_was_taught_is_collated_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def names(batch: list[Any], *, collate_fn_map: Any = None) -> str:
+        return " ".join(sorted(name for sample in batch for name in sample))
+
+    monkeypatch.setitem(default_collate_fn_map, Mapping, names)
+    assert default_collate_in(None)([{"b": 1}, {"a": 2}]) == default_collate([{"b": 1}, {"a": 2}]) == "a b"

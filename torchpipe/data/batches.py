@@ -9,7 +9,7 @@ import copy
 from abc import ABC, abstractmethod
 from typing import Any
 
-from torchpipe.data.fetch import Failure, Fetch
+from torchpipe.data.fetch import Failure, Fetch, collating_in
 from torchpipe.data.order import Order
 from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom
@@ -68,6 +68,7 @@ class LocalBatches(Batches):
         self.number = order.number
         self._order = order
         self._fetch = fetch
+        self._collate = collating_in(fetch.collate_fn, None)
         self._epoch = epoch
         self._random = BatchRandom()
         self._done = set((position or {}).get("done", ()))  # of another loader's, out of order
@@ -86,11 +87,11 @@ class LocalBatches(Batches):
             indices = next(order)
         try:
             if self._epoch is None:
-                batch = self._fetch(indices)
+                batch = self._fetch(indices, self._collate)
             else:
                 self._random.enter(order.base_seed, self._epoch, number)
                 try:
-                    batch = self._fetch(indices)
+                    batch = self._fetch(indices, self._collate)
                 finally:
                     self._random.leave()
         except Exception as error:

@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import worker as torch_worker
 
 from torchpipe.data import thread_info
-from torchpipe.iter.collator import default_collate_in
+from torchpipe.iter._collating import default_collate_in
 from torchpipe.node.context import Memory
 from torchpipe.node.failure import add_note
 

@@ -17,7 +17,7 @@ from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, collating_in, mak
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.worker_info import WorkerInfo
-from torchpipe.iter.collator import stack_without_files
+from torchpipe.iter._collating import stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful
@@ -120,14 +120,14 @@ class _FetchIterator(NodeIterator[Any]):
         if node.as_torch and not self._begun:
             seed_worker(node.base_seed, worker)
         self._begun = True
+        made: list[Any] = []  # nothing here may hold a batch once it is handed on: it is sent from where it was made
         while (entry := feed.take(worker)) is not None:
             number, indices = entry[0]  # type: ignore[index]  # no marks are dealt
             if not node.as_torch:
                 BatchRandom.seed(context.seed, context.epoch, number)
             try:
-                batch = fetch(indices, collate_fn)
+                made.append(fetch(indices, collate_fn))
             except Exception as error:
                 fetch.explain(error, number, indices)
-                batch = Failure.of(error, where, f"torchpipe: in worker {worker} (pid {os.getpid()})")
-            yield batch
-            del batch
+                made.append(Failure.of(error, where, f"torchpipe: in worker {worker} (pid {os.getpid()})"))
+            yield made.pop()

@@ -1,0 +1,111 @@
+"""torch's ``default_collate``, made quicker where the result is the same. Runs wherever batches are made.
+
+It asks ``default_collate_fn_map`` how to collate samples of each type. Here, that map has other entries for tensors,
+dicts and plain numbers; each gives to torch's own function whatever it does not know to be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data._utils.collate import (
+    collate,
+    collate_float_fn,
+    collate_int_fn,
+    collate_tensor_fn,
+    default_collate_fn_map,
+)
+
+from torchpipe.node.context import Memory
+from torchpipe.state.tensors import is_plain
+
+__all__ = ["default_collate_in", "stack_without_files"]
+
+_LARGE_BYTES = 64 << 10  # what is smaller is quicker made anywhere and copied
+_INTEGERS, _FLOATS = {int}, {float}
+_NO_DICTS = (torch.Tensor, np.ndarray, np.generic, float, int, str, bytes)  # what torch's map has entries for
+
+
+def default_collate_in(memory: Memory | None) -> Callable[[Any], Any]:
+    """torch's ``default_collate``, which stacks large tensors in ``memory``, from where they travel without a copy.
+
+    What the user has taught it, by ``default_collate_fn_map``, is kept.
+    """
+    table: dict[Any, Any] = dict(default_collate_fn_map)
+    if table.get(torch.Tensor) in (collate_tensor_fn, _stack):
+        table[torch.Tensor] = _stack if memory is None else partial(_stack_in, memory)
+    if table.get(int) is collate_int_fn:
+        table[int] = _integers
+    if table.get(float) is collate_float_fn:
+        table[float] = _floats
+    if all(issubclass(kind, _NO_DICTS) for key in table for kind in (key if isinstance(key, tuple) else (key,))):
+        table[dict] = partial(_dicts, dict(table))
+    return partial(collate, collate_fn_map=table)
+
+
+def stack_without_files() -> None:
+    """Let ``default_collate`` in this worker process, whoever calls it, make no file of shared memory for each tensor.
+
+    torch's does so where ``get_worker_info()`` says that it is in a worker: for torch's queues, and of no use here. A
+    file costs 50 us.
+    """
+    if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
+        default_collate_fn_map[torch.Tensor] = _stack
+
+
+def _stack_in(memory: Memory | None, batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+    """What ``default_collate`` makes of tensors; large ones in ``memory``, where that is the same."""
+    first = batch[0]
+    if type(first) is torch.Tensor and is_plain(first):
+        place = None
+        size_bytes = len(batch) * first.nbytes
+        if memory is not None and size_bytes >= _LARGE_BYTES and all(_stacks_as_it_is(item, first) for item in batch):
+            place = memory(size_bytes)
+        if place is not None:
+            out = torch.frombuffer(place, dtype=first.dtype).view(len(batch), *first.shape)
+            return torch.stack(batch, 0, out=out)
+        stacked = torch.stack(batch, 0)
+        if type(stacked) is torch.Tensor and stacked.dtype is first.dtype and not stacked.requires_grad:
+            return stacked
+    made: torch.Tensor = collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    return made
+
+
+_stack = partial(_stack_in, None)
+
+
+def _stacks_as_it_is(item: torch.Tensor, first: torch.Tensor) -> bool:
+    return (
+        type(item) is torch.Tensor
+        and is_plain(item)
+        and not item.requires_grad
+        and item.dtype is first.dtype
+        and item.shape == first.shape
+    )
+
+
+def _integers(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+    """Of 32 integers in 4 us; torch.tensor() takes 7."""
+    if set(map(type, batch)) == _INTEGERS:
+        array = np.array(batch)
+        if array.dtype == np.int64:  # else one of them is too large for it
+            return torch.from_numpy(array).clone()
+    return collate_int_fn(batch, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
+
+
+def _floats(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+    if set(map(type, batch)) == _FLOATS:
+        return torch.from_numpy(np.array(batch)).clone()
+    return collate_float_fn(batch, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
+
+
+def _dicts(without: Any, batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """Of dicts proper, which need not be copied for what else they may be. ``without``: the map without this entry."""
+    first = batch[0]
+    if type(first) is not dict:
+        return collate(batch, collate_fn_map=without)
+    return {key: collate([sample[key] for sample in batch], collate_fn_map=collate_fn_map) for key in first}
