@@ -18,7 +18,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, default_collate, get_worker_info
 
 from torchpipe import DataLoader, errors
 from torchpipe.data import lanes as lanes_module
@@ -277,6 +277,18 @@ def test_nothing_is_copied_or_pickled() -> None:
     loader = DataLoader(Own(), batch_size=None, num_workers=2, **THREAD)
     assert all(item is lock for item in loader)
     assert seen == {id(loader.dataset)}
+
+
+def stacked(samples: list[Any]) -> Any:
+    return default_collate(samples)
+
+
+@pytest.mark.parametrize("collate_fn", [None, stacked])
+def test_threads_stack_tensors_in_ordinary_memory(collate_fn: Any) -> None:
+    dataset = Calling(4, lambda index: torch.full((3,), index))
+    for batch in DataLoader(dataset, 2, num_workers=2, collate_fn=collate_fn, **THREAD):
+        assert batch.shape == (2, 3)
+        assert not batch.is_shared()  # a file and a descriptor for each, in torch's workers
 
 
 # -- state ------------------------------------------------------------------------------------------------------------
