@@ -26,6 +26,7 @@ PEERS = {
     "torchpipe": Peer("torchpipe_", "torchpipe"),
     "in_process": Peer("in_process", "torchpipe, in process"),
     "dataloader": Peer("torchpipe_dataloader", "torchpipe DataLoader"),
+    "threads": Peer("threads", "torchpipe DataLoader, threads"),
     "torch": Peer("torch_dataloader", "torch DataLoader"),
     "stateful": Peer("stateful", "StatefulDataLoader"),
     "nodes": Peer("nodes", "torchdata.nodes"),

@@ -28,6 +28,7 @@ WORKLOADS = {
     "p14f": "p14f_turn_around_forkserver",
     "p14s": "p14s_turn_around_spawn",
     "p15": "p15_resume_shuffled",
+    "p16": "p16_threads",
 }
 
 # Measured by scaling.py, at several sizes.

@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, default_collate, get_worker_info
 
 from torchpipe import DataLoader, errors
 from torchpipe.data import lanes as lanes_module
@@ -275,6 +279,18 @@ def test_nothing_is_copied_or_pickled() -> None:
     assert seen == {id(loader.dataset)}
 
 
+def stacked(samples: list[Any]) -> Any:
+    return default_collate(samples)
+
+
+@pytest.mark.parametrize("collate_fn", [None, stacked])
+def test_threads_stack_tensors_in_ordinary_memory(collate_fn: Any) -> None:
+    dataset = Calling(4, lambda index: torch.full((3,), index))
+    for batch in DataLoader(dataset, 2, num_workers=2, collate_fn=collate_fn, **THREAD):
+        assert batch.shape == (2, 3)
+        assert not batch.is_shared()  # a file and a descriptor for each, in torch's workers
+
+
 # -- state ------------------------------------------------------------------------------------------------------------
 
 PLACES: list[dict[str, Any]] = [
@@ -410,6 +426,52 @@ def test_L7_threads_refuse_what_they_cannot_do() -> None:
     with pytest.raises(errors.StateMismatchError, match="states of workers"):
         iter(plain)
     stream._shutdown_workers()
+
+
+@given(
+    length=st.integers(0, 20),
+    batch_size=st.integers(1, 5),
+    workers=st.tuples(st.integers(1, 4), st.integers(0, 4)),
+    prefetch=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    shuffle=st.booleans(),
+    place=st.integers(0, 20),
+    in_order=st.booleans(),
+    device=st.sampled_from([None, "cpu"]),
+)
+def test_L1_L2_threads_from_any_to_any(
+    length: int,
+    batch_size: int,
+    workers: tuple[int, int],
+    prefetch: tuple[int, int],
+    shuffle: bool,
+    place: int,
+    in_order: bool,
+    device: str | None,
+) -> None:
+    """The batches before a state and after it are those of an epoch in process; in that order, with ``in_order``."""
+
+    def loader(num_workers: int, **more: Any) -> DataLoader[Any]:
+        order, own = (torch.Generator().manual_seed(7) for _ in range(2))
+        sampler = RandomSampler(range(length), generator=order) if shuffle and length else None
+        return DataLoader(Drawing(length), batch_size, sampler=sampler, generator=own, num_workers=num_workers, **more)
+
+    def threads(which: int) -> DataLoader[Any]:
+        ahead = prefetch[which] if workers[which] else None
+        return loader(workers[which], prefetch_factor=ahead, in_order=in_order, device=device, **THREAD)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of more workers than cores
+        in_process, first, other = loader(0), threads(0), threads(1)
+    wanted = as_lists(in_process)
+    found = []
+    stream = iter(first)
+    for _ in range(min(place, len(wanted))):
+        found += as_lists([next(stream)])
+    other.load_state_dict(first.state_dict())
+    stream._shutdown_workers()
+    if len(found) < len(wanted):
+        found += as_lists(other)
+    assert (found if in_order else sorted(found)) == (wanted if in_order else sorted(wanted))
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
@@ -601,6 +663,30 @@ def test_L6_a_wait_in_another_thread_ends_at_once(monkeypatch: pytest.MonkeyPatc
     consumer.join(60)
     assert isinstance(raised[0], errors.IteratorInvalidated)
     go.set()
+
+
+def test_L6_an_interrupt_ends_the_epoch_and_its_state_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "_JOIN_S", 0.05)
+    go = threading.Event()
+
+    def make(index: int) -> int:
+        if index == 3 and not go.is_set():
+            os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C, while the loop waits for this batch
+            go.wait(60)
+        return index
+
+    loader = DataLoader(Calling(8, make), num_workers=2, **THREAD)
+    stream = iter(loader)
+    found = []
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            for item in stream:
+                found.append(int(item))
+        finally:
+            go.set()
+    assert found == list(range(len(found)))
+    loader.load_state_dict(loader.state_dict())
+    assert found + [int(item) for item in loader] == list(range(8))
 
 
 def test_L6_an_interpreter_exits_though_a_thread_is_stuck() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data._utils.collate import collate_tensor_fn
 
 from torchpipe.randomness.global_random import batch_seeds
 
@@ -147,4 +149,9 @@ def thread_fields() -> dict[str, Any]:
 
 def answer() -> Any:
     """What ``get_worker_info()`` returns to the calling thread."""
-    return _worker.info if _worker.inside else _switch.original()
+    if not _worker.inside:
+        return _switch.original()
+    # torch's stacking of tensors asks whether it is to make a file of shared memory for each, to be sent to another
+    # process; whoever calls it (default_collate, a function of the user's), nothing is sent from here.
+    asks_where_to_stack = sys._getframe(2).f_code is collate_tensor_fn.__code__
+    return None if asks_where_to_stack else _worker.info
