@@ -30,6 +30,7 @@ __all__ = [
     "Numbers",
     "StatefulNumbers",
     "StatefulSampler",
+    "epochs_of",
     "global_states",
     "sampler_options",
     "without_len",
@@ -303,3 +304,14 @@ def sampler_options(name: str, seed: int = 3) -> dict[str, Any]:
     if not {"batch_size", "batch_sampler"} & options.keys():
         options["batch_size"] = 4
     return options
+
+
+def epochs_of(dataset: Any, epochs: int, *, seed: int | None = None, **options: Any) -> list[list[str]]:
+    """The batches of the first epochs of a loader, as text. ``seed``: of torch's default generator, put back after."""
+    from torchpipe import DataLoader
+
+    with torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.manual_seed(seed)
+        with DataLoader(dataset, **options) as loader:
+            return [[repr(batch) for batch in loader] for _ in range(epochs)]

@@ -89,7 +89,8 @@ class DealtBatches(Batches):
         self._turns = deque[int]()  # whose are the batches that were dealt, in order
         self._dealt = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and indices
         self._chunks = [Chunk() for _ in range(lanes)]  # what is at hand of each lane
-        self._done = set(done)
+        self._done = set(done)  # those from ``number`` on
+        self._skip = set(done)  # those that the sampler has not come to: ``number`` may be past them before it has
         self._cursors = None if positions is None else [item.cursor for item in positions]
         self._deal(self._prefetch * lanes)
 
@@ -178,7 +179,8 @@ class DealtBatches(Batches):
                 self._over, self._error = True, error
                 break
             number = self._order.number - 1
-            if number in self._done:
+            if number in self._skip:
+                self._skip.discard(number)
                 continue
             lane = number % self._lanes if self._in_order or batches > 1 else self._idlest()
             self._turns.append(lane)

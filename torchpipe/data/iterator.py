@@ -93,6 +93,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._delivered = self._batches.number
         else:
             self._delivered += 1
+        if self._order is not None and self._order.keeps_places:
+            self._order.forget_before(self._delivered)
         self._num_yielded += 1
         if self._pins is not None:
             batch = pin_memory(batch, self._pins)  # type: ignore[no-untyped-call]
@@ -112,6 +114,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         """The epoch has ended. True if the next one follows at once: the state that was loaded stood at the end."""
         if 0 < self._first == self._delivered:
             self._release()
+            self.settle()
+            self._loader._sampler_loaded = True
             self._begin(self._loader._next_epoch_now(), None)
             return True
         self.finished = True
@@ -131,7 +135,6 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             order=None if self._order is None or self.finished else self._order.state(delivered),
             batches=batches,
             finished=self.finished,
-            generator=self._loader._generator_state() if self.finished else None,
         )
 
     def _warn_of_length(self) -> None:
@@ -172,6 +175,17 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._over = True
         self._loader._park(self)
         self._release()
+
+    def supersede(self) -> None:
+        """As :meth:`close`; who goes on with this iterator in mid-epoch is told, instead of an early end."""
+        if not self._over:
+            self.close()
+            self._invalid = True
+
+    def settle(self) -> None:
+        """The loader's next epoch is about to begin: this one ends here, as far as it is concerned."""
+        if self._order is not None:
+            self._order.settle(self._delivered)
 
     def _invalidate(self) -> None:
         if not self._over and self._pid == os.getpid():

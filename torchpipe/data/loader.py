@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
@@ -17,11 +18,11 @@ from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.iterable import IterableBatches, batch_graph, saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
-from torchpipe.data.order import Order, begin_order, draw_base_seed
+from torchpipe.data.order import Order, begin_order, check_order, draw_base_seed
 from torchpipe.data.rollover import LastBatch, with_last_batch
-from torchpipe.data.state import Position, identity_of, read, write
+from torchpipe.data.standing import check_standing, forget, restore, standing
+from torchpipe.data.state import Position, check_position, identity_of, read, write
 from torchpipe.device import DeviceOptions, resolve
-from torchpipe.errors import StateMismatchError
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import stored_count
@@ -146,6 +147,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._live: Callable[[], DataLoaderIterator[T_co] | None] = _none
         self._pool: Any = None  # persistent workers
         self._base_seed: int | None = None  # of persistent workers
+        self._sampler_loaded = False  # it stands at the end of an epoch, by a state that was loaded
         self._opaque = OpaqueWarnings()
 
     @property
@@ -191,7 +193,7 @@ class DataLoader(TorchDataLoader[T_co]):
         if position.finished or not position.delivered or self._is_iterable:
             return position.finished
         try:
-            return position.delivered >= len(self)
+            return position.delivered + len((position.batches or {}).get("done", ())) >= len(self)
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
             return False
 
@@ -207,8 +209,8 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __iter__(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         self._settle()
-        if self.persistent_workers and (live := self._live()) is not None:
-            live.close()  # they are its workers
+        if (live := self._live()) is not None:
+            live.supersede() if self.persistent_workers else live.settle()  # persistent workers are its workers
         loaded = self._loaded
         epoch = self._next_epoch if loaded is None else loaded.epoch
         if loaded is not None and loaded.finished:
@@ -232,13 +234,14 @@ class DataLoader(TorchDataLoader[T_co]):
     def _begin(self, epoch: int, saved: Position | None) -> tuple[Order | None, Batches]:
         if self._is_iterable:
             return None, self._begin_iterable(epoch, saved)
-        persistent = self.persistent_workers and self._pool is not None and saved is None
         order = begin_order(
             self._index_sampler,
             self.generator,
-            base_seed=self._base_seed if persistent else None,
+            base_seed=self._base_seed if self.persistent_workers and saved is None else None,
             saved=None if saved is None or saved.order is None else (saved.order, saved.delivered),
+            loaded=self._sampler_loaded and saved is None,
         )
+        self._sampler_loaded = False
         fetch = Fetch(self._plain_dataset(), self._auto_collation, self.collate_fn)
         position = None if saved is None else saved.batches
         if self.num_workers == 0:
@@ -289,9 +292,6 @@ class DataLoader(TorchDataLoader[T_co]):
         dataset: Any = self.dataset
         return getattr(dataset, "_datapipe", dataset) if isinstance(dataset, IterDataPipe | MapDataPipe) else dataset
 
-    def _generator_state(self) -> Any:
-        return None if self.generator is None else self.generator.get_state()
-
     def _next_epoch_now(self) -> int:
         epoch = self._next_epoch
         self._next_epoch += 1
@@ -305,6 +305,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def _park(self, iterator: DataLoaderIterator[Any]) -> None:
         if self._live() in (iterator, None) and self._loaded is None:
             self._parked = iterator.position()
+            iterator.settle()
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -319,12 +320,14 @@ class DataLoader(TorchDataLoader[T_co]):
         return state
 
     def _position(self) -> Position:
-        live, pending = self._live(), self._loaded or self._parked
-        if pending is not None:
-            return pending
-        if live is not None and not live._invalid:
-            return live.position()
-        return Position(epoch=self._next_epoch, delivered=0, generator=self._generator_state())
+        live, position = self._live(), self._loaded or self._parked
+        if position is None and live is not None and not live._invalid:
+            position = live.position()
+        if position is None:
+            position = Position(epoch=self._next_epoch, delivered=0)
+        if position.order is not None:
+            return position
+        return replace(position, standing=standing(self, begun=position.epoch + position.finished > 0))
 
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next ``iter()`` go on after the batches that ``state_dict`` counts. ``{}`` forgets any position.
@@ -338,7 +341,11 @@ class DataLoader(TorchDataLoader[T_co]):
         position = None
         if state_dict != {}:
             position = read(state_dict, identity_of(self), allow_pickle=allow_pickle)
-            self._check_fit(position)
+            check_position(position, self._is_iterable, self.num_workers)
+            if position.order is None:
+                check_standing(self._index_sampler, self.generator, position.standing)
+            else:
+                check_order(self._index_sampler, self.generator, position.order, position.delivered)
         live = self._live()
         if live is not None:
             live._invalidate()
@@ -347,20 +354,12 @@ class DataLoader(TorchDataLoader[T_co]):
         self._loaded = position
         if position is None:
             self._next_epoch = 0
+            forget(self)
             return
         self._next_epoch = position.epoch + position.finished
         if position.order is None and position.batches is None:
             self._loaded = position if position.finished else None
-        if position.generator is not None and self.generator is not None:
-            self.generator.set_state(position.generator)
-
-    def _check_fit(self, position: Position) -> None:
-        lanes = (position.batches or {}).get("lanes")
-        if lanes is not None and len(lanes) != self.num_workers:
-            raise StateMismatchError(
-                f"the state has the states of {len(lanes)} workers (worker_seeding='torch', or a dataset with a "
-                f"state_dict of its own), and this loader has num_workers={self.num_workers}: make it with as many"
-            )
+        restore(self, position.order, position.standing)
 
     def shutdown(self) -> None:
         """End every process and thread. The position stays; ``iter()`` would start anew. Idempotent."""
@@ -368,7 +367,7 @@ class DataLoader(TorchDataLoader[T_co]):
             return
         live = self._live()
         if live is not None:
-            live.close()
+            live.supersede()
         self._end_workers()
 
     def _end_workers(self) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import Any
@@ -27,12 +26,23 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from torchpipe.errors import StateError
+from torchpipe.data.rollover import RolloverBatchSampler, RolloverPass
+from torchpipe.data.standing import (
+    MOST_SEED,
+    chain_of,
+    check_carried,
+    check_generators,
+    generators_of,
+    load_into,
+    own_state,
+)
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.loader.state import damaged, shown
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.global_random import GlobalRandom
-from torchpipe.randomness.seeds import fresh_seed
+from torchpipe.randomness.seeds import fresh_seed, next_fresh_seed
 
-__all__ = ["Order", "OrderState", "begin_order", "draw_base_seed"]
+__all__ = ["Order", "OrderState", "begin_order", "check_order", "draw_base_seed"]
 
 OrderState = dict[str, Any]
 """Plain data: how an epoch's order began, and for samplers with a state, where it stands."""
@@ -50,6 +60,7 @@ class Order(ABC):
 
     base_seed: int
     may_run_ahead: bool
+    keeps_places = False  # :meth:`forget_before` is of use
 
     def __init__(self) -> None:
         self.number = 0  # of the next batch
@@ -67,6 +78,14 @@ class Order(ABC):
     def state(self, number: int) -> OrderState:
         """How to find the place before batch ``number`` again; called for numbers that grow."""
 
+    def forget_before(self, number: int) -> None:
+        """Nobody will ask for the state of an earlier batch."""
+        return
+
+    def settle(self, delivered: int) -> None:
+        """The epoch is over, or given up, after so many batches."""
+        return
+
 
 def begin_order(
     sampler: Any,
@@ -74,14 +93,60 @@ def begin_order(
     *,
     base_seed: int | None = None,
     saved: tuple[OrderState, int] | None = None,
+    loaded: bool = False,
 ) -> Order:
     """The order of a new epoch, or, from ``saved`` (its state, a number of batches), the rest of one.
 
-    ``base_seed``: the one to keep, where torch's loader draws none (persistent workers). Raises: StateError if the
-    saved state is not this sampler's, or if the sampler ends before that number.
+    ``base_seed``: the one to keep, where torch's loader draws none (persistent workers). ``loaded``: the sampler's own
+    state was loaded, and stands at the end of an epoch. Raises: StateError if the sampler ends before that number, or
+    does not take its state.
     """
-    kind: Callable[..., Order] = _Computed if _is_computed(sampler) else _Sampled
-    return kind(sampler, generator, base_seed, saved)
+    if _is_computed(sampler):
+        return _Computed(sampler, generator, base_seed, saved)
+    return _Sampled(sampler, generator, base_seed, saved, loaded)
+
+
+def check_order(sampler: Any, generator: torch.Generator | None, state: OrderState, number: int) -> None:
+    """Raises: StateError for what is no order's state before batch ``number``, StateMismatchError for another's."""
+    if "base_seed" not in state:
+        raise damaged("its order has no base seed")
+    stored_count(state, "base_seed", MOST_SEED)
+    if _is_computed(sampler) != ("start" not in state):
+        raise StateMismatchError(
+            "the state was saved with another kind of order: shuffle=True with and without generator= are two"
+        )
+    if "start" in state:
+        _check_start(sampler, generator, state["start"])
+        known = state.get("sampler")
+        if known is not None and (type(known) is not list or len(known) != 2 or known[0] not in (0, number)):
+            raise damaged(f"its sampler's state is {shown(known)}, and not of batch {number}")
+    else:
+        check_generators(state.get("generators", []), generators_of((), generator))
+        shuffled = type(getattr(sampler, "sampler", sampler)) is RandomSampler
+        if shuffled != ("seed" in state):
+            raise StateMismatchError("the state has a seed for an order that has none, or the reverse")
+        if shuffled:
+            stored_count(state, "seed", MOST_SEED)
+
+
+def _check_start(sampler: Any, generator: torch.Generator | None, start: Any) -> None:
+    if not isinstance(start, dict):
+        raise damaged("it does not say how its epoch began")
+    chain = chain_of(sampler)
+    check_generators(start.get("generators"), generators_of(chain, generator))
+    check_carried(sampler, start)
+    epochs = start.get("epochs")
+    if type(epochs) is not list or any(item is not None and type(item) is not int for item in epochs):
+        raise damaged(f"its samplers' epochs are {shown(epochs)}")
+    if len(epochs) != len(chain) or any(
+        saved is not None and type(getattr(part, "epoch", None)) is not int for part, saved in zip(chain, epochs)
+    ):
+        raise StateMismatchError("the state has epochs of other samplers than this loader's")
+    if "global" in start:
+        try:
+            GlobalRandom.of(start["global"])
+        except Exception as error:
+            raise damaged(f"the global random states cannot be used: {error!s:.200}") from None
 
 
 def draw_base_seed(generator: torch.Generator | None) -> int:
@@ -120,10 +185,13 @@ class _Computed(Order):
             self.base_seed = draw_base_seed(generator) if base_seed is None else base_seed
         else:
             state, self.number = saved
-            self.base_seed = stored_count(state, "base_seed", (1 << 63) - 1)
-            if ("seed" in state) != (self._shuffled and state.get("begun") is True):
-                raise StateError("the state is damaged: it has a seed for an order that has none, or the reverse")
-            self._seed = stored_count(state, "seed", (1 << 63) - 1) if "seed" in state else None
+            self.base_seed, self._seed = state["base_seed"], state.get("seed")
+            if generator is not None:
+                generator.set_state(state["generators"][0])
+            batches = len(sampler)
+            if self.number > batches:
+                raise StateError(f"the state says that {self.number} batches were delivered, and there are {batches}")
+        self._generators = [item.get_state() for item in generators_of((), generator)]  # for the next epoch's seed
 
     def _begin(self) -> Any:
         """What torch's sampler does when it is asked for the first index."""
@@ -150,12 +218,18 @@ class _Computed(Order):
         return indices[0] if batches is None else indices
 
     def state(self, number: int) -> OrderState:
-        state: OrderState = {"base_seed": self.base_seed}
-        return state if self._seed is None else state | {"seed": self._seed, "begun": True}
+        state: OrderState = {"base_seed": self.base_seed, "generators": self._generators}
+        if not self._shuffled:
+            return state
+        return state | {"seed": next_fresh_seed() if self._seed is None else self._seed}  # what it would draw now
 
 
 class _Sampled(Order):
-    """Of any sampler: by its state, or by running it again."""
+    """Of any sampler: by its state, or by running it again.
+
+    With ``last_batch="rollover"`` always by running it again, from the sampler's state when the epoch began: what has
+    begun a batch there is not the sampler's to know.
+    """
 
     def __init__(
         self,
@@ -163,65 +237,81 @@ class _Sampled(Order):
         generator: torch.Generator | None,
         base_seed: int | None,
         saved: tuple[OrderState, int] | None,
+        loaded: bool,
     ) -> None:
         super().__init__()
-        self._chain = _chain(sampler)
+        self._sampler = sampler
+        self._chain = chain_of(sampler)
+        self._rolls = isinstance(sampler, RolloverBatchSampler)
+        self._loaded = loaded
+        self._random: GlobalRandom | None = None
         self.may_run_ahead = all(type(part) in (BatchSampler, *_DRAW_AT_ONCE) for part in self._chain) and not any(
             getattr(part, "generator", None) is not None for part in self._chain
         )
-        self._owner: Any = next((part for part in self._chain if is_stateful(part)), None)
+        self._owner: Any = own_state(self._chain)
         self._after: deque[tuple[int, Any]] = deque()  # (number, the owner's state before that batch)
-        found = [generator, *(getattr(part, "generator", None) for part in self._chain)]
-        self._generators = list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
+        self._generators = generators_of(self._chain, generator)
         self._start: OrderState
         if saved is None:
             self._start = self._capture() | {"drew": base_seed is None}
+            if self._rolls:
+                self._note()
             self._iterator = iter(sampler)
             self.base_seed = draw_base_seed(generator) if base_seed is None else base_seed
         else:
-            self._restore(sampler, generator, *saved)
+            self._restore(generator, *saved)
         if self._owner is None and is_stateful(self._iterator):
             self._owner = self._iterator
-        self._note()
+        self.keeps_places = self._owner is not None and not self._rolls
+        if self.keeps_places:
+            self._note()
 
     def _capture(self) -> OrderState:
         epochs = [part.epoch if type(getattr(part, "epoch", None)) is int else None for part in self._chain]
         start: OrderState = {"generators": [item.get_state() for item in self._generators], "epochs": epochs}
+        if isinstance(self._sampler, RolloverBatchSampler):
+            start["carried"] = list(self._sampler.carried)
         if self._owner is None and any(type(part) not in _DRAW_FROM_NOBODY for part in self._chain):
             with suppress(StateError):  # a bit generator of another kind than numpy's standard: not to be saved
                 start["global"] = GlobalRandom.present().to_dict()
         return start
 
-    def _restore(self, sampler: Any, generator: torch.Generator | None, state: OrderState, number: int) -> None:
-        start = state["start"]
-        if not isinstance(start, dict) or len(start["generators"]) != len(self._generators):
-            raise StateError(
-                f"the state has {len(start['generators'])} generators of samplers, this loader has "
-                f"{len(self._generators)}: give generator= as the loader that saved it had it"
-            )
-        self._start = start
+    def _restore(self, generator: torch.Generator | None, state: OrderState, number: int) -> None:
+        self._start = start = state["start"]
         for part, epoch in zip(self._chain, start["epochs"]):
             if type(epoch) is int and part.epoch != epoch:
                 part.set_epoch(epoch) if hasattr(part, "set_epoch") else setattr(part, "epoch", epoch)
         for item, saved in zip(self._generators, start["generators"]):
             item.set_state(saved)
-        self.base_seed = stored_count(state, "base_seed", (1 << 63) - 1)
+        if isinstance(self._sampler, RolloverBatchSampler):
+            self._sampler.carried = list(start["carried"])
+        self.base_seed = state["base_seed"]
         known, skip = state.get("sampler"), number
+        ended = known is not None and not self._rolls and number == _length_of(self._sampler)
         if known is not None:
-            known_at, value = known
-            skip = number - known_at
+            skip = number - known[0]
             if self._owner is not None:
-                self._owner.load_state_dict(copy.deepcopy(value))
-        with nullcontext() if "global" not in start else GlobalRandom.of(start["global"]).installed():
-            self._replay(sampler, generator, known, skip)
+                load_into(self._owner, known[1])
+                if self._rolls:
+                    self._after.append((0, known[1]))
+        # The global generators hold by now what is none of the sampler's: from here on it has its own
+        self._random = GlobalRandom.of(start["global"]) if "global" in start else None
+        with self._random or nullcontext():
+            self._replay(generator, known, skip, ended)
         self.number = number
 
-    def _replay(self, sampler: Any, generator: torch.Generator | None, known: Any, skip: int) -> None:
-        self._iterator = iter(sampler)
+    def _replay(self, generator: torch.Generator | None, known: Any, skip: int, ended: bool) -> None:
+        length = _length_of(self._sampler)
+        if length is not None and skip > max(2 * length, 1 << 16):  # a length may be an estimate
+            raise StateError(f"the state says that {skip} batches were delivered, and the sampler's length is {length}")
+        # At its end, a sampler's state may be that of the next epoch's start: it is not asked
+        self._iterator = iter(()) if ended else iter(self._sampler)
+        if ended:
+            known = None
         if known is not None and self._owner is None:
             if not is_stateful(self._iterator):
                 raise StateError("the state has the state of a sampler's iterator, and this sampler's has none")
-            self._iterator.load_state_dict(copy.deepcopy(known[1]))
+            load_into(self._iterator, known[1])
         if self._start.get("drew"):
             draw_base_seed(generator)  # as the epoch did: the generators must go on as they did then
         done = sum(1 for _ in islice(self._iterator, skip))
@@ -232,11 +322,22 @@ class _Sampled(Order):
             )
 
     def _next(self) -> Any:
-        return next(self._iterator)
+        if self._random is not None:
+            with self._random:
+                return next(self._iterator)
+        again, self._loaded = self._loaded, False
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            if not again:
+                raise
+            self._iterator = iter(self._sampler)  # what its state was at the end of is over
+            return next(self._iterator)
 
     def __next__(self) -> Any:
         indices = super().__next__()
-        self._note()
+        if self.keeps_places:
+            self._note()
         return indices
 
     def _note(self) -> None:
@@ -244,16 +345,22 @@ class _Sampled(Order):
         if self._owner is not None:
             self._after.append((self.number, copy.deepcopy(self._owner.state_dict())))
 
-    def state(self, number: int) -> OrderState:
+    def forget_before(self, number: int) -> None:
         while len(self._after) > 1 and self._after[1][0] <= number:
             self._after.popleft()
+
+    def settle(self, delivered: int) -> None:
+        if isinstance(self._iterator, RolloverPass):
+            self._iterator.settle(delivered)
+
+    def state(self, number: int) -> OrderState:
+        self.forget_before(number)
         state: OrderState = {"base_seed": self.base_seed, "start": self._start}
         return state | {"sampler": list(self._after[0])} if self._after else state
 
 
-def _chain(sampler: Any) -> list[Any]:
-    """The sampler, and those inside it: a batch sampler has one in ``sampler``."""
-    chain = [sampler]
-    while (inner := getattr(chain[-1], "sampler", None)) is not None and not any(inner is part for part in chain):
-        chain.append(inner)
-    return chain
+def _length_of(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except Exception:  # it has none, or one that fails in any way: it is only asked for what it may tell
+        return None

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchpipe.data.iterable import saved_shards
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.loader.state import damaged, shown
+from torchpipe.node.iterator import stored_count
 from torchpipe.state import decode, encode
 
-__all__ = ["KEYS", "VERSION", "Position", "identity_of", "read", "write"]
+__all__ = ["KEYS", "VERSION", "Position", "check_position", "identity_of", "read", "write"]
 
 VERSION = 1
 _IDENTITY = ("dataset", "length", "batch_size", "drop_last", "sampler")
@@ -21,8 +23,8 @@ KEYS = ("version", *_IDENTITY, "epoch", "delivered", "payload")
 class Position:
     """``delivered`` batches of ``epoch`` have been handed out; ``order`` and ``batches`` tell how to go on.
 
-    ``order`` None: the epoch has not begun. ``finished``: it has ended, and the next one follows. ``generator`` is what
-    the loader's own generator holds between epochs.
+    ``order`` None: the epoch has not begun. ``finished``: it has ended, and the next one follows. ``standing``: what
+    the epoch that follows takes over, where none is under way.
     """
 
     epoch: int
@@ -30,13 +32,14 @@ class Position:
     order: dict[str, Any] | None = None
     batches: dict[str, Any] | None = None
     finished: bool = False
-    generator: Any = None
+    standing: dict[str, Any] | None = None
 
 
 def identity_of(loader: Any) -> dict[str, Any]:
     """What a state must have in common with the loader that it is loaded into."""
     sampler = loader._index_sampler
     inner = getattr(sampler, "sampler", sampler)
+    size = getattr(sampler, "batch_size", None) if loader.batch_size is None else loader.batch_size
     try:
         length = len(loader.dataset)
     except Exception:  # iterable ones have none; a user's may fail in any way
@@ -44,7 +47,7 @@ def identity_of(loader: Any) -> dict[str, Any]:
     return {
         "dataset": "iterable" if loader._is_iterable else "map-style",
         "length": length,
-        "batch_size": -1 if loader.batch_size is None else loader.batch_size,
+        "batch_size": size if type(size) is int else -1,
         "drop_last": bool(loader.drop_last),
         "sampler": type(inner).__name__,
     }
@@ -60,7 +63,7 @@ def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
             "order": position.order,
             "batches": position.batches,
             "finished": position.finished,
-            "generator": position.generator,
+            "standing": position.standing,
         }
     )
     return {"version": VERSION, **identity, **numbers, "payload": payload}
@@ -94,9 +97,39 @@ def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Posi
         delivered=state["delivered"],
         order=payload["order"],
         batches=payload["batches"],
-        finished=payload["finished"] is True,
-        generator=payload["generator"],
+        finished=payload["finished"],
+        standing=payload["standing"],
     )
+
+
+def check_position(position: Position, iterable: bool, num_workers: int) -> None:
+    """Raises: StateError where the parts of ``position`` do not go together, or not with such a loader."""
+    batches = position.batches or {}
+    if iterable:
+        if batches:
+            saved_shards(batches)
+            stored_count({"seed": batches.get("seed")}, "seed", (1 << 63) - 1)
+        under_way = bool(batches)
+    else:
+        under_way = position.order is not None
+        _check_done(batches.get("done", []), position.delivered)
+        lanes = batches.get("lanes")
+        if lanes is not None and type(lanes) is not list:
+            raise damaged(f"the states of its workers are {shown(lanes)}")
+        if lanes is not None and len(lanes) != num_workers:
+            raise StateMismatchError(
+                f"the state has the states of {len(lanes)} workers (worker_seeding='torch', or a dataset with a "
+                f"state_dict of its own), and this loader has num_workers={num_workers}: make it with as many"
+            )
+    if position.finished == under_way and (under_way or position.delivered):
+        raise damaged(f"{position.delivered} batches of its epoch were delivered, and nothing says how to go on")
+    if batches and not under_way:
+        raise damaged("it says where its batches stand, and not where their order does")
+
+
+def _check_done(done: Any, delivered: int) -> None:
+    if type(done) is not list or any(type(number) is not int or number < delivered for number in done):
+        raise damaged(f"the batches that were handed out before their turn are {shown(done)}")
 
 
 def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:
@@ -104,13 +137,15 @@ def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:
     if not isinstance(state["payload"], bytes | bytearray | memoryview):
         raise damaged(f"payload is {shown(state['payload'])}, not bytes")
     payload = decode(bytes(state["payload"]), allow_pickle=allow_pickle)
-    parts = ("identity", "numbers", "order", "batches", "finished", "generator")
+    parts = ("identity", "numbers", "order", "batches", "finished", "standing")
     if not isinstance(payload, dict) or any(name not in payload for name in parts):
         raise damaged("its payload is no DataLoader's")
     if not isinstance(payload["identity"], dict) or not isinstance(payload["numbers"], dict):
         raise damaged("its payload does not say whose it is")
-    if not isinstance(payload["order"], dict | None) or not isinstance(payload["batches"], dict | None):
+    if any(not isinstance(payload[name], dict | None) for name in ("order", "batches", "standing")):
         raise damaged("its payload holds no position")
+    if type(payload["finished"]) is not bool:
+        raise damaged("it does not say whether its epoch has ended")
     for name in ("epoch", "delivered"):
         value = state[name]
         if type(value) is not int or not 0 <= value < 1 << 62:

@@ -1,0 +1,294 @@
+"""L2 through ``DataLoader``: from any position the rest is the same, twice in a row, and over the end of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import RandomSampler
+
+from tests.data.datasets import (
+    LENGTH,
+    Augmented,
+    LazySampler,
+    Lines,
+    StatefulNumbers,
+    StatefulSampler,
+    sampler_options,
+)
+from torchpipe import DataLoader
+
+EPOCHS = 3
+Maker = Callable[..., DataLoader[Any]]
+
+
+def seeded_loader(name: str) -> Maker:
+    """Makes loaders of a kind of sampler whose order depends on no global generator after its first epoch."""
+
+    def make(**options: Any) -> DataLoader[Any]:
+        generator = torch.Generator().manual_seed(7)
+        data: Any = Augmented(LENGTH)
+        found: dict[str, Any] = {"batch_size": 4, "generator": generator}
+        if name == "stateful sampler":
+            found["sampler"] = StatefulSampler(LENGTH)
+        elif name == "stateful batch sampler":
+            found = {"batch_sampler": StatefulBatches(LENGTH), "generator": generator}
+        elif name == "batch sampler":
+            found = {"batch_sampler": [[1, 2], [3], [4, 5, 6], [22]], "generator": generator}
+        elif name == "sampler's own generator":
+            found = {"batch_size": 4, "sampler": RandomSampler(data, num_samples=30, generator=generator)}
+            found["generator"] = torch.Generator().manual_seed(8)
+        elif name == "stateful dataset":
+            data, found["shuffle"] = StatefulNumbers(LENGTH), True
+        elif name == "iterable":
+            data = Lines(LENGTH)
+        elif name.startswith("rollover"):
+            found |= {"last_batch": "rollover"}
+            found |= {"sampler": StatefulSampler(LENGTH)} if "stateful" in name else {"shuffle": True}
+        else:
+            found = sampler_options(name)
+            found.setdefault("generator", generator)
+        return DataLoader(data, **found, **options)
+
+    return make
+
+
+class StatefulBatches(StatefulSampler):
+    """A batch sampler that says itself where it stands."""
+
+    def __iter__(self) -> Any:
+        return iter(BatchesOf(self))
+
+    def __len__(self) -> int:
+        return (self.length + 4) // 5
+
+
+class BatchesOf:
+    def __init__(self, owner: StatefulBatches) -> None:
+        self.indices = StatefulSampler.__iter__(owner)
+
+    def __iter__(self) -> Any:
+        while batch := list(islice(self.indices, 5)):
+            yield batch
+
+
+NAMES = (
+    "sequential",
+    "shuffle with generator",
+    "weighted with generator",
+    "replacement with generator",
+    "distributed",
+    "batch sampler",
+    "stateful sampler",
+    "stateful batch sampler",
+    "sampler's own generator",
+    "stateful dataset",
+    "iterable",
+    "rollover",
+    "rollover, stateful",
+)
+
+
+def whole(make: Maker, **options: Any) -> list[list[str]]:
+    with make(**options) as loader:
+        return [[repr(batch) for batch in loader] for _ in range(EPOCHS)]
+
+
+def resumed(make: Maker, stops: list[int], options: list[dict[str, Any]]) -> list[str]:
+    """All batches of the epochs, by loaders each of which stops after so many and hands its state to the next."""
+    found: list[str] = []
+    state: dict[str, Any] | None = None
+    for stop, option in zip([*stops, None], options):
+        with make(**option) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            left = stop
+            while loader.epoch < EPOCHS and left != 0:
+                for batch in loader:
+                    found.append(repr(batch))
+                    if left is not None and (left := left - 1) == 0:
+                        break
+            state = loader.state_dict()
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_L2_from_every_position_the_rest_is_the_same(name: str) -> None:
+    make = seeded_loader(name)
+    expected = [text for epoch in whole(make) for text in epoch]
+    for stop in range(len(expected) + (name != "iterable")):  # whose end nobody sees before it is there
+        assert resumed(make, [stop], [{}, {}]) == expected, stop
+
+
+@given(st.sampled_from(NAMES), st.lists(st.integers(0, 20), min_size=1, max_size=3), st.data())
+@settings(max_examples=15)
+def test_L2_by_any_number_of_workers_and_several_times_in_a_row(name: str, stops: list[int], data: Any) -> None:
+    make = seeded_loader(name)
+    expected = [text for epoch in whole(make) for text in epoch]
+    counts = st.just(0) if name in ("stateful dataset", "iterable") else st.integers(0, 2)
+    options: list[dict[str, Any]] = []
+    for _ in range(len(stops) + 1):
+        workers = data.draw(counts)
+        options.append({"num_workers": workers})
+        if workers:
+            options[-1]["prefetch_factor"] = data.draw(st.integers(1, 4))
+    assert resumed(make, stops, options) == expected
+
+
+@pytest.mark.parametrize("name", ["shuffle with generator", "stateful sampler", "rollover"])
+def test_L2_with_workers_that_persist(name: str) -> None:
+    make = seeded_loader(name)
+    options = {"num_workers": 2, "persistent_workers": True}
+    expected = [text for epoch in whole(make, **options) for text in epoch]
+    for stop in (0, 3, len(expected) // EPOCHS, len(expected) // EPOCHS + 1):
+        assert resumed(make, [stop], [options, options]) == expected, stop
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_L2_a_dataset_with_a_state_in_each_worker(workers: int) -> None:
+    make = seeded_loader("stateful dataset")
+    expected = [text for epoch in whole(make, num_workers=workers) for text in epoch]
+    for stop in (1, 4, 6, 8):
+        assert resumed(make, [stop], [{"num_workers": workers}] * 2) == expected, stop
+
+
+@pytest.mark.parametrize("name", ["iterable", "shuffle with generator"])
+def test_L2_with_torchs_seeding(name: str) -> None:
+    make = seeded_loader(name)
+    options = {"num_workers": 2, "worker_seeding": "torch"}
+    expected = [text for epoch in whole(make, **options) for text in epoch]
+    for stop in (0, 2, 5, 7):
+        assert resumed(make, [stop], [options, options]) == expected, stop
+
+
+def test_L2_an_iterable_datasets_workers_are_as_many_wherever_it_goes_on() -> None:
+    make = seeded_loader("iterable")
+    expected = list(whole(make, num_workers=2)[0])
+    with make(num_workers=2) as loader:
+        found = [repr(batch) for batch in islice(loader, 3)]
+        state = loader.state_dict()
+    for workers in (0, 1, 2, 3):
+        with make(num_workers=workers) as other:
+            other.load_state_dict(state)
+            assert found + [repr(batch) for batch in other] == expected, workers
+
+
+@given(st.integers(0, 14), st.integers(0, 14), st.integers(1, 3), st.integers(0, 2))
+@settings(max_examples=8)
+def test_L2_out_of_order_every_batch_comes_once(first: int, second: int, workers: int, others: int) -> None:
+    def make(workers: int) -> DataLoader[Any]:
+        generator = torch.Generator().manual_seed(3)
+        return DataLoader(Augmented(30), 2, shuffle=True, generator=generator, num_workers=workers, in_order=False)
+
+    with make(0) as loader:
+        expected = sorted(repr(batch) for batch in loader)
+    found: list[str] = []
+    state: dict[str, Any] = {}
+    for workers_now, most in ((workers, first), (others, second), (workers, None)):
+        with make(workers_now) as loader:
+            loader.load_state_dict(state)
+            if loader.epoch:
+                break
+            found += [repr(batch) for batch in islice(loader, most)]
+            state = loader.state_dict()
+    assert sorted(found) == expected
+
+
+def test_L2_a_state_before_the_first_batch_begins_the_epoch_that_would_have_come() -> None:
+    """The order has not been drawn: what it will be is known all the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(9)
+        loader = DataLoader(Augmented(20), 3, shuffle=True)
+        iterator = iter(loader)
+        state = loader.state_dict()
+        expected = [repr(batch) for batch in iterator]
+        torch.manual_seed(10)
+        other = DataLoader(Augmented(20), 3, shuffle=True)
+        other.load_state_dict(state)
+        assert [repr(batch) for batch in other] == expected
+
+
+def test_L2_a_sampler_that_draws_from_the_global_generator_is_found_again() -> None:
+    def make(workers: int) -> DataLoader[Any]:
+        return DataLoader(Augmented(20), 3, sampler=LazySampler(20, 30, "torch random numpy"), num_workers=workers)
+
+    with torch.random.fork_rng(devices=[]):
+        for workers in (0, 2):
+            loader = make(workers)
+            iterator = iter(loader)
+            next(iterator), next(iterator)
+            state = loader.state_dict()
+            expected = [repr(batch) for batch in iterator]
+            with make(0) as other:
+                other.load_state_dict(state)
+                torch.manual_seed(10)
+                assert [repr(batch) for batch in other] == expected
+
+
+def test_L2_a_state_of_a_loader_at_work_loads_into_itself() -> None:
+    loader = seeded_loader("shuffle with generator")()
+    iterator = iter(loader)
+    for _ in range(2):
+        next(iterator)
+    state = loader.state_dict()
+    expected = [repr(batch) for batch in iterator]
+    for _ in range(2):
+        loader.load_state_dict(state)
+        assert loader.epoch == 0
+        assert [repr(batch) for batch in loader] == expected
+    following = [repr(batch) for batch in loader]
+    loader.load_state_dict(state)
+    assert [repr(batch) for _ in range(2) for batch in loader] == expected + following
+
+
+def test_L2_the_epoch_is_the_one_that_iter_gives() -> None:
+    for stop, epoch in ((0, 0), (3, 0), (6, 1), (7, 1), (12, 2)):
+        loader = seeded_loader("shuffle with generator")()
+        left = stop
+        while left:
+            for _ in loader:
+                if not (left := left - 1):
+                    break
+        state = loader.state_dict()
+        other = seeded_loader("shuffle with generator")()
+        other.load_state_dict(state)
+        assert other.epoch == epoch, stop
+        iterator = iter(other)
+        next(iterator)
+        assert other.epoch == epoch, stop
+
+
+def test_L2_rollover_carries_what_is_left_and_says_how_long_the_epoch_is() -> None:
+    with DataLoader(Augmented(10), 4, last_batch="rollover", collate_fn=indices_of) as loader:
+        lengths = []
+        found = []
+        for _ in range(4):
+            lengths.append(len(loader))
+            found.append(list(loader))
+        assert lengths == [2, 3, 2, 3] == [len(epoch) for epoch in found]
+        assert found[1] == [[8, 9, 0, 1], [2, 3, 4, 5], [6, 7, 8, 9]]
+        steps = [next(iterator) for iterator in [iter(loader)] for _ in range(len(loader))]
+        assert [*steps, *loader] == [*found[0], *found[1]]  # a loop that counts its steps loses nothing
+        state = loader.state_dict()
+    with DataLoader(Augmented(10), 5, last_batch="rollover") as other, pytest.raises(ValueError, match="batch_size"):
+        other.load_state_dict(state)
+    with DataLoader(Augmented(10), 4) as other, pytest.raises(ValueError, match="rollover"):
+        other.load_state_dict(state)
+
+
+def indices_of(samples: list[Any]) -> list[int]:
+    return [sample[0] for sample in samples]
+
+
+def test_L2_places_that_nobody_can_ask_for_are_forgotten() -> None:
+    """A sampler's state is kept for batches that are under way, not for those of the whole epoch."""
+    with DataLoader(Augmented(400), 2, sampler=StatefulSampler(400), num_workers=2) as loader:
+        iterator = iter(loader)
+        for _ in range(150):
+            next(iterator)
+        assert len(iterator._order._after) < 20  # type: ignore[union-attr]
