@@ -10,7 +10,7 @@ import sys
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
-import torchpipe
+from torchpipe import errors
 
 __all__ = ["start_method"]
 
@@ -36,7 +36,7 @@ def _preloading(context: BaseContext) -> BaseContext:
         # The server looks for modules in the current folder first, whatever this process's path says: another copy of
         # torchpipe there must not end up in the workers, which would follow this process's path without a preload.
         here = Path("torchpipe")
-        shadowed = here.exists() and not here.samefile(Path(torchpipe.__file__).parent)
+        shadowed = here.exists() and not here.samefile(Path(errors.__file__).parent)
         context.set_forkserver_preload(
             ["torch"] if shadowed else ["reading_services", "reading_services._runtime.dispatcher"]
         )
