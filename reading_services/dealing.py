@@ -14,7 +14,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.start_method import start_method
+from reading_services._runtime.start_method import preloading, start_method
 from reading_services._runtime.supervisor import Supervisor
 from reading_services.multiprocessing import MultiProcessingReadingService
 from torchpipe.errors import NotSerializableError
@@ -61,7 +61,9 @@ class DealingWorkers:
         limits: WorkerLimits,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
     ) -> None:
-        if not isinstance(context, BaseContext):
+        if isinstance(context, BaseContext):
+            context = preloading(context)
+        else:
             context = start_method(context, on_device=context is None)
         self._image = image_for(context, graph, init_fn, policy)
         self._supervisor = Supervisor(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torchpipe import errors
 
-__all__ = ["start_method"]
+__all__ = ["preloading", "start_method"]
 
 
 def start_method(name: str | None, *, on_device: bool) -> BaseContext:
@@ -24,14 +24,15 @@ def start_method(name: str | None, *, on_device: bool) -> BaseContext:
     if name is not None:
         if name not in known:
             raise ValueError(f"multiprocessing_context must be one of {', '.join(known)} or None, got {name!r}")
-        return _preloading(multiprocessing.get_context(name))
+        return preloading(multiprocessing.get_context(name))
     if "forkserver" in known and (on_device or _accelerator_runtime_lives()):
         # Forking a process that has the runtime's threads is unsafe; a forkserver is forked before they exist.
-        return _preloading(multiprocessing.get_context("forkserver"))
-    return _preloading(multiprocessing.get_context())
+        return preloading(multiprocessing.get_context("forkserver"))
+    return preloading(multiprocessing.get_context())
 
 
-def _preloading(context: BaseContext) -> BaseContext:
+def preloading(context: BaseContext) -> BaseContext:
+    """``context``; a forkserver's server, if it does not run yet, imports torch once, for all workers."""
     if context.get_start_method() == "forkserver":
         # The server looks for modules in the current folder first, whatever this process's path says: another copy of
         # torchpipe there must not end up in the workers, which would follow this process's path without a preload.
