@@ -27,6 +27,8 @@ from torchpipe.state.pickling import dumps
 
 __all__ = ["DealingWorkers", "TimedReadingService", "WorkerLimits", "default_start_method", "image_for"]
 
+_MOST_LEVELS = 8  # of attributes of attributes, in search of the one that cannot be sent
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLimits:
@@ -205,11 +207,22 @@ def _culprit(graph: DataPipe, init_fn: InitFn | None, error: Exception) -> str:
         failure = _failure(value)
         if failure is None:
             continue
-        inner = next(((key, bad) for key, part in _attributes(value) if (bad := _failure(part)) is not None), None)
-        where = f"its {name}" if inner is None else f"attribute {inner[0]!r} of its {name} ({type(value).__name__})"
-        failure = failure if inner is None else inner[1]
+        path, owner = [name], value
+        while len(path) < _MOST_LEVELS:
+            found = ((key, part, _failure(part)) for key, part in _attributes(value))
+            key, part, inner = next((item for item in found if item[2] is not None), ("", None, None))
+            if inner is None:
+                break
+            path, owner, value, failure = [*path, key], value, part, inner
+        if path[0] == "fetch" and len(path) > 1:  # users know what is in it
+            path = path[1:]
+        if path[:2] == ["worker_init_fn", "user_fn"]:
+            del path[1]
+        what = f"its {path[0]}"
+        if len(path) > 1:
+            what = f"attribute {path[-1]!r} of its {'.'.join(path[:-1])} ({type(owner).__name__})"
         return (
-            f"the loader cannot be sent to a worker process: {where} cannot be pickled ({type(failure).__name__}: "
+            f"the loader cannot be sent to a worker process: {what} cannot be pickled ({type(failure).__name__}: "
             f"{failure}). Open files, locks, connections and the like when they are first used, or in worker_init_fn; "
             'multiprocessing_context="fork" needs no pickling'
         )

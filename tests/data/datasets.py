@@ -9,6 +9,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ __all__ = [
     "epochs_of",
     "global_states",
     "sampler_options",
+    "seeded",
+    "text_of",
     "without_len",
 ]
 
@@ -75,6 +78,8 @@ class StatefulNumbers(Numbers):
         return {"made": self.made}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if type(state["made"]) is not int or not 0 <= state["made"] <= 1 << 40:
+            raise TypeError(f"made is {state['made']!r}")
         self.made = state["made"]
 
 
@@ -228,14 +233,31 @@ class StatefulSampler(Sampler[int]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         version, words, gauss = state["random"]
+        if state["left"] is not None and not set(state["left"]) <= set(range(self.length)):
+            raise ValueError(f"left is {state['left']!r}")
         self.generator_of_mine.setstate((version, tuple(words), gauss))
-        self.left = state["left"]
+        self.left = None if state["left"] is None else list(state["left"])
 
 
 def global_states() -> tuple[Any, ...]:
     """Where the three global generators stand, comparable."""
     kind, words, *more = np.random.get_state()
     return random.getstate(), (kind, bytes(words), *more), bytes(torch.get_rng_state().numpy())
+
+
+@contextmanager
+def seeded(seed: int = 11) -> Iterator[None]:
+    """The three global generators seeded alike, and afterwards as they were."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
 
 
 LENGTH = 23
@@ -315,3 +337,8 @@ def epochs_of(dataset: Any, epochs: int, *, seed: int | None = None, **options: 
             torch.manual_seed(seed)
         with DataLoader(dataset, **options) as loader:
             return [[repr(batch) for batch in loader] for _ in range(epochs)]
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says, with its notes."""
+    return "\n".join([str(error), *getattr(error, "__notes__", [])])

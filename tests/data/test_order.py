@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -25,25 +21,11 @@ from tests.data.datasets import (
     Numbers,
     global_states,
     sampler_options,
+    seeded,
 )
 from torchpipe import DataLoader
 
 WORKERS = {name: (0, 1 + number % 4) for number, name in enumerate(SAMPLERS)}
-
-
-@contextmanager
-def seeded(seed: int = 11) -> Iterator[None]:
-    """The global generators seeded alike, and afterwards as they were."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
 
 
 def as_it_is(batch: Any) -> Any:

@@ -57,6 +57,8 @@ class LocalFailure(Failure):
         if isinstance(self._error, StopIteration):  # from next() it would end the loop in silence
             error = RuntimeError(f"the dataset raised StopIteration: {self._error}")
             error.__cause__ = self._error
+            for note in getattr(self._error, "__notes__", ()):
+                error.add_note(note)
             return error
         return self._error
 

@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 import torch
@@ -230,24 +231,32 @@ def _can_pin(loader: Any) -> str | None:
 
 
 class _Stage:
-    """The device stage: batches are taken ahead of the loop, in threads, and moved."""
+    """The device stage: batches are taken ahead of the loop, in threads, and moved; without workers, when asked for."""
 
     def __init__(self, loader: Any, batches: Batches) -> None:
         backend, options = loader._device_backend, loader._device_options
         self._start = {"number": batches.number, "batches": batches.position()}
         stage = stage_for(backend, options, "DataLoader")
+        if not loader.num_workers:  # batches are made under global random states of their own, which no thread can have
+            stage = replace(stage, depth=0)
         policy = SnapshotPolicy(every=1)  # small, and the order has its own
         self._ahead = RunAhead(_Source(batches), stage, policy, "DataLoader")
         self._items = self._ahead.items()
+        self._failed = False  # the last thing that was handed out is an error
+        self._before: bytes | None = None  # where the batches stood before it, and others right before it
 
     def position(self) -> tuple[int, dict[str, Any]]:
         """(how many batches of the epoch are before the next one, where the batches stood there)."""
-        snapshot = self._ahead.cursor.snapshot
+        snapshot = self._before if self._failed else self._ahead.cursor.snapshot
         state: Any = self._start if snapshot is None else decode(snapshot, allow_pickle=True)  # it was made here
         return state["number"], state["batches"]
 
     def take(self) -> Any:
-        return next(self._items)
+        if not self._failed:
+            self._before = self._ahead.cursor.snapshot
+        batch = next(self._items)
+        self._failed = isinstance(batch, Failure)
+        return batch
 
     def close(self) -> None:
         self._ahead.close()

@@ -20,7 +20,7 @@ from torchpipe.data.iterable import IterableBatches, batch_graph, saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
 from torchpipe.data.order import Order, begin_order, check_order, draw_base_seed
 from torchpipe.data.rollover import LastBatch, with_last_batch
-from torchpipe.data.standing import check_standing, forget, restore, standing
+from torchpipe.data.standing import check_standing, forget, load_into, restore, standing
 from torchpipe.data.state import Position, check_position, identity_of, read, write
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
@@ -246,7 +246,7 @@ class DataLoader(TorchDataLoader[T_co]):
         position = None if saved is None else saved.batches
         if self.num_workers == 0:
             if position is not None and "dataset" in position:
-                fetch.dataset.load_state_dict(position["dataset"])
+                load_into(fetch.dataset, position["dataset"])
             return order, LocalBatches(order, fetch, epoch if self.worker_seeding == "batch" else None, position)
         place: Any = threads if self.worker_method == "thread" else processes
         batches = place.begin_dealt(self, order, fetch, epoch, position)

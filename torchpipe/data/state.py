@@ -109,6 +109,11 @@ def check_position(position: Position, iterable: bool, num_workers: int) -> None
         if batches:
             saved_shards(batches)
             stored_count({"seed": batches.get("seed")}, "seed", (1 << 63) - 1)
+            counts = batches["stream"].get("counts")
+            if type(counts) is not list or not all(type(count) is int for count in counts):
+                raise damaged(f"the counts of its shards' batches are {shown(counts)}")
+            if sum(counts) != position.delivered:
+                raise damaged(f"{position.delivered} batches were delivered, and its shards made {sum(counts)} of them")
         under_way = bool(batches)
     else:
         under_way = position.order is not None
@@ -120,6 +125,11 @@ def check_position(position: Position, iterable: bool, num_workers: int) -> None
             raise StateMismatchError(
                 f"the state has the states of {len(lanes)} workers (worker_seeding='torch', or a dataset with a "
                 f"state_dict of its own), and this loader has num_workers={num_workers}: make it with as many"
+            )
+        if "dataset" in batches and num_workers:
+            raise StateMismatchError(
+                "the state has the state of a dataset that was read in process (num_workers=0), and this loader has "
+                f"num_workers={num_workers}, each with a dataset and a state of its own: load it with num_workers=0"
             )
     if position.finished == under_way and (under_way or position.delivered):
         raise damaged(f"{position.delivered} batches of its epoch were delivered, and nothing says how to go on")

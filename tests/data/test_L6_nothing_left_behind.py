@@ -1,0 +1,158 @@
+"""L6 through ``DataLoader``: nothing is left behind, however a run ends. The fixture in conftest takes the measure."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import leaks
+from tests.data.datasets import Augmented, FailingAt, Lines
+from tests.laws.test_L6_nothing_left_behind import wait_gone
+from torchpipe import DataLoader
+
+ENDINGS = (
+    "end",
+    "break",
+    "shutdown",
+    "exception",
+    "forgotten",
+    "second iter",
+    "load",
+    "never started",
+    "worker killed",
+    "two at once",
+    "thrown into",
+)
+
+
+def no() -> Exception:
+    return ValueError("no")
+
+
+def end(ending: str, data: Any, **options: Any) -> None:
+    loader: DataLoader[Any] = DataLoader(data, 2, **options)
+    match ending:
+        case "end":
+            list(loader)
+        case "break":
+            for _ in loader:
+                break
+        case "shutdown":
+            next(iter(loader))
+        case "exception":
+            loader = DataLoader(FailingAt(20, (9,), no), 2, **options)
+            with pytest.raises(ValueError, match="no"):
+                list(loader)
+        case "forgotten":
+            next(iter(loader))
+            del loader
+            gc.collect()
+            return
+        case "second iter":
+            next(iter(loader))
+            next(iter(loader))
+        case "load":
+            next(iter(loader))
+            loader.load_state_dict(loader.state_dict())
+            next(iter(loader))
+        case "worker killed":
+            iterator = iter(loader)
+            next(iterator)
+            for pid in loader.worker_pids():
+                os.kill(pid, signal.SIGKILL)
+        case "two at once":
+            first, second = iter(loader), iter(loader)
+            next(second)
+            if not loader.persistent_workers:
+                next(first)
+        case "thrown into":
+            with pytest.raises(KeyboardInterrupt):
+                for _ in loader:
+                    raise KeyboardInterrupt
+    loader.shutdown()
+    loader.shutdown()  # idempotent
+
+
+@pytest.mark.parametrize("data", [Augmented(30), Lines(30)], ids=["map-style", "iterable"])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_L6_however_a_run_ends(ending: str, data: Any) -> None:
+    for options in ({"num_workers": 0}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}):
+        if not (ending == "exception" and options.get("persistent_workers")):
+            end(ending, data, **options)
+
+
+@pytest.mark.parametrize("device", ["cpu"])
+def test_L6_with_a_device_stage(device: str) -> None:
+    for ending in ("break", "exception", "forgotten", "second iter", "load"):
+        end(ending, Augmented(30), num_workers=1, device=device)
+        end(ending, Augmented(30), device=device)
+
+
+def test_L6_under_another_start_method() -> None:
+    for ending in ("break", "forgotten"):
+        end(ending, Augmented(30), num_workers=1, multiprocessing_context="forkserver")
+
+
+def test_L6_growth_over_epochs() -> None:
+    with DataLoader(Augmented(12), 2, num_workers=1, persistent_workers=True) as loader:
+        list(loader)
+        before = leaks.Footprint.take()
+        for _ in range(10):
+            next(iter(loader))
+            list(loader)
+        assert leaks.wait_nothing_left(before) == []
+
+
+SCRIPT = """
+import sys, threading
+from tests.data.datasets import Augmented
+from torchpipe import DataLoader
+
+if __name__ == "__main__":
+    loader = DataLoader(Augmented(1_000_000), 2, num_workers=2, multiprocessing_context=sys.argv[1])
+    iterator = iter(loader)
+    next(iterator)
+    print(*loader.worker_pids(), flush=True)
+    for _ in iterator:
+        threading.Event().wait(0.01)
+"""
+
+
+@pytest.mark.parametrize(("context", "ending"), [("fork", "SIGKILL"), ("forkserver", "SIGKILL"), ("fork", "SIGINT")])
+def test_L6_main_killed(context: str, ending: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen(
+        [sys.executable, str(script), context],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    ) as main:
+        assert main.stdout is not None
+        line = main.stdout.readline()
+        assert len(line.split()) == 2, (line, main.stderr.read() if main.stderr else "")
+        started = psutil.Process(main.pid).children(recursive=True)
+        assert len(started) >= 2
+        if ending == "SIGKILL":
+            main.kill()
+        else:
+            os.killpg(main.pid, signal.SIGINT)  # as a terminal does: the whole group
+        _, errors = main.communicate()
+    left = wait_gone(started, 5.0)
+    for process in left:
+        process.kill()
+    assert left == []
+    if ending == "SIGINT":
+        assert errors.count("Traceback") == 1
+        assert errors.rstrip().endswith("KeyboardInterrupt")

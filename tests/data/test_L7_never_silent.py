@@ -1,0 +1,236 @@
+"""L7 through ``DataLoader``: what goes wrong arrives in its place, as its own type, and nothing ends in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import IterableDataset
+
+from tests.data.datasets import FailingAt, Numbers, text_of
+from torchpipe import DataLoader
+from torchpipe.errors import IteratorInvalidated
+
+WORKERS = [0, 2]
+
+
+class Odd(Exception):
+    """Needs two arguments, so that its text alone cannot make another."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+ERRORS: dict[str, tuple[Callable[[], BaseException], type[BaseException]]] = {
+    "ValueError": (lambda: ValueError("no"), ValueError),
+    "IndexError": (lambda: IndexError("no"), IndexError),
+    "KeyError": (lambda: KeyError("no"), KeyError),
+    "StopIteration": (lambda: StopIteration("no"), RuntimeError),
+    "of its own kind": (lambda: Odd(1, 2), Exception),
+}
+
+
+def batches_and_errors(loader: Any) -> list[Any]:
+    """Of an epoch, in order: batches as lists, and errors themselves."""
+    found: list[Any] = []
+    iterator = iter(loader)
+    while True:
+        try:
+            found.append(next(iterator).tolist())
+        except StopIteration:
+            return found
+        except Exception as error:
+            error.__traceback__ = None
+            found.append(error)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("name", ERRORS)
+def test_L7_an_exception_of_the_dataset_arrives_in_place_and_the_rest_follows(name: str, workers: int) -> None:
+    make_error, kind = ERRORS[name]
+    with DataLoader(FailingAt(14, (4, 13), make_error), 3, num_workers=workers) as loader:
+        for _ in range(2):
+            found = batches_and_errors(loader)
+            assert found[0::2] == [[0, 1, 2], [6, 7, 8], found[4]]
+            assert found[3] == [9, 10, 11]
+            assert len(found) == 5
+            for error, indices in ((found[1], "[3, 4, 5]"), (found[4], "[12, 13]")):
+                assert isinstance(error, kind)
+                assert not isinstance(error, StopIteration)
+                assert indices in text_of(error)
+
+
+def test_L7_an_exceptions_text_is_torchs() -> None:
+    """Trainers look for it."""
+    data = FailingAt(4, (1,), ERRORS["ValueError"][0])
+    with DataLoader(data, 2, num_workers=1) as loader, pytest.raises(ValueError, match="no") as caught:
+        list(loader)
+    assert str(caught.value).startswith("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most")
+
+
+@given(
+    length=st.integers(1, 20),
+    size=st.integers(1, 4),
+    bad=st.sets(st.integers(0, 19), min_size=1, max_size=4),
+    workers=st.integers(0, 2),
+)
+@settings(max_examples=12)
+def test_L7_all_that_can_be_read_is_read(length: int, size: int, bad: set[int], workers: int) -> None:
+    """As torch's loader: each batch, or an error that names it."""
+    data = FailingAt(length, tuple(bad), ERRORS["ValueError"][0])
+    with DataLoader(data, size, num_workers=workers) as loader:
+        found = batches_and_errors(loader)
+    expected = [list(range(start, min(length, start + size))) for start in range(0, length, size)]
+    assert len(found) == len(expected)
+    for got, indices in zip(found, expected):
+        if bad & set(indices):
+            assert f"of indices {indices}" in text_of(got)
+        else:
+            assert got == indices
+
+
+class RaisingIn:
+    """A collate_fn, or a worker_init_fn, that raises for one of its arguments."""
+
+    def __init__(self, at: Any) -> None:
+        self.at = at
+
+    def __call__(self, value: Any) -> Any:
+        if value == self.at:
+            raise ZeroDivisionError(f"at {value}")
+        return value
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_L7_an_exception_of_collate_fn_names_its_indices(workers: int) -> None:
+    with DataLoader(Numbers(9), 2, collate_fn=RaisingIn([2, 3]), num_workers=workers) as loader:
+        iterator = iter(loader)
+        assert next(iterator) == [0, 1]
+        with pytest.raises(ZeroDivisionError, match=r"at \[2, 3\]") as caught:
+            next(iterator)
+        assert "of indices [2, 3]" in text_of(caught.value)
+        assert list(iterator) == [[4, 5], [6, 7], [8]]
+
+
+def failing_batches() -> Any:
+    yield [0, 1]
+    yield [2, 3]
+    raise LookupError("the sampler's")
+
+
+class Batches:
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Any:
+        return self.make()
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_L7_an_exception_of_the_sampler_comes_after_what_it_gave(workers: int) -> None:
+    with DataLoader(Numbers(9), batch_sampler=Batches(failing_batches), num_workers=workers) as loader:
+        iterator = iter(loader)
+        assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+        with pytest.raises(LookupError, match="the sampler's"):
+            next(iterator)
+
+
+@pytest.mark.parametrize("data", [Numbers(9)])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_L7_an_exception_of_worker_init_fn_is_raised(data: Any, persistent: bool) -> None:
+    with DataLoader(data, worker_init_fn=RaisingIn(1), num_workers=2, persistent_workers=persistent) as loader:
+        iterator = iter(loader)
+        with pytest.raises(ZeroDivisionError, match="at 1"):
+            list(iterator)
+
+
+class Failing(IterableDataset[int]):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __iter__(self) -> Any:
+        yield from range(5)
+        raise self.error
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_L7_an_exception_of_an_iterable_dataset_is_raised_behind_what_it_gave(workers: int) -> None:
+    with DataLoader(Failing(ValueError("no more")), 2, num_workers=workers) as loader:
+        iterator = iter(loader)
+        assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+        with pytest.raises(ValueError, match="no more"):
+            next(iterator)
+
+
+SAMPLES: list[Any] = [
+    None,
+    ValueError("a sample"),
+    StopIteration(),
+    NotImplemented,
+    Ellipsis,
+    (),
+    {},
+    [None],
+    b"",
+    float,
+]
+
+
+class Samples:
+    """Items that others take for marks of their own."""
+
+    def __len__(self) -> int:
+        return len(SAMPLES)
+
+    def __getitem__(self, index: int) -> Any:
+        return SAMPLES[index]
+
+
+def as_it_is(batch: Any) -> Any:
+    return batch
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("size", [None, 1, 3])
+def test_L7_none_and_exceptions_are_samples_like_others(size: int | None, workers: int) -> None:
+    with DataLoader(Samples(), size, collate_fn=as_it_is, num_workers=workers) as loader:  # type: ignore[arg-type]
+        found = list(loader)
+    flat = found if size is None else [sample for batch in found for sample in batch]
+    assert list(map(repr, flat)) == list(map(repr, SAMPLES))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_L7_an_iterator_that_was_cut_off_says_so(workers: int) -> None:
+    with DataLoader(Numbers(20), 2, num_workers=workers) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        with pytest.raises(IteratorInvalidated):
+            next(iterator)
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [2, 3]
+        loader.shutdown()
+        with pytest.raises(IteratorInvalidated):
+            next(iterator)
+        assert loader.state_dict()["delivered"] == 2
+        finished = iter(loader)
+        list(finished)
+        loader.shutdown()
+        assert list(finished) == []
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_L7_the_state_after_an_exception_goes_on_with_the_batch_that_failed(workers: int) -> None:
+    with DataLoader(FailingAt(12, (4,), ERRORS["ValueError"][0]), 3, num_workers=workers) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(ValueError, match="no"):
+            next(iterator)
+        state = loader.state_dict()
+    with DataLoader(Numbers(12), 3, num_workers=workers) as other:
+        other.load_state_dict(state)
+        assert [batch.tolist() for batch in other] == [[3, 4, 5], [6, 7, 8], [9, 10, 11]]

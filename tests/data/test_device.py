@@ -1,0 +1,103 @@
+"""``device=``: order, resume at what was handed out rather than at what runs ahead, and exceptions in their place."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+
+from tests.data.datasets import Augmented, FailingAt, Lines, Numbers, StatefulSampler, seeded, text_of
+from torchpipe import DataLoader
+
+DEVICES = ["cpu", pytest.param("xla", marks=pytest.mark.xla)]
+
+
+def make(data: Any, **options: Any) -> DataLoader[Any]:
+    return DataLoader(data, 3, generator=torch.Generator().manual_seed(4), **options)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_batches_are_those_without_a_stage(device: str, workers: int) -> None:
+    for data, shuffle in ((Augmented(20), True), (Lines(20), None)):
+        with make(data, shuffle=shuffle, num_workers=workers) as plain:
+            expected = [repr(batch) for _ in range(2) for batch in plain]
+        with make(data, shuffle=shuffle, num_workers=workers, device=device) as loader:
+            batches = [batch for _ in range(2) for batch in loader]
+        assert all(part.device.type == device for batch in batches for part in batch)
+        assert [repr([part.cpu() for part in batch]) for batch in batches] == expected
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["map-style", "stateful sampler", "iterable", "rollover"])
+def test_resume_is_at_what_was_handed_out(device: str, kind: str) -> None:
+    def loader_of(**options: Any) -> DataLoader[Any]:
+        if kind == "iterable":
+            return make(Lines(20), **options)
+        if kind == "stateful sampler":
+            return make(Augmented(20), sampler=StatefulSampler(20), **options)
+        return make(Augmented(20), shuffle=True, last_batch="rollover" if kind == "rollover" else None, **options)
+
+    with loader_of() as plain:
+        expected = [repr(batch) for _ in range(2) for batch in plain]
+    for stop in (0, 1, 3, 6):
+        for workers, device_prefetch in ((0, 4), (2, 2)):
+            if kind == "iterable" and workers:
+                continue
+            with loader_of(device=device, device_prefetch=device_prefetch, num_workers=workers) as loader:
+                found = [repr([part.cpu() for part in batch]) for batch in islice(loader, stop)]
+                state = loader.state_dict()
+                assert state["delivered"] == stop
+            with loader_of(device=device) as other:
+                other.load_state_dict(state)
+                found += [repr([part.cpu() for part in batch]) for batch in other]
+                while len(found) < len(expected):
+                    found += [repr([part.cpu() for part in batch]) for batch in other]
+            assert found == expected, (stop, workers)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_exceptions_arrive_in_their_place_and_the_rest_follows(device: str, workers: int) -> None:
+    with make(FailingAt(12, (4,), no), num_workers=workers, device=device) as loader:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2]
+        with pytest.raises(ValueError, match="no") as caught:
+            next(iterator)
+        assert "[3, 4, 5]" in text_of(caught.value)
+        assert [batch.tolist() for batch in iterator] == [[6, 7, 8], [9, 10, 11]]
+
+
+def no() -> Exception:
+    return ValueError("no")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_state_after_an_exception_goes_on_with_what_failed(device: str) -> None:
+    with make(FailingAt(15, (4,), no), device=device) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(ValueError, match="no"):
+            next(iterator)
+        states = [loader.state_dict()]
+        next(iterator)
+        states.append(loader.state_dict())
+        next(iterator)
+        states.append(loader.state_dict())
+    for state, first in zip(states, (3, 9, 12)):
+        with make(Numbers(15), device=device) as other:
+            other.load_state_dict(state)
+            assert [index for batch in other for index in batch.tolist()] == list(range(first, 15))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_loops_own_draws_are_its_own(workers: int) -> None:
+    """What the stage's threads make does not touch the generators that the loop draws from."""
+
+    def drawn(device: str | None) -> list[float]:
+        with seeded(), make(Augmented(300), num_workers=workers, device=device) as loader:
+            return [float(torch.rand(())) for _ in loader]
+
+    assert drawn("cpu") == drawn(None)
