@@ -118,7 +118,7 @@ def check_position(position: Position, iterable: bool, num_workers: int) -> None
     else:
         under_way = position.order is not None
         _check_done(batches.get("done", []), position.delivered)
-        lanes = batches.get("lanes")
+        lanes = batches.get("lanes", [] if "dataset" in batches else None)  # the dataset's own, without workers
         if lanes is not None and type(lanes) is not list:
             raise damaged(f"the states of its workers are {shown(lanes)}")
         if lanes is not None and len(lanes) != num_workers:
