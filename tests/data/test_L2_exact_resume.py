@@ -137,7 +137,10 @@ def test_L2_by_any_number_of_workers_and_several_times_in_a_row(name: str, stops
         options.append({"num_workers": workers})
         if workers:
             options[-1]["prefetch_factor"] = data.draw(st.integers(1, 4))
-    assert resumed(make, stops, options) == expected
+    found = resumed(make, stops, options)
+    # Nobody sees the end of an iterable dataset before it is there: behind the last batch, another epoch may follow
+    assert found[: len(expected)] == expected
+    assert name == "iterable" or len(found) == len(expected)
 
 
 @pytest.mark.parametrize("name", ["shuffle with generator", "stateful sampler", "rollover"])
