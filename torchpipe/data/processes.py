@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["begin_dealt", "iterable_service", "torch_words"]
 
+_NEVER = 1 << 62  # batches
 _NO_LIMIT = 1 << 62  # bytes: torch's ``prefetch_factor`` counts batches, whatever their size
 
 
@@ -49,8 +50,8 @@ def begin_dealt(
                 max_deaths=loader.max_deaths,
                 max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
             ),
-            # With each batch, so that what was dealt before one is never needed again
-            policy=SnapshotPolicy if graph.stateless else partial(SnapshotPolicy, every=1),
+            # With each batch, so that what was dealt before one is never needed again; without a state, never
+            policy=partial(SnapshotPolicy, every=_NEVER if graph.stateless else 1),
         )
         if loader.persistent_workers:
             loader._pool = pool
