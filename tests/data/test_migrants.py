@@ -173,6 +173,18 @@ def test_the_workers_of_an_iterator_can_be_asked_when_it_is_gone(workers: int) -
         assert process.pid
 
 
+class Seeds(Numbers):
+    def __getitem__(self, index: int) -> int:
+        return torch.initial_seed()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_may_return_its_initial_seed(workers: int) -> None:
+    """torch's are never above 63 bits, and fit a tensor."""
+    seeds = torch.cat(list(DataLoader(Seeds(), batch_size=2, num_workers=workers)))
+    assert len(set(seeds.tolist())) == 12
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_seed_alone_decides_the_order_of_torchs_graphs(workers: int) -> None:
     from torch.utils.data.datapipes.iter import IterableWrapper
