@@ -14,6 +14,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from reading_services._runtime.graph_image import GraphImage
+from reading_services._runtime.ledger import Hand
 from reading_services._runtime.start_method import preloading, start_method
 from reading_services._runtime.supervisor import Supervisor
 from reading_services.multiprocessing import MultiProcessingReadingService
@@ -90,11 +91,22 @@ class DealingWorkers:
         """The ``multiprocessing`` processes that run just now, in the order of their numbers."""
         return [worker.process for worker in self._supervisor._pool]
 
-    def begin(self, start: EpochStart, positions: list[ShardPosition], *, stateless: bool) -> None:
-        """Begin an epoch. ``stateless``: does an item depend on its entry alone?"""
+    def begin(
+        self,
+        start: EpochStart,
+        positions: list[ShardPosition],
+        *,
+        stateless: bool,
+        again: Sequence[Sequence[Any]] | None = None,
+    ) -> None:
+        """Begin an epoch. ``stateless``: does an item depend on its entry alone? ``again``: what each cursor skips."""
+        hands = {
+            item.lane: Hand.begin(item, stateless, [dumps(entry) for entry in (again[item.lane] if again else ())])
+            for item in positions
+        }
         with self._supervisor.calls:
             self._supervisor.start_workers()
-            self._supervisor.begin_epoch(start, positions, stateless)
+            self._supervisor.begin_epoch(start, positions, hands)
 
     def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None:
         """Let worker ``lane`` make an item of each entry. Raises: whatever pickling one raises, before any is dealt."""
@@ -155,6 +167,15 @@ class TimedReadingService(MultiProcessingReadingService):
     def processes(self) -> list[Any]:
         """The ``multiprocessing`` processes that run just now."""
         return [] if self._supervisor is None else [worker.process for worker in self._supervisor._pool]
+
+    @property
+    def usable(self) -> bool:
+        """May another epoch begin? After a call that was cut short, with new processes."""
+        return True
+
+    def close(self) -> None:
+        """End all processes. Idempotent."""
+        self.finalize()
 
     def _make_images(self) -> None:
         if self._context.get_start_method() != "fork" or self.plan.dispatch is not None:

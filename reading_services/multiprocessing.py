@@ -309,7 +309,7 @@ class _Epoch(ShardProvider):
     def __init__(self, supervisor: Supervisor, start: EpochStart, positions: list[ShardPosition]) -> None:
         self._supervisor = supervisor
         with supervisor.calls:
-            supervisor.begin_epoch(start, positions)
+            supervisor.begin_epoch(start, positions, {})
 
     def pull(self, lane: int) -> Chunk:
         with self._supervisor.calls:

@@ -6,6 +6,7 @@ Runs in the main process, in the consumer's thread. No I/O: the supervisor reads
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from reading_services._runtime.arrivals import Arrival
@@ -27,6 +28,11 @@ class Hand:
     entries: deque[bytes] = field(default_factory=deque)
     first: int = 0  # the number of the first entry that is kept
     over: bool = False
+
+    @classmethod
+    def begin(cls, position: ShardPosition, stateless: bool, again: Iterable[bytes] = ()) -> Hand:
+        """``again``: what the position's cursor skips."""
+        return cls(stateless, deque(again), position.count - position.cursor.skip)
 
     def forget(self, before: int) -> None:
         """Entries before number ``before`` are not needed any more."""
@@ -55,11 +61,9 @@ class ShardLedger:
     hand: Hand | None = None  # where the main process deals
 
     @classmethod
-    def begin(cls, position: ShardPosition, window: int, stateless: bool | None = None) -> ShardLedger:
-        """``stateless`` is that of the hand, if there is one."""
-        first = position.count - position.cursor.skip
+    def begin(cls, position: ShardPosition, window: int, hand: Hand | None = None) -> ShardLedger:
         return cls(
-            hand=None if stateless is None else Hand(stateless, first=first),
+            hand=hand,
             lane=position.lane,
             branch=position.branch,
             shard=position.shard,

@@ -219,7 +219,7 @@ class WorkerProcess:
         self.receiver.close()
         self.arena.close()
         if self.process is not None and self.process.exitcode is not None:
-            self.process.close()
+            self.process.join()  # not closed: users may hold it, and ask how it ended
             self.process = None
 
 

@@ -22,7 +22,7 @@ from reading_services._runtime.channel import Frame
 from reading_services._runtime.dispatch_link import Listener
 from reading_services._runtime.dispatcher import run_dispatcher
 from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.ledger import ShardLedger
+from reading_services._runtime.ledger import Hand, ShardLedger
 from reading_services._runtime.messages import ChunkMessage, Deal, EndEpoch, Failed, Grant, Grown, Notice, Ready
 from reading_services._runtime.post_mortem import PostMortem
 from reading_services._runtime.process import WorkerProcess, check_room_for_files
@@ -111,19 +111,17 @@ class Supervisor:
                 self.restarts += number in self._lost
         self._lost.clear()
 
-    def begin_epoch(
-        self, start: EpochStart, positions: list[ShardPosition], dealt_stateless: bool | None = None
-    ) -> None:
+    def begin_epoch(self, start: EpochStart, positions: list[ShardPosition], hands: Mapping[int, Hand]) -> None:
         """Let the workers produce ``positions``; shard s runs, in all branches, in worker s % num_workers.
 
-        ``dealt_stateless``: what items are made of comes by :meth:`deal`; does an item depend on nothing else?
-        """
+        ``hands``: of each lane, where what items are made of comes by :meth:`deal`."""
         with self._changed:
             self._epoch, self._interrupted = start, False
             self._fail_at, self._dispatch_doubtful = None, 0
             self._recovery.begin_epoch()
             self._plans.clear()
-            self._ledgers = {item.lane: ShardLedger.begin(item, self._window, dealt_stateless) for item in positions}
+            ledgers = [ShardLedger.begin(item, self._window, hands.get(item.lane)) for item in positions]
+            self._ledgers = {ledger.lane: ledger for ledger in ledgers}
             self.start_workers()
             self._begin_all()
 

@@ -59,7 +59,8 @@ def lane_positions(lanes: int, saved: dict[str, Any] | None) -> list[ShardPositi
 class DealtBatches(Batches):
     """Batch i is made by worker i % n, and handed out in order; without ``in_order``, as they come.
 
-    ``done``: batches from ``order.number`` on that were handed out before, though an earlier one was not.
+    ``done``: batches from ``order.number`` on that were handed out before, though an earlier one was not. ``again``: of
+    each lane, the entries that its position's cursor skips; ``workers`` have been dealt them.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class DealtBatches(Batches):
         timeout_s: float | None,
         done: Collection[int] = (),
         positions: list[ShardPosition] | None = None,
+        again: Sequence[Sequence[Any]] | None = None,
         ends_workers: bool = False,
     ) -> None:
         self.number = order.number
@@ -92,12 +94,15 @@ class DealtBatches(Batches):
         self._done = set(done)  # those from ``number`` on
         self._skip = set(done)  # those that the sampler has not come to: ``number`` may be past them before it has
         self._cursors = None if positions is None else [item.cursor for item in positions]
+        # Of each lane, what it was dealt since its cursor's snapshot: it makes that again to find its place
+        self._again = [deque(entries) for entries in again or [()] * lanes]
         self._deal(self._prefetch * lanes)
 
     def position(self) -> dict[str, Any]:
         position: dict[str, Any] = {"done": sorted(self._done)} if self._done else {}
         if self._cursors is not None:
             position["lanes"] = [cursor.to_state() for cursor in self._cursors]
+            position["again"] = [list(entries) for entries in self._again]
         return position
 
     @property
@@ -117,10 +122,15 @@ class DealtBatches(Batches):
         lane = self._next_lane()
         chunk = self._chunks[lane]
         batch = chunk.items.pop()
+        entry = self._dealt[lane].popleft()
         if self._cursors is not None:
-            self._cursors[lane] = self._cursors[lane].after(1, None if chunk.items else chunk.snapshot)
+            snapshot = None if chunk.items else chunk.snapshot
+            self._cursors[lane] = self._cursors[lane].after(1, snapshot)
+            self._again[lane].append(entry)
+            if snapshot is not None:
+                self._again[lane].clear()
         self._turns.popleft()  # out of order, they only count
-        self._count(self._dealt[lane].popleft()[0])
+        self._count(entry[0])
         if not self._order.may_run_ahead:
             self._deal(1)
         return batch

@@ -8,10 +8,12 @@ state therefore says how many there were, and goes on with as many, in however m
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data import get_worker_info
 
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import make_worker_info, set_worker_info
@@ -21,10 +23,10 @@ from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterf
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.validate import MAX_SHARDS
 
-__all__ = ["IterableBatches", "WorkersOwn", "batch_graph", "saved_shards"]
+__all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "saved_shards"]
 
 
 class WorkersOwn(IterDataPipe[Any]):
@@ -81,6 +83,47 @@ class _OwnIterator(NodeIterator[Any]):
             yield item
 
 
+class Begun:
+    """``dataset`` from where each worker's was: another library's state says that by ``state_dict`` alone.
+
+    ``begins``: of each worker, the state of its dataset and of its dataset's iterator, each may be None.
+    """
+
+    def __init__(self, dataset: Any, begins: list[dict[str, Any]]) -> None:
+        self.dataset = dataset
+        self.begins = begins
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        begin = self.begins[0 if info is None else info.id]
+        self._begin(begin)
+        iterator: Any = iter(self.dataset)
+        if begin["iterator"] is not None:
+            iterator.load_state_dict(copy.deepcopy(begin["iterator"]))
+        return iterator  # type: ignore[no-any-return]
+
+    def _begin(self, begin: dict[str, Any]) -> None:
+        return
+
+
+class BegunStateful(Begun):
+    """A dataset that has a state of its own."""
+
+    _loaded = False
+
+    def _begin(self, begin: dict[str, Any]) -> None:
+        if begin["dataset"] is not None and not self._loaded:
+            self.dataset.load_state_dict(copy.deepcopy(begin["dataset"]))
+        self._loaded = False
+
+    def state_dict(self) -> Any:
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.dataset.load_state_dict(state)
+        self._loaded = True
+
+
 def batch_graph(
     dataset: Any,
     batch_size: int | None,
@@ -90,11 +133,13 @@ def batch_graph(
     workers: bool,
     as_torch: bool,
     base_seed: int,
+    begins: list[dict[str, Any]] | None = None,
 ) -> IterDataPipe[Any]:
     """The graph that makes batches of ``dataset``, which divides itself: a graph of nodes, or any other by workers."""
     graph: Any = dataset
     if not isinstance(dataset, TorchIterDataPipe):
-        source = IterableWrapper(dataset, deepcopy=False)
+        begun = BegunStateful if is_stateful(dataset) else Begun
+        source = IterableWrapper(dataset if begins is None else begun(dataset, begins), deepcopy=False)
         graph = WorkersOwn(source, dataset, workers=workers, as_torch=as_torch, base_seed=base_seed)
     elif not isinstance(dataset, IterDataPipe):
         graph = IterableWrapper(dataset)
@@ -114,17 +159,28 @@ def saved_shards(saved: dict[str, Any] | None) -> tuple[int, bool] | None:
 
 
 class IterableBatches(Batches):
-    """``start.delivered`` batches are before the first; ``start.state`` is what :meth:`position` gave."""
+    """``start.delivered`` batches are before the first; ``start.state`` is what :meth:`position` gave.
+
+    ``service`` has been given the graph; it is ended with the epoch, unless ``keeps``: its workers are to persist.
+    ``begins``: where the dataset began, if not at its start.
+    """
 
     def __init__(
-        self, graph: IterDataPipe[Any], service: ReadingServiceInterface, start: EpochStart, *, workers: bool
+        self,
+        service: ReadingServiceInterface,
+        start: EpochStart,
+        *,
+        workers: bool,
+        keeps: bool = False,
+        begins: list[dict[str, Any]] | None = None,
     ) -> None:
         self.number = start.delivered
         self._service = service
+        self._keeps = keeps
+        self._begins = begins
         self._workers = workers
         self._shards = start.num_shards
         self._seed = start.seed
-        service.initialize(graph)
         self._stream = service.initialize_iteration(start)
         self._items = self._stream.items()
 
@@ -135,7 +191,8 @@ class IterableBatches(Batches):
 
     def position(self) -> dict[str, Any]:
         position = {"stream": self._stream.state_dict(), "shards": self._shards, "workers": self._workers}
-        return position | {"seed": self._seed}
+        position["seed"] = self._seed
+        return position if self._begins is None else position | {"begins": self._begins}
 
     @property
     def processes(self) -> list[Any]:
@@ -147,4 +204,5 @@ class IterableBatches(Batches):
     def close(self) -> None:
         self._stream.close()
         self._service.finalize_iteration()
-        self._service.finalize()
+        if not self._keeps:
+            self._service.finalize()

@@ -52,8 +52,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def _begin(self, epoch: int, saved: Position | None) -> None:
         loader = self._loader
         self.epoch = epoch
-        self._first = self._delivered = 0 if saved is None else saved.delivered
         self._order, self._batches = loader._begin(epoch, saved)
+        self._first = self._delivered = self._batches.number
         options = loader._device_options
         self._stage = None if options is None else _Stage(loader, self._batches)
 

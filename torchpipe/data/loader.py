@@ -13,19 +13,18 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from torch.utils.data.dataloader import _DatasetKind
 
-from torchpipe.data import processes, thread_shards, threads
+from torchpipe.data import processes, threads
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
-from torchpipe.data.iterable import IterableBatches, batch_graph, saved_shards
 from torchpipe.data.iterator import DataLoaderIterator
-from torchpipe.data.order import Order, begin_order, check_order, draw_base_seed
+from torchpipe.data.order import Order, begin_order, check_order
 from torchpipe.data.rollover import LastBatch, with_last_batch
 from torchpipe.data.standing import check_standing, forget, load_into, restore, standing
 from torchpipe.data.state import Position, check_position, identity_of, read, write
+from torchpipe.data.stateful_states import is_stateful_loaders, position_of
+from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
-from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.holders import OpaqueWarnings
-from torchpipe.node.iterator import stored_count
 from torchpipe.node.validate import check_count
 
 __all__ = ["DataLoader"]
@@ -233,7 +232,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _begin(self, epoch: int, saved: Position | None) -> tuple[Order | None, Batches]:
         if self._is_iterable:
-            return None, self._begin_iterable(epoch, saved)
+            return None, begin_stream(self, epoch, saved)
         order = begin_order(
             self._index_sampler,
             self.generator,
@@ -252,40 +251,6 @@ class DataLoader(TorchDataLoader[T_co]):
         batches = place.begin_dealt(self, order, fetch, epoch, position)
         self._base_seed = order.base_seed
         return order, batches
-
-    def _begin_iterable(self, epoch: int, saved: Position | None) -> Batches:
-        position = None if saved is None else saved.batches
-        known = saved_shards(position)
-        shards, workers = known or (max(1, self.num_workers), self.num_workers > 0)
-        seed = stored_count(position, "seed", (1 << 63) - 1) if position else self._draw_for_iterable()
-        dataset = self._plain_dataset()
-        graph = batch_graph(
-            dataset,
-            self.batch_size,
-            self.drop_last,
-            self.collate_fn,
-            workers=workers,
-            as_torch=self.worker_seeding == "torch",
-            base_seed=seed,
-        )
-        if self.num_workers:
-            place: Any = thread_shards if self.worker_method == "thread" else processes
-            service: Any = place.iterable_service(self, shards, dataset, seed)
-        else:
-            service = InProcessReadingService(num_shards=shards)
-        start = EpochStart(
-            seed=seed,
-            epoch=epoch,
-            num_shards=shards,
-            delivered=0 if saved is None else saved.delivered,
-            state=None if position is None else position["stream"],
-        )
-        return IterableBatches(graph, service, start, workers=workers)
-
-    def _draw_for_iterable(self) -> int:
-        if isinstance(self._plain_dataset(), IterDataPipe):
-            draw_base_seed(self.generator)  # torch's shared seed
-        return draw_base_seed(self.generator)
 
     def _plain_dataset(self) -> Any:
         """The dataset as it was given: torch puts nodes into a wrapper."""
@@ -332,6 +297,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next ``iter()`` go on after the batches that ``state_dict`` counts. ``{}`` forgets any position.
 
+        A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/data/stateful_states.py`` says which.
         An iterator that is at work becomes invalid, and says so. Runs no code from the state, unless ``allow_pickle``.
 
         Raises: StateMismatchError if the state belongs to another dataset length, batch size or sampler (both are
@@ -339,7 +305,9 @@ class DataLoader(TorchDataLoader[T_co]):
         """
         self._settle()
         position = None
-        if state_dict != {}:
+        if is_stateful_loaders(state_dict):
+            position = position_of(state_dict, self)
+        elif state_dict != {}:
             position = read(state_dict, identity_of(self), allow_pickle=allow_pickle)
             check_position(position, self._is_iterable, self.num_workers)
             if position.order is None:
@@ -349,6 +317,8 @@ class DataLoader(TorchDataLoader[T_co]):
         live = self._live()
         if live is not None:
             live._invalidate()
+        if self._is_iterable:
+            self._end_workers()  # their datasets have gone on
         self._live = _none
         self._parked = None
         self._loaded = position

@@ -42,7 +42,7 @@ from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import fresh_seed, next_fresh_seed
 
-__all__ = ["Order", "OrderState", "begin_order", "check_order", "draw_base_seed"]
+__all__ = ["Order", "OrderState", "begin_order", "check_order", "draw_base_seed", "is_computed"]
 
 OrderState = dict[str, Any]
 """Plain data: how an epoch's order began, and for samplers with a state, where it stands."""
@@ -101,7 +101,7 @@ def begin_order(
     state was loaded, and stands at the end of an epoch. Raises: StateError if the sampler ends before that number, or
     does not take its state.
     """
-    if _is_computed(sampler):
+    if is_computed(sampler):
         return _Computed(sampler, generator, base_seed, saved)
     return _Sampled(sampler, generator, base_seed, saved, loaded)
 
@@ -111,7 +111,7 @@ def check_order(sampler: Any, generator: torch.Generator | None, state: OrderSta
     if "base_seed" not in state:
         raise damaged("its order has no base seed")
     stored_count(state, "base_seed", MOST_SEED)
-    if _is_computed(sampler) != ("start" not in state):
+    if is_computed(sampler) != ("start" not in state):
         raise StateMismatchError(
             "the state was saved with another kind of order: shuffle=True with and without generator= are two"
         )
@@ -154,7 +154,7 @@ def draw_base_seed(generator: torch.Generator | None) -> int:
     return fresh_seed(generator)
 
 
-def _is_computed(sampler: Any) -> bool:
+def is_computed(sampler: Any) -> bool:
     """Is it torch's sequential or shuffled order, in batches or not, with nobody else's generator in it?"""
     inner = sampler.sampler if type(sampler) is BatchSampler else sampler
     if type(inner) is RandomSampler:
@@ -181,12 +181,14 @@ class _Computed(Order):
         self._shuffled = type(self._sampler) is RandomSampler
         self._indices: Any = None  # once the first batch is asked for
         self._seed: int | None = None
+        self._drawn_by: Any = None  # the state of the generator that another library's sampler drew the order from
         if saved is None:
             self.base_seed = draw_base_seed(generator) if base_seed is None else base_seed
         else:
             state, self.number = saved
             self.base_seed, self._seed = state["base_seed"], state.get("seed")
-            if generator is not None:
+            self._drawn_by = state.get("drawn_by")
+            if generator is not None and "generators" in state:
                 generator.set_state(state["generators"][0])
             batches = len(sampler)
             if self.number > batches:
@@ -201,7 +203,10 @@ class _Computed(Order):
         if self._seed is None:
             self._seed = fresh_seed()
         generator = torch.Generator()
-        generator.manual_seed(self._seed)
+        if self._drawn_by is None:
+            generator.manual_seed(self._seed)
+        else:
+            generator.set_state(self._drawn_by)
         return torch.randperm(length, generator=generator)
 
     def _next(self) -> Any:
@@ -221,6 +226,8 @@ class _Computed(Order):
         state: OrderState = {"base_seed": self.base_seed, "generators": self._generators}
         if not self._shuffled:
             return state
+        if self._drawn_by is not None:
+            state["drawn_by"] = self._drawn_by
         return state | {"seed": next_fresh_seed() if self._seed is None else self._seed}  # what it would draw now
 
 
@@ -277,7 +284,8 @@ class _Sampled(Order):
         return start
 
     def _restore(self, generator: torch.Generator | None, state: OrderState, number: int) -> None:
-        self._start = start = state["start"]
+        present = state["start"] is None  # another library's state does not say: with the generators as they are
+        self._start = start = self._capture() | {"drew": True} if present else state["start"]
         for part, epoch in zip(self._chain, start["epochs"]):
             if type(epoch) is int and part.epoch != epoch:
                 part.set_epoch(epoch) if hasattr(part, "set_epoch") else setattr(part, "epoch", epoch)
@@ -295,7 +303,7 @@ class _Sampled(Order):
                 if self._rolls:
                     self._after.append((0, known[1]))
         # The global generators hold by now what is none of the sampler's: from here on it has its own
-        self._random = GlobalRandom.of(start["global"]) if "global" in start else None
+        self._random = GlobalRandom.of(start["global"]) if "global" in start and not present else None
         with self._random or nullcontext():
             self._replay(generator, known, skip, ended)
         self.number = number

@@ -56,7 +56,7 @@ def begin_dealt(
         if loader.persistent_workers:
             loader._pool = pool
     start = EpochStart(seed=order.base_seed, epoch=epoch, num_shards=lanes)
-    pool.begin(start, positions, stateless=graph.stateless)
+    pool.begin(start, positions, stateless=graph.stateless, again=position.get("again"))
     return DealtBatches(
         order,
         pool,
@@ -66,6 +66,7 @@ def begin_dealt(
         timeout_s=loader.timeout or None,
         done=position.get("done", ()),
         positions=None if graph.stateless else positions,
+        again=position.get("again"),
         ends_workers=not loader.persistent_workers,
     )
 

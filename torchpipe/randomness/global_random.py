@@ -86,7 +86,7 @@ def batch_seeds(seed: int, epoch: int, batch: int) -> tuple[int, int, int]:
     """What a batch's generators are seeded with: ``random``'s, torch's and numpy's."""
     key = hashlib.blake2b(struct.pack("<QQQ", seed, epoch, batch), digest_size=20).digest()
     for_python, for_torch, for_numpy = struct.unpack("<QQI", key)
-    return for_python, for_torch, for_numpy
+    return for_python, for_torch >> 1, for_numpy  # a dataset that returns torch.initial_seed() needs 63 bits
 
 
 class _PythonState:

@@ -1,0 +1,200 @@
+"""What code that was written for torch's loader or StatefulDataLoader does with a loader, done with ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from torchpipe import DataLoader
+
+
+class Numbers(Dataset[int]):
+    def __init__(self, length: int = 24) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Counting(Numbers):
+    """A dataset whose samples depend on how many its process has read; its state says how many."""
+
+    read = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.read += 1
+        return 1000 * index + self.read
+
+    def state_dict(self) -> dict[str, int]:
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.read = state["read"]
+
+
+class Noisy(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(())
+
+
+class Epochs(IterableDataset[Any]):
+    """It counts its passes; the state says how many, and where in one it is."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self.at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = getattr(get_worker_info(), "id", 0)
+        while self.at < 6:
+            self.at += 1
+            yield [worker, self.passes, self.at, os.getpid()]
+        self.at = 0
+        self.passes += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"passes": self.passes, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.passes, self.at = state["passes"], state["at"]
+
+
+def as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def plain(batches: Any) -> list[Any]:
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("seeding", ["batch", "torch"])
+@pytest.mark.parametrize("delivered", [1, 4, 7])
+def test_workers_with_states_of_their_own_go_on(delivered: int, seeding: Any) -> None:
+    """Also where their last snapshot is some batches old: they are dealt those batches again."""
+
+    def made() -> DataLoader[int]:
+        return DataLoader(Counting(), batch_size=2, num_workers=2, prefetch_factor=4, worker_seeding=seeding)
+
+    with made() as loader:
+        stream = iter(loader)
+        for _ in range(delivered):
+            next(stream)
+        state, rest = loader.state_dict(), plain(stream)
+    with made() as other:
+        other.load_state_dict(state)
+        stream = iter(other)
+        assert next(stream).tolist() == rest[0]
+        again = other.state_dict()
+        assert plain(stream) == rest[1:]
+    with made() as third:
+        third.load_state_dict(again)
+        assert plain(third) == rest[1:]
+
+
+def test_a_datasets_state_in_process_outlives_the_epochs_end() -> None:
+    loader: DataLoader[int] = DataLoader(Counting(), batch_size=2)
+    list(loader)
+    state, second = loader.state_dict(), plain(loader)
+    other: DataLoader[int] = DataLoader(Counting(), batch_size=2)
+    other.load_state_dict(state)
+    assert plain(other) == second
+
+
+def test_workers_of_an_iterable_dataset_persist() -> None:
+    with DataLoader(Epochs(), num_workers=2, persistent_workers=True, collate_fn=as_it_is) as loader:
+        first, second = list(loader), list(loader)
+        assert {item[0][3] for item in first} == {item[0][3] for item in second} == set(loader_pids(loader))
+        assert {item[0][1] for item in second} == {1}  # it is the dataset of the epoch before
+    with DataLoader(Epochs(), num_workers=2, collate_fn=as_it_is) as loader:
+        first, second = list(loader), list(loader)
+        assert not {item[0][3] for item in first} & {item[0][3] for item in second}
+        assert {item[0][1] for item in second} == {0}
+
+
+def loader_pids(loader: DataLoader[Any]) -> list[int]:
+    return [process.pid for process in loader._pool.processes]
+
+
+def test_persisting_workers_of_an_iterable_dataset_are_those_of_a_state() -> None:
+    def made() -> DataLoader[Any]:
+        return DataLoader(Epochs(), batch_size=2, num_workers=2, persistent_workers=True, collate_fn=without_pid)
+
+    with made() as loader:
+        list(loader)
+        stream = iter(loader)
+        for _ in range(2):  # one of each worker: before, a state knows nothing of its dataset
+            next(stream)
+        state, rest = loader.state_dict(), list(stream)
+        loader.load_state_dict(state)
+        assert list(loader) == rest
+    with made() as other:
+        other.load_state_dict(state)
+        assert list(other) == rest
+        assert other.epoch == 2
+
+
+def without_pid(batch: list[Any]) -> list[Any]:
+    return [item[:3] for item in batch]
+
+
+def test_the_epoch_after_a_state_at_the_end_has_the_same_randomness_with_persisting_workers() -> None:
+    """torch draws no base seed for it: the state has the one that goes on."""
+
+    def made() -> DataLoader[Any]:
+        return DataLoader(Noisy(), batch_size=4, num_workers=2, persistent_workers=True)
+
+    with made() as loader:
+        list(loader)
+        state, second = loader.state_dict(), plain(loader)
+    with made() as other:
+        other.load_state_dict(state)
+        assert plain(other) == second
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_workers_of_an_iterator_can_be_asked_when_it_is_gone(workers: int) -> None:
+    stream = iter(DataLoader(Numbers(), num_workers=workers))
+    processes = stream._workers
+    next(stream)
+    assert all(process.is_alive() for process in processes)
+    del stream
+    for process in processes:
+        process.join(60)
+        assert not process.is_alive()
+        assert process.exitcode is not None
+        assert process.pid
+
+
+class Seeds(Numbers):
+    def __getitem__(self, index: int) -> int:
+        return torch.initial_seed()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_may_return_its_initial_seed(workers: int) -> None:
+    """torch's are never above 63 bits, and fit a tensor."""
+    seeds = torch.cat(list(DataLoader(Seeds(), batch_size=2, num_workers=workers)))
+    assert len(set(seeds.tolist())) == 12
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_seed_alone_decides_the_order_of_torchs_graphs(workers: int) -> None:
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    graph = IterableWrapper(range(40)).shuffle(buffer_size=20).sharding_filter()
+    orders = []
+    with DataLoader(graph, shuffle=True, num_workers=workers, persistent_workers=workers > 0) as loader:
+        for seed in (1, 7, 7, 8):
+            torch.manual_seed(seed)
+            orders.append([int(batch) for batch in loader])
+    assert all(sorted(order) == list(range(40)) for order in orders)
+    assert orders[1] == orders[2]
+    assert orders[2] != orders[3]

@@ -1,0 +1,84 @@
+"""An epoch of an iterable dataset, begun for a ``DataLoader``: which service runs it, with which seed, from where.
+
+Runs in the user's process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+
+from torchpipe.data import processes, thread_shards
+from torchpipe.data.batches import Batches
+from torchpipe.data.iterable import IterableBatches, batch_graph, saved_shards
+from torchpipe.data.order import draw_base_seed
+from torchpipe.data.state import Position
+from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import stored_count
+
+if TYPE_CHECKING:
+    from torchpipe.data.loader import DataLoader
+
+__all__ = ["begin_stream"]
+
+
+def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) -> Batches:
+    """The batches of ``epoch``, or what ``saved`` says is left of it, by the loader's workers."""
+    dataset = loader._plain_dataset()
+    position = None if saved is None else saved.batches
+    known = saved_shards(position)
+    shards, workers = known or (max(1, loader.num_workers), loader.num_workers > 0)
+    service = loader._pool
+    if service is not None and (position is not None or service.default_num_shards != shards):
+        loader._end_workers()  # they have gone on since, and their number belongs to the stream
+        service = None
+    begins = None if position is None else position.get("begins")
+    keeps = loader.persistent_workers and begins is None and loader.worker_method != "thread"
+    seed = _draw(loader, dataset) if position is None else stored_count(position, "seed", (1 << 63) - 1)
+    if service is None:
+        service = _service(loader, dataset, shards, workers, seed, begins)
+    if keeps:
+        loader._pool, loader._base_seed = service, seed
+    # Of torch's own graphs, as in torch's loader, the seed alone decides: it is drawn for each epoch
+    alone = isinstance(dataset, TorchIterDataPipe) and not isinstance(dataset, IterDataPipe)
+    start = EpochStart(
+        seed=seed,
+        epoch=0 if alone else epoch,
+        num_shards=shards,
+        delivered=0 if saved is None else saved.delivered,
+        state=None if position is None else position["stream"],
+    )
+    batches = IterableBatches(service, start, workers=workers, keeps=keeps, begins=begins)
+    for _ in range(0 if position is None else position.get("drop", 0)):
+        batches.take()
+    return batches
+
+
+def _draw(loader: DataLoader[Any], dataset: Any) -> int:
+    """What torch's loader draws for an epoch: a seed that the nodes share, and, for new workers, the base seed."""
+    shared = draw_base_seed(loader.generator) if isinstance(dataset, TorchIterDataPipe) else None
+    if loader._base_seed is None:
+        return draw_base_seed(loader.generator)
+    return loader._base_seed if shared is None else shared
+
+
+def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, seed: int, begins: Any) -> Any:
+    graph = batch_graph(
+        dataset,
+        loader.batch_size,
+        loader.drop_last,
+        loader.collate_fn,
+        workers=workers,
+        as_torch=loader.worker_seeding == "torch",
+        base_seed=seed,
+        begins=begins,
+    )
+    if loader.num_workers:
+        place: Any = thread_shards if loader.worker_method == "thread" else processes
+        service: Any = place.iterable_service(loader, shards, dataset, seed)
+    else:
+        service = InProcessReadingService(num_shards=shards)
+    service.initialize(graph)
+    return service
