@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 import torch
 
 from torchpipe.errors import StateError
-from torchpipe.randomness import global_random
-from torchpipe.randomness.global_random import BatchRandom, GlobalRandom
+from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import decode, encode
 
 DRAWS: dict[str, Callable[[], Any]] = {
@@ -211,69 +209,3 @@ def test_the_states_that_are_in_place_can_be_copied() -> None:
         expected = draw_all()
     assert fingerprint_of_the_process() == before
     assert draw_all() == expected
-
-
-# -- of batches, made in the user's process ---------------------------------------------------
-
-
-@pytest.fixture(params=[True, False], ids=["looked at", "asked for"])
-def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> BatchRandom:
-    if not request.param:
-        monkeypatch.setattr("torchpipe.randomness.global_random._MEMORY", None)
-    return BatchRandom()
-
-
-def between_batches(batches: BatchRandom | None, steps: list[Callable[[], Any]]) -> list[Any]:
-    """What the user's process draws by ``steps``, with a batch made before each of them."""
-    random.seed(3), np.random.seed(3), torch.manual_seed(3)
-    drawn = []
-    for number, step in enumerate(steps):
-        if batches is not None:
-            batches.enter(1, 2, number)
-            draw_all()
-            batches.leave()
-        drawn.append(step())
-    return drawn + [fingerprint_of_the_process()]
-
-
-@pytest.mark.parametrize("draw", DRAWS)
-def test_batches_leave_the_users_draws_as_they_are(batches: BatchRandom, draw: str) -> None:
-    steps = [DRAWS[draw], lambda: None, lambda: None, *[DRAWS[draw]] * 700, lambda: None]
-    assert between_batches(batches, steps) == between_batches(None, steps)
-
-
-def test_batches_leave_what_the_user_seeds_and_restores(batches: BatchRandom) -> None:
-    kept: list[Any] = []
-    steps: list[Callable[[], Any]] = [
-        lambda: random.seed(8),
-        lambda: kept.append(random.getstate()),
-        random.random,
-        lambda: random.setstate(kept[-1]),
-        random.random,
-        lambda: random.setstate((3, (*kept[-1][1][:-1], 7), None)),
-        lambda: random.setstate((3, kept[-1][1], 0.25)),  # nothing but the second normal number has changed
-        lambda: random.gauss(0, 1),
-        random.random,
-    ]
-    assert between_batches(batches, steps) == between_batches(None, steps)
-
-
-def test_a_batch_draws_the_same_wherever_it_is_made(batches: BatchRandom) -> None:
-    def drawn(number: int) -> list[Any]:
-        batches.enter(1, 2, number)
-        try:
-            return draw_all()
-        finally:
-            batches.leave()
-
-    first = [drawn(number) for number in range(3)]
-    draw_all()
-    assert [drawn(number) for number in range(3)] == first
-    outside = GlobalRandom.present()
-    with outside.installed():
-        BatchRandom.seed(1, 2, 1)
-        assert draw_all() == first[1]
-
-
-def test_the_state_of_random_is_found_in_memory() -> None:
-    assert sys.implementation.name != "cpython" or global_random._MEMORY is not None

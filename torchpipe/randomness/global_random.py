@@ -13,11 +13,9 @@ generator; changing the generator drops it. It belongs to the state: it is carri
 from __future__ import annotations
 
 import copy
-import ctypes
 import hashlib
 import random
 import struct
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -89,53 +87,12 @@ def batch_seeds(seed: int, epoch: int, batch: int) -> tuple[int, int, int]:
     return for_python, for_torch >> 1, for_numpy  # a dataset that returns torch.initial_seed() needs 63 bits
 
 
-class _PythonState:
-    """``random``'s state, which nobody changes from one batch to the next as a rule: then it is known already.
-
-    ``random.getstate`` makes 625 integers: 9 us of the 26 that it takes to put a batch's states in place and take them
-    out. Whether the state is still the one that was put back can be read in a fiftieth of that, from the memory of the
-    object behind ``random``'s functions, which is nothing but looked at. Where it does not lie there, this is
-    ``random.getstate``.
-    """
-
-    def __init__(self) -> None:
-        self._known: Any = None
-        self._content: tuple[bytes, float | None] | None = None  # of the memory, when the state was put back
-
-    def get(self) -> Any:
-        if self._content is None or _MEMORY is None or self._content != (bytes(_MEMORY), _python.gauss_next):
-            return random.getstate()
-        return self._known
-
-    def put(self, state: Any) -> None:
-        """``state`` is in place now."""
-        self._known = state
-        self._content = None if _MEMORY is None else (bytes(_MEMORY), _python.gauss_next)
-
-
-def _memory_of(generator: Any) -> memoryview | None:
-    """The memory that holds the state of ``random``: its place and its words. None if it is not found."""
-    try:
-        memory = memoryview((ctypes.c_char * type(generator).__basicsize__).from_address(id(generator))).cast("B")
-        *words, place = generator.getstate()[1]
-        content = struct.pack(f"=i{_WORDS}I", place, *words)
-    except (AttributeError, TypeError, ValueError, struct.error):
-        return None
-    start = bytes(memory).find(content)
-    return memory[start : start + len(content)].toreadonly() if start >= 0 else None
-
-
-_python: Any = getattr(random.getstate, "__self__", None)
-_MEMORY = None if sys.implementation.name != "cpython" else _memory_of(_python)
-
-
 class BatchRandom:
     """Global random states that begin anew for each batch, from (seed, epoch, batch), wherever the batch is made."""
 
     def __init__(self) -> None:
         self._numpy: Any = np.random.MT19937(0)
         self._outside: tuple[Any, Any, float | None, torch.Tensor] | None = None
-        self._python = _PythonState()
 
     @staticmethod
     def seed(seed: int, epoch: int, batch: int) -> None:
@@ -147,7 +104,7 @@ class BatchRandom:
 
     def enter(self, seed: int, epoch: int, batch: int) -> None:
         """Save the process's states and put a batch's in place, until :meth:`leave`."""
-        self._outside = (self._python.get(), get_bit_generator(), _second_normal(), torch.get_rng_state())
+        self._outside = (random.getstate(), get_bit_generator(), _second_normal(), torch.get_rng_state())
         set_bit_generator(self._numpy)
         self.seed(seed, epoch, batch)
 
@@ -162,7 +119,6 @@ class BatchRandom:
                 raise
             finally:
                 self._outside = None
-            self._python.put(outside[0])
 
 
 class GlobalRandom:
