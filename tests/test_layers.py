@@ -28,6 +28,8 @@ LAYERS = (
     ("testing",),
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it
 )
+# The same of reading_services, by rooms: the services themselves stand above all of them.
+SERVICE_ROOMS = ("reading_services._transport", "reading_services._workers", "reading_services._supervision")
 # Packages whose modules are one node (or close family) each: they know neither each other nor the graph. What several
 # share stands in a module of the package that begins with an underscore.
 NODE_PACKAGES = ("torchpipe.iter", "torchpipe.map")
@@ -152,6 +154,20 @@ def test_imports_go_one_way() -> None:
         if top_of(item.importer) != top_of(item.target) and layer_of(item.target) >= layer_of(item.importer)
     ]
     assert not wrong, "against the table of layers:\n  " + "\n  ".join(wrong)
+
+
+def test_services_import_one_way() -> None:
+    def floor(module: str) -> int:
+        return next((floor for floor, room in enumerate(SERVICE_ROOMS) if is_within(module, (room,))), 9)
+
+    within = [item for item in all_imports() if is_within(item.importer, SERVICE_ROOMS)]
+    wrong = [
+        str(item)
+        for item in within
+        if is_within(item.target, ("reading_services",)) and floor(item.target) > floor(item.importer)
+    ]
+    assert within
+    assert not wrong, "against the order of the rooms:\n  " + "\n  ".join(wrong)
 
 
 def test_nodes_know_neither_each_other_nor_the_graph() -> None:

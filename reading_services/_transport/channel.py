@@ -16,7 +16,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections import deque
 
-from reading_services._runtime.messages import Message
+from reading_services._transport.messages import Message
 
 __all__ = ["Channel", "ChannelClosed", "Frame", "MemoryChannel", "SocketChannel", "socket_pair"]
 

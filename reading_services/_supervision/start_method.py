@@ -39,7 +39,7 @@ def preloading(context: BaseContext) -> BaseContext:
         here = Path("torchpipe")
         shadowed = here.exists() and not here.samefile(Path(errors.__file__).parent)
         context.set_forkserver_preload(
-            ["torch"] if shadowed else ["reading_services", "reading_services._runtime.dispatcher"]
+            ["torch"] if shadowed else ["reading_services", "reading_services._workers.dispatcher"]
         )
     return context
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 
-from reading_services._runtime.status_page import Field, StatusPage
+from reading_services._transport.status_page import Field, StatusPage
 
 __all__ = ["watch_parent"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.ledger import ShardLedger
-from reading_services._runtime.messages import Deal, StartDispatch, StartEpoch
+from reading_services._supervision.ledger import ShardLedger
+from reading_services._transport.graph_image import GraphImage
+from reading_services._transport.messages import Deal, StartDispatch, StartEpoch
 from torchpipe.execution.dispatch import dispatch_start
 from torchpipe.execution.epoch import Epoch
 

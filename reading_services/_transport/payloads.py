@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from reading_services._runtime.arena import Arena, Reservation, SlotReader, SlotWriter
-from reading_services._runtime.items import dump_items, load_items
-from reading_services._runtime.messages import Layout, Placed
+from reading_services._transport.arena import Arena, Reservation, SlotReader, SlotWriter
+from reading_services._transport.items import dump_items, load_items
+from reading_services._transport.messages import Layout, Placed
 from torchpipe.node.failure import add_note
 
 __all__ = ["Delivery", "Packer", "Receiver", "shortage_text"]

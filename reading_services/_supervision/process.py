@@ -20,14 +20,14 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from reading_services._runtime.arena import Arena
-from reading_services._runtime.channel import ChannelClosed, SocketChannel, socket_pair
-from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.messages import Stop
-from reading_services._runtime.payloads import Receiver
-from reading_services._runtime.post_mortem import PostMortem
-from reading_services._runtime.status_page import Field, StatusPage
-from reading_services._runtime.worker import WorkerSetup, run_worker
+from reading_services._supervision.post_mortem import PostMortem
+from reading_services._transport.arena import Arena
+from reading_services._transport.channel import ChannelClosed, SocketChannel, socket_pair
+from reading_services._transport.graph_image import GraphImage
+from reading_services._transport.messages import Stop
+from reading_services._transport.payloads import Receiver
+from reading_services._transport.status_page import Field, StatusPage
+from reading_services._workers.worker import WorkerSetup, run_worker
 from torchpipe.node.failure import add_note
 
 __all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]

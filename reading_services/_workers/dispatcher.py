@@ -14,15 +14,25 @@ import warnings
 from collections import defaultdict, deque
 from functools import partial
 
-from reading_services._runtime.arena import Arena
-from reading_services._runtime.channel import ChannelClosed, SocketChannel
-from reading_services._runtime.dispatch_link import Link, same_user
-from reading_services._runtime.items import unsendable
-from reading_services._runtime.messages import Dealt, EndEpoch, Grown, Hello, Message, Notice, StartDispatch, Stop, Want
-from reading_services._runtime.payloads import shortage_text
-from reading_services._runtime.remote_error import dump_error, load_error
-from reading_services._runtime.status_page import PageTrace, StatusPage
-from reading_services._runtime.worker import WorkerSetup, serve
+from reading_services._transport.arena import Arena
+from reading_services._transport.channel import ChannelClosed, SocketChannel
+from reading_services._transport.items import unsendable
+from reading_services._transport.messages import (
+    Dealt,
+    EndEpoch,
+    Grown,
+    Hello,
+    Message,
+    Notice,
+    StartDispatch,
+    Stop,
+    Want,
+)
+from reading_services._transport.payloads import shortage_text
+from reading_services._transport.remote_error import dump_error, load_error
+from reading_services._transport.status_page import PageTrace, StatusPage
+from reading_services._workers.dispatch_link import Link, same_user
+from reading_services._workers.worker import WorkerSetup, serve
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry, Mark
 from torchpipe.execution.shard import Chunk

@@ -17,20 +17,20 @@ import time
 from collections.abc import Collection, Mapping
 from multiprocessing.context import BaseContext
 
-from reading_services._runtime.arrivals import Arrival, warning_category
-from reading_services._runtime.channel import Frame
-from reading_services._runtime.dispatch_link import Listener
-from reading_services._runtime.dispatcher import run_dispatcher
-from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.ledger import Hand, ShardLedger
-from reading_services._runtime.messages import ChunkMessage, Deal, EndEpoch, Failed, Grant, Grown, Notice, Ready
-from reading_services._runtime.post_mortem import PostMortem
-from reading_services._runtime.process import WorkerProcess, check_room_for_files
-from reading_services._runtime.recovery import Plan, Recovery
-from reading_services._runtime.remote_error import dump_error, load_error
-from reading_services._runtime.start_messages import DispatchPart, deal_again, start_dispatch, start_epoch
-from reading_services._runtime.whole_calls import WholeCalls
-from reading_services._runtime.worker_pool import WorkerPool
+from reading_services._supervision.arrivals import Arrival, warning_category
+from reading_services._supervision.ledger import Hand, ShardLedger
+from reading_services._supervision.post_mortem import PostMortem
+from reading_services._supervision.process import WorkerProcess, check_room_for_files
+from reading_services._supervision.recovery import Plan, Recovery
+from reading_services._supervision.start_messages import DispatchPart, deal_again, start_dispatch, start_epoch
+from reading_services._supervision.whole_calls import WholeCalls
+from reading_services._supervision.worker_pool import WorkerPool
+from reading_services._transport.channel import Frame
+from reading_services._transport.graph_image import GraphImage
+from reading_services._transport.messages import ChunkMessage, Deal, EndEpoch, Failed, Grant, Grown, Notice, Ready
+from reading_services._transport.remote_error import dump_error, load_error
+from reading_services._workers.dispatch_link import Listener
+from reading_services._workers.dispatcher import run_dispatcher
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.execution.merge import ShardPosition
 from torchpipe.execution.reading_service import EpochStart

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from reading_services._runtime.recovery import Death, Decision
+from reading_services._supervision.recovery import Death, Decision
 from torchpipe.errors import WorkerDiedError
 
 __all__ = ["PostMortem"]

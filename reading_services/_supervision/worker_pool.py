@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from multiprocessing import util
 from typing import Any
 
-from reading_services._runtime.channel import ChannelClosed, Frame
-from reading_services._runtime.messages import Message
-from reading_services._runtime.process import WorkerProcess, stop_all
+from reading_services._supervision.process import WorkerProcess, stop_all
+from reading_services._transport.channel import ChannelClosed, Frame
+from reading_services._transport.messages import Message
 
 __all__ = ["WorkerPool"]
 

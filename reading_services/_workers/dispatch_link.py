@@ -21,11 +21,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from reading_services._runtime.arena import Arena
-from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
-from reading_services._runtime.messages import Dealt, Grant, Hello, Want
-from reading_services._runtime.payloads import Packer, Receiver
-from reading_services._runtime.remote_error import load_error
+from reading_services._transport.arena import Arena
+from reading_services._transport.channel import Channel, ChannelClosed, Frame, SocketChannel
+from reading_services._transport.messages import Dealt, Grant, Hello, Want
+from reading_services._transport.payloads import Packer, Receiver
+from reading_services._transport.remote_error import load_error
 from torchpipe.execution.dispatch import DispatchSupply, Entry
 
 __all__ = ["Link", "Listener", "RemoteSupply", "Superseded", "connect", "same_user"]

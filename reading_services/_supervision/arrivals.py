@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reading_services._runtime.messages import ChunkMessage
-from reading_services._runtime.payloads import Delivery, Receiver
-from reading_services._runtime.remote_error import load_error
+from reading_services._transport.messages import ChunkMessage
+from reading_services._transport.payloads import Delivery, Receiver
+from reading_services._transport.remote_error import load_error
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failure import add_note

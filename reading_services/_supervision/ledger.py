@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from reading_services._runtime.arrivals import Arrival
-from reading_services._runtime.messages import ShardStart
+from reading_services._supervision.arrivals import Arrival
+from reading_services._transport.messages import ShardStart
 from torchpipe.execution.merge import ShardPosition
 from torchpipe.state import Cursor
 

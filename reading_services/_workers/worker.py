@@ -18,13 +18,11 @@ from functools import partial
 
 import torch
 
-from reading_services._runtime.arena import Arena
-from reading_services._runtime.channel import Channel, ChannelClosed, Frame, SocketChannel
-from reading_services._runtime.dealt import DealtSupply
-from reading_services._runtime.dispatch_link import RemoteSupply, Superseded, connect
-from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.items import unsendable
-from reading_services._runtime.messages import (
+from reading_services._transport.arena import Arena
+from reading_services._transport.channel import Channel, ChannelClosed, Frame, SocketChannel
+from reading_services._transport.graph_image import GraphImage
+from reading_services._transport.items import unsendable
+from reading_services._transport.messages import (
     ChunkMessage,
     Deal,
     EndEpoch,
@@ -37,10 +35,12 @@ from reading_services._runtime.messages import (
     StartEpoch,
     Stop,
 )
-from reading_services._runtime.parent import watch_parent
-from reading_services._runtime.payloads import Packer, shortage_text
-from reading_services._runtime.remote_error import dump_error
-from reading_services._runtime.status_page import PageTrace, StatusPage
+from reading_services._transport.payloads import Packer, shortage_text
+from reading_services._transport.remote_error import dump_error
+from reading_services._transport.status_page import PageTrace, StatusPage
+from reading_services._workers.dealt import DealtSupply
+from reading_services._workers.dispatch_link import RemoteSupply, Superseded, connect
+from reading_services._workers.parent import watch_parent
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.epoch import ShardSpec
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, initialize_graphs

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 from collections import deque
 
-from reading_services._runtime.messages import Deal
+from reading_services._transport.messages import Deal
 from torchpipe.execution.dispatch import DispatchSupply, Entry
 
 __all__ = ["DealtSupply"]

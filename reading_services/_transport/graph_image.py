@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from reading_services._runtime.items import reduce_tensor
+from reading_services._transport.items import reduce_tensor
 from torchpipe.state.mapped import Places, dump_apart, load_mapped, write_file
 from torchpipe.state.pickling import CloudPickler, Reducers
 
