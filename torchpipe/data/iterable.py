@@ -24,7 +24,7 @@ from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
-from torchpipe.node.validate import MAX_SHARDS
+from torchpipe.state.flat import MAX_SHARDS
 
 __all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "saved_shards"]
 

@@ -37,10 +37,10 @@ from torchpipe.data.standing import (
     own_state,
 )
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.loader.state import damaged, shown
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import fresh_seed, next_fresh_seed
+from torchpipe.state.flat import damaged, shown
 
 __all__ = ["Order", "OrderState", "begin_order", "check_order", "draw_base_seed", "is_computed"]
 

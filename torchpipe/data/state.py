@@ -8,9 +8,9 @@ from typing import Any
 
 from torchpipe.data.iterable import saved_shards
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.loader.state import damaged, shown
 from torchpipe.node.iterator import stored_count
 from torchpipe.state import decode, encode
+from torchpipe.state.flat import damaged, shown
 
 __all__ = ["KEYS", "VERSION", "Position", "check_position", "identity_of", "read", "write"]
 
