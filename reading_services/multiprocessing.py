@@ -22,8 +22,8 @@ from torchpipe.execution.merge import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.graph import draw
-from torchpipe.iter.prefetch import Prefetcher
-from torchpipe.iter.to_device import ToDevice
+from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, thins, walk, with_inputs

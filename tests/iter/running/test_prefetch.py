@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.sources import Script, feed_threads, start
 from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
-from torchpipe.iter.mapper import Mapper
-from torchpipe.iter.prefetch import Prefetcher
-from torchpipe.iter.shuffler import Shuffler
-from torchpipe.iter.to_device import ToDevice
-from torchpipe.iter.wrapper import IterableWrapper
+from torchpipe.iter.items.mapper import Mapper
+from torchpipe.iter.ordering.shuffler import Shuffler
+from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.sources.wrapper import IterableWrapper
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.state import Cursor, decode, encode
 
