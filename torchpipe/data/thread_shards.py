@@ -68,13 +68,6 @@ def _can_be_shared(node: Any) -> bool:
     return isinstance(node, IterDataPipe) or not isinstance(node, TorchIterDataPipe)
 
 
-class _Never(SnapshotPolicy):
-    """No snapshot is ever due: a position is reached by making everything again."""
-
-    def due(self, items: int = 1) -> bool:
-        return False
-
-
 class ThreadReadingService(ShardedReadingService):
     """Produces each shard in a thread, ``window`` items ahead; a thread may have several. Functions draw from the
     process's global random states. Raises: ValueError for a graph with a dispatcher, which has one reader.
@@ -85,10 +78,6 @@ class ThreadReadingService(ShardedReadingService):
         self._beginnings = beginnings
         self._window = window
         self._timeout_s = timeout_s
-
-    @property
-    def default_num_shards(self) -> int:
-        return self._num_shards or 1
 
     def initialize(self, datapipe: DataPipe) -> DataPipe:
         checked = super().initialize(datapipe)
@@ -101,7 +90,7 @@ class ThreadReadingService(ShardedReadingService):
 
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
         users = not isinstance(self._beginnings[0].dataset, IterDataPipe)
-        policy: Callable[[], SnapshotPolicy] = _Never if users else SnapshotPolicy
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy.never if users else SnapshotPolicy
         producers = {}
         generators = [BatchGenerators() for _ in self._beginnings]
         for place in positions:

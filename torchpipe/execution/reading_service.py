@@ -152,9 +152,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._policy = policy
         self._plan: Plan | None = None
         self._shard_graphs: tuple[DataPipe, ...] = ()  # of each branch, with a stand-in for what is dispatched
-        self._graphs: dict[
-            tuple[int, int], tuple[DataPipe, ...]
-        ] = {}  # (num_shards, shard) -> what init_fn made of them
+        self._graphs: dict[tuple[int, int], tuple[DataPipe, ...]] = {}  # (num_shards, shard) -> as init_fn made them
 
     @property
     def plan(self) -> Plan:
@@ -185,6 +183,10 @@ class ShardedReadingService(ReadingServiceInterface):
             for branch, cut in enumerate(checked.cuts)
         )
         return datapipe
+
+    @property
+    def default_num_shards(self) -> int:
+        return self._num_shards or 1
 
     @property
     def fixed_num_shards(self) -> int | None:
@@ -234,34 +236,29 @@ class ShardedReadingService(ReadingServiceInterface):
         self, start: EpochStart, positions: list[ShardPosition], *, manage_random: bool = True
     ) -> ShardProvider:
         """Produce the shards in this process."""
-        source = None
-        if self.plan.dispatch is not None and positions:
+        plan, source = self.plan, None
+        if plan.dispatch is not None and positions:
+            snapshots = {item.shard: item.cursor.snapshot for item in positions if item.branch == plan.dispatch_branch}
             source = DispatchSource.open(
-                self.plan.dispatch,
+                plan.dispatch,
                 start.spec(positions[0].shard),
-                dispatch_start(
-                    {
-                        item.shard: item.cursor.snapshot
-                        for item in positions
-                        if item.branch == self.plan.dispatch_branch
-                    },
-                    start.num_shards,
-                ),
+                dispatch_start(snapshots, start.num_shards),
                 policy=self._policy,
                 manage_random=manage_random,
             )
-        return LocalShards(partial(self._shard, source=source, manage_random=manage_random), start, positions, source)
 
-    def _shard(self, spec: ShardSpec, branch: int, *, source: DispatchSource | None, manage_random: bool) -> Shard:
-        return Shard(
-            self._graphs_for(spec),
-            spec,
-            branch=branch,
-            reset_fn=self._reset_fn,
-            policy=self._policy,
-            manage_random=manage_random,
-            feed=source,
-        )
+        def shard(spec: ShardSpec, branch: int) -> Shard:
+            return Shard(
+                self._graphs_for(spec),
+                spec,
+                branch=branch,
+                reset_fn=self._reset_fn,
+                policy=self._policy,
+                manage_random=manage_random,
+                feed=source,
+            )
+
+        return LocalShards(shard, start, positions, source)
 
     def _graphs_for(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
         key = (spec.num_shards, spec.shard)
@@ -306,16 +303,11 @@ class InProcessReadingService(ShardedReadingService):
     def prefetch_cnt(self) -> int:
         return self._prefetch_cnt
 
-    @property
-    def default_num_shards(self) -> int:
-        return self._num_shards or 1
-
     def explain(self) -> str:
         count = self.default_num_shards
         where = f"in this process, {count} shard{'s' if count > 1 else ''} one after the other"
-        appended = (
-            (f"Prefetcher({self._prefetch_cnt})",) if self._main_root(self.plan.root) is not self.plan.root else ()
-        )
+        prefetched = self._main_root(self.plan.root) is not self.plan.root
+        appended = (f"Prefetcher({self._prefetch_cnt})",) if prefetched else ()
         return draw(self.plan, where, "in this process", appended)
 
     def _main_root(self, root: DataPipe) -> DataPipe:
