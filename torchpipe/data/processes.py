@@ -56,18 +56,7 @@ def begin_dealt(
             loader._pool = pool
     start = EpochStart(seed=order.base_seed, epoch=epoch, num_shards=lanes)
     pool.begin(start, positions, stateless=graph.stateless, again=position.get("again"))
-    return DealtBatches(
-        order,
-        pool,
-        lanes,
-        prefetch=loader.prefetch_factor or 1,
-        in_order=loader.in_order,
-        timeout_s=loader.timeout or None,
-        done=position.get("done", ()),
-        positions=None if graph.stateless else positions,
-        again=position.get("again"),
-        ends_workers=not loader.persistent_workers,
-    )
+    return DealtBatches(loader, order, pool, position, None if graph.stateless else positions)
 
 
 def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_seed: int) -> Any:

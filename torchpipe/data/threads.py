@@ -93,16 +93,7 @@ def begin_dealt(
         if loader.persistent_workers:
             loader._pool = pool
     pool.begin(order.base_seed, epoch)
-    return DealtBatches(
-        order,
-        pool,
-        loader.num_workers,
-        prefetch=loader.prefetch_factor or 1,
-        in_order=loader.in_order,
-        timeout_s=loader.timeout or None,
-        done=position.get("done", ()),
-        ends_workers=not loader.persistent_workers,
-    )
+    return DealtBatches(loader, order, pool, position)
 
 
 def lanes_name() -> str:
