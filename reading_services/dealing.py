@@ -14,7 +14,7 @@ from typing import Any
 
 from reading_services._supervision.ledger import Hand
 from reading_services._supervision.options import WorkerLimits
-from reading_services._supervision.start_method import preloading, start_method
+from reading_services._supervision.start_method import start_method
 from reading_services._supervision.supervisor import Supervisor
 from reading_services._transport.graph_image import GraphImage
 from reading_services._transport.messages import Deal
@@ -50,10 +50,7 @@ class DealingWorkers(Supervisor):
         limits: WorkerLimits,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
     ) -> None:
-        if isinstance(context, BaseContext):
-            context = preloading(context)
-        else:
-            context = start_method(context, on_device=context is None)
+        context = start_method(context, on_device=context is None)
         image = image_for(context, graph, init_fn, policy)
         names = {0: node_name(graph)}
         super().__init__(num_workers=num_workers, context=context, graph=image, node_names=names, limits=limits)

@@ -16,7 +16,7 @@ from torch.utils.data._utils.worker import _generate_state
 from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, collating_in, make_worker_info, set_worker_info
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
-from torchpipe.execution.worker_info import WorkerInfo
+from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.iter._collating import stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = ["Epoch", "ShardSpec"]
+__all__ = ["Epoch", "ShardSpec", "WorkerInfo"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,3 +53,15 @@ class ShardSpec(Epoch):
         """Where in the run item ``item`` of this shard is, for messages."""
         of_rank = f" of rank {self.rank}" if self.world_size > 1 else ""
         return f"item {item} of shard {self.shard} of {self.num_shards}{of_rank}, epoch {self.epoch}"
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a ``worker_init_fn`` is told: ``num_workers`` is the number of shards and ``worker_id`` the shard's index.
+
+    With the default of one shard a worker these are the worker processes, as in torchdata. A process that hosts several
+    shards calls the functions once for each, so that the stream does not depend on the number of processes.
+    """
+
+    num_workers: int
+    worker_id: int

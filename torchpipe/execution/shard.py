@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.errors import StateError
-from torchpipe.execution.epoch import ShardSpec
-from torchpipe.execution.worker_info import WorkerInfo
+from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
 from torchpipe.node.context import Context, Memory, Trace
 from torchpipe.node.failure import add_position

@@ -89,7 +89,7 @@ class Context:
         for node in nodes:
             # Nodes that only move items in time or place have no number: with or without them, the streams stay.
             if traits_of(node).alters_stream:
-                numbers[id(node)] = sum(1 for _ in numbers)
+                numbers[id(node)] = len(numbers)
             among = division(node)
             for item in inputs_of(node):
                 among |= divided.get(id(item), Division.NONE)
