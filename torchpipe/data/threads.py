@@ -41,6 +41,7 @@ from torchpipe.data.thread_info import BatchGenerators
 from torchpipe.errors import StateMismatchError
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.iterator import is_stateful
+from torchpipe.node.validate import check_choice
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -50,8 +51,7 @@ __all__ = ["Beginning", "ThreadWorkers", "begin_dealt", "check_arguments", "lane
 
 def check_arguments(worker_method: str, worker_seeding: str, multiprocessing_context: Any) -> None:
     """Raises: ValueError for what threads cannot do."""
-    if worker_method not in ("multiprocessing", "thread"):
-        raise ValueError(f"worker_method must be one of 'multiprocessing', 'thread', got {worker_method!r}")
+    check_choice("worker_method", worker_method, ("multiprocessing", "thread"))
     if worker_method == "thread" and worker_seeding == "torch":
         raise ValueError(
             "worker_seeding='torch' seeds the global random states of worker processes, and threads share theirs: with "

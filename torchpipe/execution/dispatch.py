@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torchpipe.errors import GraphError, StateError
@@ -199,10 +199,9 @@ class DispatchSource(DispatchSupply):
         passing: tuple[type[BaseException], ...] = (BaseException,),
     ) -> DispatchSource:
         """The source over ``graph`` from ``start`` on; ``spec`` is that of any of its shards."""
-        alone = replace(spec, shard=0, num_shards=1)
         producer = Shard(
             (graph,),
-            alone,
+            spec.alone,
             policy=policy,
             manage_random=manage_random,
             section=2,

@@ -29,6 +29,11 @@ class Epoch:
         """What the stream of ``shard`` depends on."""
         return ShardSpec(**self.identity, shard=shard)
 
+    @property
+    def alone(self) -> ShardSpec:
+        """The same of what runs once on this rank: the main section, what is dispatched."""
+        return ShardSpec(**(self.identity | {"num_shards": 1}), shard=0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSpec(Epoch):
@@ -48,6 +53,12 @@ class ShardSpec(Epoch):
     def total_shards(self) -> int:
         """The number of shards of all ranks."""
         return self.world_size * self.num_shards
+
+    @property
+    def in_context(self) -> dict[str, int]:
+        """What it is by the names that a context has for it."""
+        shards = {"shard": self.global_shard, "num_shards": self.total_shards, "local_shard": self.shard}
+        return {"seed": self.seed, "epoch": self.epoch, "rank": self.rank, "world_size": self.world_size} | shards
 
     def describe(self, item: int) -> str:
         """Where in the run item ``item`` of this shard is, for messages."""

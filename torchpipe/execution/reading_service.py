@@ -203,12 +203,7 @@ class ShardedReadingService(ReadingServiceInterface):
 
         context = Context.for_graph(
             root,
-            seed=start.seed,
-            epoch=start.epoch,
-            shard=start.rank,
-            num_shards=start.world_size,
-            rank=start.rank,
-            world_size=start.world_size,
+            **start.alone.in_context,
             section=1,
             threads=self._threads_in_main(),
             allow_pickle=True,  # the loader has checked the state
