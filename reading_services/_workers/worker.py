@@ -161,7 +161,7 @@ class Worker:
         self._told_of_shortage = False
         self._graphs: dict[tuple[int, int], tuple[DataPipe, ...]] = {}  # (num_shards, shard) -> what init_fn made
         self._epoch: StartEpoch | None = None
-        self._feed: RemoteSupply | DealtSupply | None = None
+        self._supply: RemoteSupply | DealtSupply | None = None
         self._early: list[Deal] = []  # of a generation that has yet to begin
         self._lanes: dict[int, _Lane] = {}
         self._turns: list[int] = []
@@ -191,10 +191,10 @@ class Worker:
     def _next_lane(self) -> int | None:
         epoch = self._epoch
         if epoch is not None:
-            feed = self._feed if isinstance(self._feed, DealtSupply) else None
+            supply = self._supply if isinstance(self._supply, DealtSupply) else None
             for place, lane in enumerate(self._turns):
-                at_hand = feed is None or feed.left(lane)
-                if at_hand and self._lanes[lane].may_go_on(epoch.window, epoch.window_bytes, dealt=feed is not None):
+                at_hand = supply is None or supply.left(lane)
+                if at_hand and self._lanes[lane].may_go_on(epoch.window, epoch.window_bytes, dealt=supply is not None):
                     self._turns.append(self._turns.pop(place))  # the next turn is another's
                     return lane
         return None
@@ -204,7 +204,7 @@ class Worker:
             case StartEpoch():
                 self._end_epoch()
                 self._epoch = message
-                self._feed = self._connect(message)
+                self._supply = self._connect(message)
                 for start in message.shards:
                     self._start_lane(message, start)
                 self._take_grants()  # a shard that starts after dropped items waits for them
@@ -218,8 +218,12 @@ class Worker:
                     self._end_epoch()
             case Deal():
                 epoch = self._epoch
-                if isinstance(self._feed, DealtSupply) and epoch is not None and message.generation == epoch.generation:
-                    self._feed.add(message)
+                if (
+                    isinstance(self._supply, DealtSupply)
+                    and epoch is not None
+                    and message.generation == epoch.generation
+                ):
+                    self._supply.add(message)
                 else:
                     self._early.append(message)
             case _ as never:
@@ -259,7 +263,7 @@ class Worker:
                     branch=start.branch,
                     reset_fn=self._reset_fn,
                     policy=self._policy,
-                    feed=self._feed,
+                    supply=self._supply,
                     trace=PageTrace(self._page) if epoch.careful else None,
                     memory=self._packer.memory,
                     passing=(SystemExit, Superseded),
@@ -299,8 +303,8 @@ class Worker:
         one_by_one = epoch.careful or shard.produced < lane.doubtful
         self._install(shard)
         limit = 1 if one_by_one else lane.limit
-        if isinstance(self._feed, DealtSupply):
-            limit = min(limit, self._feed.left(number))
+        if isinstance(self._supply, DealtSupply):
+            limit = min(limit, self._supply.left(number))
         chunk = shard.produce(
             limit,
             _CHUNK_S if lane.ahead else _HUNGRY_S,
@@ -318,8 +322,8 @@ class Worker:
 
     def _take_grants(self) -> None:
         """Those that came while a dispatched item was awaited."""
-        if isinstance(self._feed, RemoteSupply):
-            grants, self._feed.grants = self._feed.grants, []
+        if isinstance(self._supply, RemoteSupply):
+            grants, self._supply.grants = self._supply.grants, []
             for grant in grants:
                 self._handle(grant)
 
@@ -334,9 +338,9 @@ class Worker:
         for number in list(self._lanes):
             self._retire(number)
         self._epoch = None
-        if self._feed is not None:
-            self._feed.close()
-            self._feed = None
+        if self._supply is not None:
+            self._supply.close()
+            self._supply = None
 
     def _send(self, epoch: StartEpoch, lane: int, chunk: Chunk) -> tuple[int, tuple[int, ...]]:
         """Send a chunk: its number of items, the sizes of pickle and buffers in bytes. It has no items any more then.

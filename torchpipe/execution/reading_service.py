@@ -250,7 +250,7 @@ class ShardedReadingService(ReadingServiceInterface):
                 reset_fn=self._reset_fn,
                 policy=self._policy,
                 manage_random=manage_random,
-                feed=source,
+                supply=source,
             )
 
         return LocalShards(shard, start, positions, source)

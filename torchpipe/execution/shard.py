@@ -75,7 +75,7 @@ class Shard:
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     manage_random: bool = True
     section: int = 0
-    feed: Any = None
+    supply: Any = None
     trace: Trace | None = None
     memory: Memory | None = None
     announces: bool = False
@@ -121,7 +121,7 @@ class Shard:
             *self.graphs[self.branch + 1 :],
             **spec.in_context,
             section=self.section,
-            feed=self.feed,
+            supply=self.supply,
             threads=False,  # threads would make the order of global random draws depend on timing
             allow_pickle=True,  # loaders check a state when it is loaded; what comes here is safe or allowed
             trace=self.trace,
@@ -143,7 +143,7 @@ class Shard:
         self._iterator.drop(cursor.skip)
         self._stream = self._iterator.items()
         self.produced = position
-        self._may_run_ahead = _at_hand(graph, context) and (self.feed is None or self.feed.at_hand)
+        self._may_run_ahead = _at_hand(graph, context) and (self.supply is None or self.supply.at_hand)
 
     @property
     def at_hand(self) -> bool:

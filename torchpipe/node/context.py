@@ -72,7 +72,7 @@ class Context:
     rounds: tuple[int, ...] = ()
     trace: Trace | None = None
     memory: Memory | None = None
-    feed: Any = None  # where dispatched items come from, in a shard that gets any
+    supply: Any = None  # where dispatched items come from, in a shard that gets any
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     numbers: Mapping[int, int] = field(default_factory=dict)  # id(node) -> its place in the graph
     divided: Mapping[int, Division] = field(default_factory=dict)  # id(node), after sharding points
