@@ -131,7 +131,7 @@ class TimedReadingService(MultiProcessingReadingService):
         if self._context.get_start_method() != "fork" or self.plan.dispatch is not None:
             super()._make_images()
         else:
-            parts = (self._shard_graphs, self._init_fn, self._reset_fn, self._policy)
+            parts = (self._graphs.branches, self._init_fn, self._reset_fn, self._policy)
             self._graph = GraphImage.inherited(*parts)
 
 

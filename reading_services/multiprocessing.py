@@ -213,7 +213,7 @@ class MultiProcessingReadingService(ShardedReadingService):
     def _make_images(self) -> None:
         """Pickle what the processes run: now, so that all get the same, and an error comes where the loader is made."""
         plan = self.plan
-        self._graph = _image_of(plan.shard_nodes, self._shard_graphs, self._init_fn, self._reset_fn, self._policy)
+        self._graph = _image_of(plan.shard_nodes, self._graphs.branches, self._init_fn, self._reset_fn, self._policy)
         if plan.dispatch is not None:
             self._dispatch = DispatchPart(
                 branch=plan.dispatch_branch,
@@ -296,7 +296,7 @@ class MultiProcessingReadingService(ShardedReadingService):
                 num_workers=workers,
                 context=self._context,
                 graph=self._graph,
-                node_names=_numbered_names(*self._shard_graphs),
+                node_names=_numbered_names(*self._graphs.branches),
                 limits=self._limits,
                 dispatch=self._dispatch,
                 earlier_restarts=self._earlier_restarts,

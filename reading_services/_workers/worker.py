@@ -42,8 +42,7 @@ from reading_services._workers.dealt import DealtSupply
 from reading_services._workers.dispatch_link import RemoteSupply, Superseded, connect
 from reading_services._workers.parent import watch_parent
 from torchpipe.errors import ReplayWarning
-from torchpipe.execution.epoch import ShardSpec
-from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, initialize_graphs
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.node.failure import add_note
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy
@@ -153,13 +152,11 @@ class Worker:
         self._worker = worker
         self._channel = channel
         self._page = page
-        self._branches = graphs
-        self._init_fn = init_fn
+        self._graphs = ShardGraphs(graphs, init_fn)
         self._reset_fn = reset_fn
         self._policy = policy
         self._packer = Packer(arena)
         self._told_of_shortage = False
-        self._graphs: dict[tuple[int, int], tuple[DataPipe, ...]] = {}  # (num_shards, shard) -> what init_fn made
         self._epoch: StartEpoch | None = None
         self._supply: RemoteSupply | DealtSupply | None = None
         self._early: list[Deal] = []  # of a generation that has yet to begin
@@ -258,7 +255,7 @@ class Worker:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 shard = Shard(
-                    self._graphs_for(spec),
+                    self._graphs.of(spec),
                     spec,
                     branch=start.branch,
                     reset_fn=self._reset_fn,
@@ -280,12 +277,6 @@ class Worker:
                 self._channel.send(Notice(category=warning.category.__name__, text=str(warning.message)))
         self._lanes[start.lane] = _Lane(shard, start.doubtful, deque([0] * start.held))
         self._turns.append(start.lane)
-
-    def _graphs_for(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
-        key = (spec.num_shards, spec.shard)
-        if key not in self._graphs:
-            self._graphs[key] = initialize_graphs(self._branches, self._init_fn, spec)
-        return self._graphs[key]
 
     def _install(self, shard: Shard | None) -> None:
         """Let the global random states be those of ``shard``; they stay while no other one is at work."""

@@ -95,7 +95,7 @@ class ThreadReadingService(ShardedReadingService):
         generators = [BatchGenerators() for _ in self._beginnings]
         for place in positions:
             spec = start.spec(place.shard)
-            shard = Shard(self._graphs_for(spec), spec, branch=place.branch, policy=policy, manage_random=False)
+            shard = Shard(self._graphs.of(spec), spec, branch=place.branch, policy=policy, manage_random=False)
             producers[place.lane] = _Producer(shard, place, start, generators[place.shard % len(generators)])
         begins = [partial(beginning, drawn) for beginning, drawn in zip(self._beginnings, generators)]
         return ThreadShards(producers, CallThreads(THREAD_NAME, begins), window=self._window, timeout_s=self._timeout_s)

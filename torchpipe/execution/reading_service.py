@@ -19,7 +19,7 @@ from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import Epoch, ShardSpec
 from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
-from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, initialize_graphs
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.iter.running.prefetch import Prefetcher
@@ -151,8 +151,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._reset_fn = reset_fn
         self._policy = policy
         self._plan: Plan | None = None
-        self._shard_graphs: tuple[DataPipe, ...] = ()  # of each branch, with a stand-in for what is dispatched
-        self._graphs: dict[tuple[int, int], tuple[DataPipe, ...]] = {}  # (num_shards, shard) -> as init_fn made them
+        self._graphs = ShardGraphs((), None)  # of each branch, with a stand-in for what is dispatched
 
     @property
     def plan(self) -> Plan:
@@ -178,10 +177,11 @@ class ShardedReadingService(ReadingServiceInterface):
         self._plan = checked
         # What is dispatched is replaced in its own branch alone: another one may read from there as well
         stands_in = {} if checked.dispatch is None else {id(checked.dispatch): Dispatched()}
-        self._shard_graphs = tuple(
+        branches = tuple(
             replace_nodes(cut, stands_in if branch == checked.dispatch_branch else {})
             for branch, cut in enumerate(checked.cuts)
         )
+        self._graphs = ShardGraphs(branches, self._init_fn)
         return datapipe
 
     @property
@@ -244,7 +244,7 @@ class ShardedReadingService(ReadingServiceInterface):
 
         def shard(spec: ShardSpec, branch: int) -> Shard:
             return Shard(
-                self._graphs_for(spec),
+                self._graphs.of(spec),
                 spec,
                 branch=branch,
                 reset_fn=self._reset_fn,
@@ -254,12 +254,6 @@ class ShardedReadingService(ReadingServiceInterface):
             )
 
         return LocalShards(shard, start, positions, source)
-
-    def _graphs_for(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
-        key = (spec.num_shards, spec.shard)
-        if key not in self._graphs:
-            self._graphs[key] = initialize_graphs(self._shard_graphs, self._init_fn, spec)
-        return self._graphs[key]
 
 
 class InProcessReadingService(ShardedReadingService):

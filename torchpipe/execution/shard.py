@@ -26,7 +26,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "initialize_graphs"]
+__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs"]
 
 InitFn: TypeAlias = Callable[[Any, WorkerInfo], Any]
 ResetFn: TypeAlias = Callable[[Any, WorkerInfo, SeedGenerator], Any]
@@ -238,16 +238,24 @@ class Shard:
         self._stream = iter(())
 
 
-def initialize_graphs(graphs: tuple[DataPipe, ...], init_fn: InitFn | None, spec: ShardSpec) -> tuple[DataPipe, ...]:
-    """What ``init_fn`` makes of each branch for this shard; it has global random states of its own meanwhile.
+class ShardGraphs:
+    """What ``init_fn`` makes of each branch: once for each shard in each process that hosts it, in its first epoch."""
 
-    Called once for each shard in each process that hosts it, before the shard's first epoch there.
-    """
-    if init_fn is None:
-        return graphs
-    info = WorkerInfo(spec.num_shards, spec.shard)
-    with GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS)).installed():
-        return tuple(_expect_node(init_fn(graph, info), "worker_init_fn") for graph in graphs)
+    def __init__(self, branches: tuple[DataPipe, ...], init_fn: InitFn | None) -> None:
+        self.branches = branches
+        self._init_fn = init_fn
+        self._made: dict[tuple[int, int], tuple[DataPipe, ...]] = {}
+
+    def of(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
+        """The branches of a shard; ``init_fn`` has global random states of its own meanwhile."""
+        init_fn, key = self._init_fn, (spec.num_shards, spec.shard)
+        if init_fn is None:
+            return self.branches
+        if key not in self._made:
+            info = WorkerInfo(spec.num_shards, spec.shard)
+            with GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS)).installed():
+                self._made[key] = tuple(_expect_node(init_fn(item, info), "worker_init_fn") for item in self.branches)
+        return self._made[key]
 
 
 def _at_hand(graph: DataPipe, context: Context) -> bool:
