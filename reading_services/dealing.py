@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.ledger import Hand
-from reading_services._runtime.start_method import preloading, start_method
-from reading_services._runtime.supervisor import Supervisor
+from reading_services._supervision.ledger import Hand
+from reading_services._supervision.start_method import preloading, start_method
+from reading_services._supervision.supervisor import Supervisor
+from reading_services._transport.graph_image import GraphImage
 from reading_services.multiprocessing import MultiProcessingReadingService
 from torchpipe.errors import NotSerializableError
 from torchpipe.execution.merge import ShardPosition, ShardProvider

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.start_method import start_method
+from reading_services._supervision.start_method import start_method
+from reading_services._transport.graph_image import GraphImage
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.errors import NotSerializableError
@@ -21,8 +21,8 @@ from torchpipe.execution.merge import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.graph import draw
-from torchpipe.iter.prefetch import Prefetcher
-from torchpipe.iter.to_device import ToDevice
+from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, thins, walk, with_inputs
@@ -30,8 +30,8 @@ from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 
 if TYPE_CHECKING:
-    from reading_services._runtime.start_messages import DispatchPart
-    from reading_services._runtime.supervisor import Supervisor
+    from reading_services._supervision.start_messages import DispatchPart
+    from reading_services._supervision.supervisor import Supervisor
 
 __all__ = ["MultiProcessingReadingService", "ServiceStats"]
 
@@ -150,7 +150,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._dispatch: DispatchPart | None = None
         self._supervisor: Supervisor | None = None
         # Here, since workers import this module and need none of it, and not at the first epoch, which it would delay.
-        from reading_services._runtime.supervisor import Supervisor
+        from reading_services._supervision.supervisor import Supervisor
 
         self._new_supervisor = Supervisor
         self._earlier_restarts = 0  # of workers that have been shut down since
@@ -206,7 +206,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         plan = self.plan
         self._graph = _image_of(plan.shard_nodes, self._shard_graphs, self._init_fn, self._reset_fn, self._policy)
         if plan.dispatch is not None:
-            from reading_services._runtime.start_messages import DispatchPart
+            from reading_services._supervision.start_messages import DispatchPart
 
             self._dispatch = DispatchPart(
                 branch=plan.dispatch_branch,

@@ -30,7 +30,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The server of forkserver lives as long as this process: if it was first started by a test that knows no reading
 # service, every later worker would import torch anew.
-multiprocessing.set_forkserver_preload(["reading_services", "reading_services._runtime.dispatcher"])
+multiprocessing.set_forkserver_preload(["reading_services", "reading_services._workers.dispatcher"])
+
+# Those have an environment of their own, and a target: `make test-trainers`.
+collect_ignore = [] if importlib.util.find_spec("pytorch_lightning") else ["trainers"]
 
 _FAILED = pytest.StashKey[bool]()
 

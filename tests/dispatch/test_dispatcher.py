@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from reading_services._runtime.channel import SocketChannel, socket_pair
-from reading_services._runtime.dispatch_link import Listener, RemoteSupply, Superseded, connect
-from reading_services._runtime.dispatcher import Dispatcher
-from reading_services._runtime.messages import Hello, StartDispatch, Stop, Want
-from reading_services._runtime.status_page import StatusPage
+from reading_services._transport.channel import SocketChannel, socket_pair
+from reading_services._transport.messages import Hello, StartDispatch, Stop, Want
+from reading_services._transport.status_page import StatusPage
+from reading_services._workers.dispatch_link import Listener, RemoteSupply, Superseded, connect
+from reading_services._workers.dispatcher import Dispatcher
 from torchpipe.execution.dispatch import DispatchSource, Mark
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.traits import DataPipe

@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from reading_services._runtime import recovery
-from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.process import WorkerProcess
-from reading_services._runtime.recovery import restart_delay_s
-from reading_services._runtime.status_page import Field
+from reading_services._supervision import recovery
+from reading_services._supervision.process import WorkerProcess
+from reading_services._supervision.recovery import restart_delay_s
+from reading_services._transport.graph_image import GraphImage
+from reading_services._transport.status_page import Field
 from tests.laws.executors import make_loader, make_service
 from tests.sources import wait_until
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from reading_services._runtime.items import OUT_OF_BAND_BYTES, dump_items, load_items
+from reading_services._transport.items import OUT_OF_BAND_BYTES, dump_items, load_items
 from tests.runtime.values import bits, make, same
 
 

@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reading_services._runtime.arrivals import Arrival
-from reading_services._runtime.ledger import ShardLedger
-from reading_services._runtime.messages import ChunkMessage, Layout, ShardStart
-from reading_services._runtime.payloads import Receiver
+from reading_services._supervision.arrivals import Arrival
+from reading_services._supervision.ledger import ShardLedger
+from reading_services._transport.messages import ChunkMessage, Layout, ShardStart
+from reading_services._transport.payloads import Receiver
 from torchpipe.execution.merge import ShardPosition
 from torchpipe.state import Cursor
 

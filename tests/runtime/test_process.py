@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from reading_services._runtime.arena import Arena
-from reading_services._runtime.channel import ChannelClosed
-from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.process import WorkerProcess, _ctrl_c_held, stop_all
-from reading_services._runtime.status_page import Field, StatusPage
-from reading_services._runtime.worker import serve
-from reading_services._runtime.worker_pool import WorkerPool
+from reading_services._supervision.process import WorkerProcess, _ctrl_c_held, stop_all
+from reading_services._supervision.worker_pool import WorkerPool
+from reading_services._transport.arena import Arena
+from reading_services._transport.channel import ChannelClosed
+from reading_services._transport.graph_image import GraphImage
+from reading_services._transport.status_page import Field, StatusPage
+from reading_services._workers.worker import serve
 from tests.laws.executors import PROCESSES
 from tests.sources import wait_until
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reading_services._runtime.recovery import Death, Decision, Recovery, restart_delay_s
+from reading_services._supervision.recovery import Death, Decision, Recovery, restart_delay_s
 
 MAX_DEATHS = 3
 

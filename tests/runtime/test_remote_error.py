@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reading_services._runtime.remote_error import dump_error, load_error
+from reading_services._transport.remote_error import dump_error, load_error
 from torchpipe.errors import NotSerializableError, RemoteTraceback, WorkerError
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from reading_services._runtime.messages import ChunkMessage, EndEpoch, Ready, Stop
-from reading_services._runtime.remote_error import load_error
+from reading_services._transport.messages import ChunkMessage, EndEpoch, Ready, Stop
+from reading_services._transport.remote_error import load_error
 from tests.runtime.worker_rig import (
     ItemsAChunk,
     MakeRig,

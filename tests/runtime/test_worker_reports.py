@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from reading_services._runtime.arena import Arena
-from reading_services._runtime.messages import ChunkMessage, Notice
-from reading_services._runtime.status_page import Field
+from reading_services._transport.arena import Arena
+from reading_services._transport.messages import ChunkMessage, Notice
+from reading_services._transport.status_page import Field
 from tests.runtime.worker_rig import (
     ItemsAChunk,
     MakeRig,

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from reading_services._runtime.arena import Arena
-from reading_services._runtime.channel import ChannelClosed, MemoryChannel
-from reading_services._runtime.messages import ChunkMessage, Grant, Message, ShardStart, StartEpoch
-from reading_services._runtime.payloads import Receiver
-from reading_services._runtime.remote_error import load_error
-from reading_services._runtime.status_page import StatusPage
-from reading_services._runtime.worker import Worker
+from reading_services._transport.arena import Arena
+from reading_services._transport.channel import ChannelClosed, MemoryChannel
+from reading_services._transport.messages import ChunkMessage, Grant, Message, ShardStart, StartEpoch
+from reading_services._transport.payloads import Receiver
+from reading_services._transport.remote_error import load_error
+from reading_services._transport.status_page import StatusPage
+from reading_services._workers.worker import Worker
 from torchpipe import SnapshotPolicy
 from torchpipe.node.traits import DataPipe
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from reading_services._runtime.graph_image import GraphImage
-from reading_services._runtime.items import dump_items, load_items
+from reading_services._transport.graph_image import GraphImage
+from reading_services._transport.items import dump_items, load_items
 from tests.runtime.values import same
 from torchpipe.state import decode, encode
 from torchpipe.state.tensors import bytes_of, is_plain

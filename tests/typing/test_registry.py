@@ -65,7 +65,7 @@ def test_a_name_that_is_no_identifier_is_refused(name: str) -> None:
 
 
 def test_a_name_that_is_taken_is_refused_and_stays() -> None:
-    with pytest.raises(ValueError, match=r"'map' is taken by torchpipe\.iter\.mapper\.Mapper"):
+    with pytest.raises(ValueError, match=r"'map' is taken by torchpipe\.iter\.items\.mapper\.Mapper"):
         functional_datapipe("map")(Doubled)
     assert functional.lookup("iter", "map", None) is not None
     assert isinstance(IterableWrapper([1]).map(str), Mapper)

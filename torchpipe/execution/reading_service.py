@@ -22,8 +22,8 @@ from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, Shar
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, initialize_graphs
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
-from torchpipe.iter.prefetch import Prefetcher
-from torchpipe.iter.to_device import ToDevice
+from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator

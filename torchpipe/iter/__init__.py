@@ -2,28 +2,28 @@
 
 from typing import TYPE_CHECKING
 
-from torchpipe.iter.batcher import Batcher
-from torchpipe.iter.collator import Collator
-from torchpipe.iter.concater import Concater
-from torchpipe.iter.cycler import Cycler
-from torchpipe.iter.enumerator import Enumerator
-from torchpipe.iter.file_lister import FileLister
-from torchpipe.iter.file_opener import FileOpener
-from torchpipe.iter.filter import Filter
-from torchpipe.iter.flatmapper import FlatMapper
-from torchpipe.iter.header import Header
-from torchpipe.iter.map_to_iter import MapToIterConverter
-from torchpipe.iter.mapper import Mapper
-from torchpipe.iter.prefetch import Prefetcher
-from torchpipe.iter.random_mapper import RandomMapper
-from torchpipe.iter.repeater import Repeater
-from torchpipe.iter.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
-from torchpipe.iter.shuffler import Shuffler
-from torchpipe.iter.tar_loader import TarArchiveLoader
-from torchpipe.iter.to_device import ToDevice
-from torchpipe.iter.unbatcher import UnBatcher
-from torchpipe.iter.wrapper import IterableWrapper
-from torchpipe.iter.zipper import Zipper
+from torchpipe.iter.combining.concater import Concater
+from torchpipe.iter.combining.zipper import Zipper
+from torchpipe.iter.files.file_opener import FileOpener
+from torchpipe.iter.files.tar_loader import TarArchiveLoader
+from torchpipe.iter.grouping.batcher import Batcher
+from torchpipe.iter.grouping.collator import Collator
+from torchpipe.iter.grouping.unbatcher import UnBatcher
+from torchpipe.iter.items.enumerator import Enumerator
+from torchpipe.iter.items.filter import Filter
+from torchpipe.iter.items.flatmapper import FlatMapper
+from torchpipe.iter.items.mapper import Mapper
+from torchpipe.iter.items.random_mapper import RandomMapper
+from torchpipe.iter.limiting.cycler import Cycler
+from torchpipe.iter.limiting.header import Header
+from torchpipe.iter.limiting.repeater import Repeater
+from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
+from torchpipe.iter.ordering.shuffler import Shuffler
+from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.sources.file_lister import FileLister
+from torchpipe.iter.sources.map_to_iter import MapToIterConverter
+from torchpipe.iter.sources.wrapper import IterableWrapper
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.not_ported import module_getattr
 

@@ -17,7 +17,7 @@ from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
 from torchpipe.graph import describe_graph
 from torchpipe.graph.length import total_length
-from torchpipe.iter.map_to_iter import MapToIterConverter
+from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.loader.iterator import DataLoader2Iterator
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState

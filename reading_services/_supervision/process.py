@@ -1,0 +1,332 @@
+"""One worker process, its connection and its page, from start to the last rung of the stop ladder.
+
+Runs in the main process. Owner: the supervisor, which alone creates and ends these.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from reading_services._supervision.post_mortem import PostMortem
+from reading_services._transport.arena import Arena
+from reading_services._transport.channel import ChannelClosed, SocketChannel, socket_pair
+from reading_services._transport.graph_image import GraphImage
+from reading_services._transport.messages import Stop
+from reading_services._transport.payloads import Receiver
+from reading_services._transport.status_page import Field, StatusPage
+from reading_services._workers.worker import WorkerSetup, run_worker
+from torchpipe.node.failure import add_note
+
+__all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]
+
+_log = logging.getLogger("torchpipe")
+
+_NAME = "torchpipe-"
+_NO_GUARD_CODE = 117  # of one that found that the user's script has no guard
+_START_FILES = 24
+_REAP_S = 1.0
+_UNKNOWN_CODE = 255  # what multiprocessing says if a forkserver cannot be asked any more
+_OWN_SIGNALS = frozenset(
+    getattr(signal, name)
+    for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ")
+    if hasattr(signal, name)
+)
+_STARTUP_S = 120.0  # of one that is not stopped: before the first sign of life, importing torch included
+
+
+class WorkerProcess:
+    """Started by the constructor's caller with :meth:`start`; ended by :func:`stop_all` or found dead.
+
+    ``target(setup, socket, page, arena, *extra)`` is what it runs, by default a worker's loop.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        context: BaseContext,
+        graph: GraphImage,
+        *,
+        name: str,
+        target: Callable[..., None] = run_worker,
+        extra: tuple[Any, ...] = (),
+    ) -> None:
+        check_room_for_files(name)  # first, since half of what follows could not be taken back
+        self.worker = worker
+        self.name = name
+        self._target = target
+        self._extra = extra
+        self.ready = False
+        self.failed = False  # it has said why it cannot go on, and ends by itself
+        self.silenced = False  # killed because it showed no sign of life
+        self._context: Any = context
+        self._graph = graph
+        self.page = StatusPage()
+        self.arena = Arena()
+        self.receiver = Receiver(self.arena)
+        ours, self._theirs = socket_pair()
+        self.channel = SocketChannel(ours, queued=True)
+        self.process: Any = None
+        self.pid = 0
+        self._seen_beat = -1
+        self._seen_at = 0.0
+
+    def start(self, inherited_fds: tuple[int, ...]) -> None:
+        """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of."""
+        _end_if_imported_by_a_worker()
+        method = self._context.get_start_method()
+        setup = WorkerSetup(
+            worker=self.worker,
+            graph=self._graph,
+            parent_pid=os.getpid(),
+            # The signal comes when the starting *thread* ends. A forkserver's child has the server for a parent, which
+            # lives until the last of its children has ended.
+            death_signal=threading.current_thread() is threading.main_thread(),
+            inherited_fds=(*inherited_fds, self.channel.fileno()) if method == "fork" else (),
+        )
+        self.process = self._context.Process(
+            target=self._target,
+            args=(setup, self._theirs, self.page, self.arena, *self._extra),
+            name=_NAME + self.name.replace(" ", "-"),
+            daemon=True,
+        )
+        try:
+            if method != "fork":
+                resource_tracker.ensure_running()  # it unblocks SIGINT in the end: not within the block below
+            with _ctrl_c_held():
+                if method == "forkserver":
+                    forkserver.ensure_running()
+                else:
+                    self.process.start()
+            if method == "forkserver":
+                self.process.start()  # waits until the server has imported torch: Ctrl-C need not wait for that
+        except BaseException:
+            self.process = None
+            self.release()
+            raise
+        finally:
+            self._theirs.close()
+        self.pid = int(self.process.pid)
+        self._seen_at = time.monotonic()
+
+    @property
+    def sentinel(self) -> int:
+        return int(self.process.sentinel)
+
+    def is_alive(self) -> bool:
+        """Also false after :meth:`release`, which another thread may call meanwhile."""
+        process = self.process
+        try:
+            return process is not None and bool(process.is_alive())
+        except ValueError:  # closed
+            return False
+
+    def say_ready(self) -> None:
+        """The process has started. Only from now on is it expected to beat: before, it imported torch."""
+        self.ready = True
+        self._seen_at = time.monotonic()
+
+    def silent_for_s(self, timeout_s: float) -> bool:
+        """Has the process shown no sign of life for ``timeout_s``, as far as this side has been looking?"""
+        beat, now = self.page[Field.BEAT], time.monotonic()
+        if beat != self._seen_beat:
+            self._seen_beat, self._seen_at = beat, now
+        silent_s = now - self._seen_at
+        if self.ready or silent_s <= timeout_s:
+            return silent_s > timeout_s
+        return silent_s > _STARTUP_S or _is_stopped(self.pid)
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def examine(self, *, dispatcher: bool, node_names: Mapping[int, str], num_shards: int | None) -> PostMortem:
+        """How the process ended and what it was at. One that has closed its connection and lives on is killed."""
+        lane, index, count, node, begun = (
+            self.page[slot] for slot in (Field.LANE, Field.INDEX, Field.COUNT, Field.NODE, Field.BEGUN)
+        )
+        # One that was killed for its silence died when it fell silent
+        end_s = self._seen_at if self.silenced else time.monotonic()
+        self.process.join(_REAP_S)
+        if self.is_alive():
+            self.kill()
+            self.process.join(_REAP_S)
+        lane = -1 if num_shards is None else lane
+        return PostMortem(
+            number=self.worker,
+            name=self.name,
+            pid=self.pid,
+            exitcode=self.process.exitcode,
+            cause=self._cause_of_death(),
+            own=self._died_by_itself(),
+            dispatcher=dispatcher,
+            lane=lane,
+            shard=-1 if num_shards is None or lane < 0 else lane % num_shards,
+            items=range(index, index + max(1, count)),
+            begun_s=max(1e-3, end_s - begun / 1e9) if begun and lane >= 0 else None,
+            node=node_names.get(node),
+        )
+
+    def missing_guard(self) -> RuntimeError | None:
+        """What to raise if the process ended because the user's script started a loader while it was being imported."""
+        if self.ready or self.process.exitcode != _NO_GUARD_CODE:
+            return None
+        script = getattr(sys.modules.get("__main__"), "__file__", "your script")
+        return RuntimeError(
+            f"{self.name} could not start: under {self._context.get_start_method()!r} it imports {script}, and that "
+            "iterates a loader again, outside of any function. Put what your script does behind "
+            '`if __name__ == "__main__":` (definitions and imports stay above it), or use '
+            'multiprocessing_context="fork"'
+        )
+
+    def _cause_of_death(self) -> str:
+        code = self.process.exitcode
+        if code is None:
+            return "has closed its connection but is still alive"
+        if code < 0:
+            try:
+                return f"was killed by {signal.Signals(-code).name} (signal {-code})"
+            except ValueError:
+                return f"was killed by signal {-code}"
+        return f"exited with code {code}"
+
+    def _died_by_itself(self) -> bool:
+        """Has it brought about its end, as far as its exit code tells?
+
+        Somebody else's SIGKILL and one for want of memory look alike: neither is its own doing for certain.
+        """
+        code = self.process.exitcode
+        if code == _UNKNOWN_CODE and self._context.get_start_method() == "forkserver":
+            return False  # the server is gone, so nobody has told
+        return code is None or code >= 0 or -code in _OWN_SIGNALS
+
+    def release(self) -> None:
+        """Let go of the connection, the page and the process handle. The process has ended. Idempotent."""
+        self.channel.close()
+        self._theirs.close()
+        self.page.close()
+        self.receiver.close()
+        self.arena.close()
+        if self.process is not None and self.process.exitcode is not None:
+            self.process.join()  # not closed: users may hold it, and ask how it ended
+            self.process = None
+
+
+def _end_if_imported_by_a_worker() -> None:
+    """End this process if it is a worker of ours that is importing the user's script: it must not have workers itself.
+
+    multiprocessing raises an error there too; it prints its traceback, and the main process learns nothing.
+    """
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False) and process.name.startswith(_NAME):
+        sys.stdout.flush()
+        os._exit(_NO_GUARD_CODE)
+
+
+def _is_stopped(pid: int) -> bool:
+    """By a signal, as far as the system tells (Linux)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except (OSError, IndexError):
+        return False
+
+
+@contextmanager
+def _ctrl_c_held() -> Iterator[None]:
+    """Let a Ctrl-C wait for the end of this block.
+
+    While a process is being forked, Python swallows the KeyboardInterrupt in a hook, and the program would go on. The
+    signal is also blocked, which the child inherits until it ignores it: a spawned one would print a traceback of its
+    imports.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # Python runs handlers in the main thread alone, so that is where one could raise.
+    here = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if here else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if here:
+            signal.signal(signal.SIGINT, handler)
+            if came:
+                signal.raise_signal(signal.SIGINT)
+
+
+def check_room_for_files(name: str) -> None:
+    """Raises: OSError if this process cannot open what ``name`` takes: more than any start method opens at once."""
+    opened: list[socket.socket] = []
+    try:
+        for _ in range(_START_FILES // 2):
+            opened += socket.socketpair()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            whose = "this process" if error.errno == errno.EMFILE else "the machine"
+            add_note(
+                error,
+                f"torchpipe: {name} was not started, which takes {_START_FILES} descriptors for a moment: {whose} "
+                "has nearly as many files open as it may (`ulimit -n`). Raise that limit, use fewer workers, or look "
+                "for files that are opened and never closed",
+            )
+        raise
+    finally:
+        for end in opened:
+            end.close()
+
+
+def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:
+    """The ladder, for all of them at once: ask, join, terminate, kill, report. Takes twice ``grace_s`` before it kills.
+
+    An interrupt (Ctrl-C, a signal handler that raises) takes it straight to the last rung: nobody comes here again.
+    """
+    try:
+        _climb(workers, grace_s, ("join", "terminate", "kill"))
+    except BaseException:
+        _climb(workers, grace_s, ("kill",))
+        raise
+    finally:
+        for worker in workers:
+            if worker.process is not None and worker.is_alive():
+                _log.error("%s (pid %d) survived SIGKILL for %.1f s", worker.name, worker.pid, _killed_s(grace_s))
+            worker.release()
+
+
+def _killed_s(grace_s: float) -> float:
+    """How long to wait for a killed process, which has no say in it: the kernel takes its time on a busy machine."""
+    return max(grace_s, 3.0)
+
+
+def _climb(workers: list[WorkerProcess], grace_s: float, rungs: tuple[str, ...]) -> None:
+    for worker in workers:
+        try:
+            worker.channel.send(Stop())
+        except ChannelClosed:
+            pass
+        worker.channel.close()  # ends a worker that waits for room in the socket
+    for rung in rungs:
+        if rung != "join":
+            for worker in workers:
+                if worker.process is not None and worker.is_alive():
+                    getattr(worker.process, rung)()
+        deadline = time.monotonic() + (_killed_s(grace_s) if rung == "kill" else grace_s)
+        for worker in workers:
+            if worker.process is not None:
+                worker.process.join(max(0.0, deadline - time.monotonic()))
+        if not any(worker.process is not None and worker.is_alive() for worker in workers):
+            break

@@ -1,0 +1,397 @@
+"""The supervisor: the only creator and killer of worker processes, and the one who waits for what they send.
+
+Runs in the main process, without a thread of its own: in the threads that consume the stream. One of them at a time
+waits for the processes, without the lock; the others wait for it to say that something has changed. All else happens
+under the lock, except for :meth:`Supervisor.interrupt`. Owns the pool of processes, and the ledgers of their lanes.
+
+When a timeout is set, the wait for the processes ends now and then, to look for heartbeats. Recovery is restore: a
+worker that dies, whatever its exit code, is started anew from the cursors after what has arrived. With a dispatcher
+any death sets back all of them: what one worker had been dealt can only come again from the dispatcher.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping
+from multiprocessing.context import BaseContext
+
+from reading_services._supervision.arrivals import Arrival, warning_category
+from reading_services._supervision.ledger import Hand, ShardLedger
+from reading_services._supervision.post_mortem import PostMortem
+from reading_services._supervision.process import WorkerProcess, check_room_for_files
+from reading_services._supervision.recovery import Plan, Recovery
+from reading_services._supervision.start_messages import DispatchPart, deal_again, start_dispatch, start_epoch
+from reading_services._supervision.whole_calls import WholeCalls
+from reading_services._supervision.worker_pool import WorkerPool
+from reading_services._transport.channel import Frame
+from reading_services._transport.graph_image import GraphImage
+from reading_services._transport.messages import ChunkMessage, Deal, EndEpoch, Failed, Grant, Grown, Notice, Ready
+from reading_services._transport.remote_error import dump_error, load_error
+from reading_services._workers.dispatch_link import Listener
+from reading_services._workers.dispatcher import run_dispatcher
+from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.execution.merge import ShardPosition
+from torchpipe.execution.reading_service import EpochStart
+from torchpipe.execution.shard import Chunk
+from torchpipe.node.announce import warn_user
+
+__all__ = ["DispatchPart", "Supervisor"]
+
+_log = logging.getLogger("torchpipe")
+
+_DISPATCHER = -1  # its number among the processes
+_CLOSED_ELSEWHERE = "the loader was closed from another thread while the next item was awaited"
+_LONG_BUFFER = 1000
+
+
+class Supervisor:
+    """Runs ``num_workers`` processes over many epochs. ``close`` ends them; a forgotten one ends with the object."""
+
+    def __init__(
+        self,
+        *,
+        num_workers: int,
+        context: BaseContext,
+        graph: GraphImage,
+        node_names: Mapping[int, str],
+        dispatch: DispatchPart | None = None,
+        window: int,
+        window_bytes: int,
+        timeout_s: float | None,
+        max_deaths: int,
+        max_restarts: int | None = None,
+        earlier_restarts: int = 0,
+    ) -> None:
+        check_room_for_files("the supervisor of the workers")
+        self.num_workers = num_workers
+        self.calls = WholeCalls()  # for whoever calls its methods
+        self.restarts = 0
+        # Items that have waited in the dispatcher for one shard, as it has told; may a shard drop more than others?
+        self.longest_buffer, self.uneven = 0, True
+        self._context, self._graph, self._node_names, self._dispatch = context, graph, node_names, dispatch
+        self._listener = None if dispatch is None else Listener()
+        self._dispatch_doubtful = 0  # one of the dispatched items before this one may have killed the dispatcher
+        self._fail_at: tuple[int, bytes] | None = None  # a dispatched item that is not to be tried again
+        self._window, self._window_bytes, self._timeout_s = window, window_bytes, timeout_s
+        self._max_deaths, self._max_restarts = max_deaths, max_restarts
+        left = None if max_restarts is None else max_restarts - earlier_restarts
+        self._recovery = Recovery(max_deaths, left)
+        self._lost: set[int] = set()  # died when nothing was needed of them: the next epoch starts them anew
+        self._plans: dict[int, Plan] = {}  # by number: of those that have died and have yet to begin
+        self._generation = 0
+        self._epoch: EpochStart | None = None
+        self._ledgers: dict[int, ShardLedger] = {}  # by lane
+        self._changed = threading.Condition(threading.RLock())
+        self._awaited = False  # does a thread wait for the processes?
+        self._interrupted = False
+        self._failure: BaseException | None = None
+        self._pool = WorkerPool() if self._listener is None else WorkerPool(self._listener)
+
+    @property
+    def _numbers(self) -> list[int]:
+        """The processes that there should be: the dispatcher first, which workers connect to."""
+        return ([] if self._dispatch is None else [_DISPATCHER]) + list(range(self.num_workers))
+
+    def worker_pids(self) -> list[int]:
+        """The ids of the processes that are alive: the dispatcher's, if there is one, then the workers'."""
+        return [worker.pid for worker in self._pool if worker.is_alive()]
+
+    def start_workers(self) -> None:
+        """Start the processes that do not run yet: all of them before any is waited for."""
+        for worker in [worker for worker in self._pool if not worker.is_alive()]:
+            for frame in self._pool.last_words(worker):
+                if isinstance(frame[0], Failed | Notice):  # chunks are of an epoch that is over
+                    self._handle(worker, frame)
+            self._lose(worker, self._examine(worker))
+        for number in self._numbers:
+            if number not in self._pool:
+                self._start_worker(number)
+                self.restarts += number in self._lost
+        self._lost.clear()
+
+    def begin_epoch(self, start: EpochStart, positions: list[ShardPosition], hands: Mapping[int, Hand]) -> None:
+        """Let the workers produce ``positions``; shard s runs, in all branches, in worker s % num_workers.
+
+        ``hands``: of each lane, where what items are made of comes by :meth:`deal`."""
+        with self._changed:
+            self._epoch, self._interrupted = start, False
+            self._fail_at, self._dispatch_doubtful = None, 0
+            self._recovery.begin_epoch()
+            self._plans.clear()
+            ledgers = [ShardLedger.begin(item, self._window, hands.get(item.lane)) for item in positions]
+            self._ledgers = {ledger.lane: ledger for ledger in ledgers}
+            self.start_workers()
+            self._begin_all()
+
+    def end_epoch(self) -> None:
+        """Let the workers stop producing; they stay for the next epoch. Idempotent."""
+        with self._changed:
+            if self._epoch is None:
+                return
+            self._epoch = None
+            self._failure = None  # not in begin_epoch: a failure between two epochs is the next one's
+            self._ledgers = {}
+            self._plans.clear()
+            for number in self._numbers:
+                self._pool.send(number, EndEpoch(generation=self._generation))
+
+    def deal(self, lane: int, entries: list[bytes], *, over: bool = False) -> None:
+        """Let ``lane`` make an item of each of ``entries``, after those before; ``over``: there are no more."""
+        with self._changed:
+            self._ledgers[lane].deal(entries, over)
+            number = self._ledgers[lane].shard % self.num_workers
+            if number not in self._plans:  # else it gets all of them when it begins
+                self._pool.send(number, Deal.of(self._generation, lane, entries, over))
+
+    def outstanding(self, lane: int) -> int:
+        """How many entries have been dealt to ``lane`` whose items have not arrived."""
+        return self._ledgers[lane].outstanding
+
+    def pull(self, lane: int) -> Chunk:
+        """The next chunk of ``lane``; the one before it has been used up. Several threads may pull different lanes.
+
+        Raises: WorkerDiedError in the chunk if a position keeps killing its worker; IteratorInvalidated after
+        :meth:`interrupt`; what a worker could not start with.
+        """
+        return self.pull_any((lane,))[1]
+
+    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
+        """The next chunk of whichever of ``lanes`` has one first, as :meth:`pull`.
+
+        Raises, besides: TimeoutError if none has one within ``timeout_s``.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            if self._interrupted or not self._ledgers.keys() >= set(lanes):
+                raise IteratorInvalidated(_CLOSED_ELSEWHERE)
+            wanted = [self._ledgers[lane] for lane in lanes]
+            for ledger in wanted:
+                released = ledger.release()
+                if released:
+                    number = ledger.shard % self.num_workers
+                    self._pool.send(number, Grant(generation=self._generation, lane=ledger.lane, chunks=released))
+            while True:
+                if self._interrupted:
+                    raise IteratorInvalidated(_CLOSED_ELSEWHERE)
+                found = next(((ledger.lane, arrival) for ledger in wanted if (arrival := ledger.take())), None)
+                if found is not None:
+                    break
+                if self._failure is not None:
+                    raise self._failure
+                left_s = None if deadline is None else deadline - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    raise TimeoutError
+                if self._awaited:
+                    self._changed.wait(left_s)
+                else:
+                    self._wait(left_s)
+        return found[0], found[1].open(self._ledgers[found[0]].shard)
+
+    def interrupt(self) -> None:
+        """Make a :meth:`pull` in another thread return at once. Thread-safe."""
+        self._interrupted = True
+        self._pool.wake()
+
+    def close(self) -> None:
+        """End all processes: about 3 s at most. Idempotent."""
+        with self._changed:
+            self._epoch = None
+            self._ledgers = {}
+        self._pool.close()
+
+    def _wait(self, at_most_s: float | None = None) -> None:
+        """Wait for anything to happen, without the lock, and handle it."""
+        now = time.monotonic()
+        times = (plan.begin_at if number in self._pool else plan.start_at for number, plan in self._plans.items())
+        waits = [at - now for at in times if at > now]  # what is late waits for a process to be ready
+        waits += [] if self._timeout_s is None else [min(self._timeout_s / 4, 0.5)]
+        timeout = min(waits if at_most_s is None else [*waits, at_most_s], default=None)
+        self._awaited = True
+        self._changed.release()
+        try:
+            events = self._pool.select(timeout)
+        finally:
+            self._changed.acquire()
+            self._awaited = False
+            self._changed.notify_all()
+        trouble: list[Exception] = []
+        for worker, frames, gone in self._pool.happened(events):
+            for frame in frames:
+                try:
+                    self._handle(worker, frame)
+                except Exception as error:  # raised after the rest: what came besides must not be lost
+                    trouble.append(error)
+            if gone:
+                self._recover(worker)
+        if self._timeout_s is not None:
+            for worker in self._pool.kill_silent(self._timeout_s):
+                self._recover(worker)
+        self._carry_out_plans()
+        if trouble:
+            raise trouble[0]
+
+    def _handle(self, worker: WorkerProcess, frame: Frame) -> None:
+        message, payload = frame
+        match message:
+            case ChunkMessage():
+                arrival = Arrival.of(message, payload, worker.receiver)  # gives its slot back if nobody wants it
+                ledger = self._ledgers.get(message.lane)
+                if message.generation == self._generation and ledger is not None:
+                    ledger.arrive(arrival)
+            case Ready():
+                worker.say_ready()
+            case Notice(category=category, text=text):
+                warn_user(text, warning_category(category))
+            case Grown(items=items):
+                self.longest_buffer = max(self.longest_buffer, items)
+                level = logging.WARNING if items >= _LONG_BUFFER and self.uneven else logging.DEBUG
+                _log.log(level, "%d dispatched items wait for a shard that drops less than others", items)
+            case Failed(error=data):
+                worker.failed = True
+                self._failure = load_error(data)
+            case _:
+                raise TypeError(f"the main process cannot handle {message!r}")
+
+    def _recover(self, worker: WorkerProcess) -> None:
+        """A process has died: start it anew from the cursors, or record what killed it too often."""
+        number, dead = worker.worker, self._examine(worker)
+        mine = [item for item in self._ledgers.values() if self._serves(number, item.shard)]
+        guard = worker.missing_guard()
+        if guard is not None:
+            worker.failed, self._failure = True, guard
+        if self._failure is not None or all(item.over for item in mine):
+            self._lose(worker, dead)
+            return
+        # A worker that dies before it is ready has been dealt nothing in this generation
+        before = self._plans.pop(number, None)
+        all_anew = self._dispatch is not None and (worker.ready if before is None else before.all_anew)
+        self._pool.bury(number)
+        now = time.monotonic()
+        decision = self._recovery.record(dead.death(tuple(item.count for item in mine)), now)
+        self._doubt(dead)
+        if decision.give_up:
+            self._give_up(dead, mine, dead.error(decision, self._max_restarts), alone=not decision.exhausted)
+        else:
+            _log.warning("%s: %s", dead, dead.consequence(decision, self._max_deaths, self.restarts + 1))
+        if not all(item.over for item in mine):
+            self.restarts += 1
+            start_at = now + decision.start_s
+            self._plans[number] = Plan(start_at, start_at + decision.rest_s, all_anew)
+            self._carry_out_plans()
+
+    def _lose(self, worker: WorkerProcess, dead: PostMortem) -> None:
+        """Nothing more is needed of it in this epoch."""
+        self._recovery.ended(worker.worker, time.monotonic())
+        self._plans.pop(worker.worker, None)
+        if not worker.failed:  # else it has said why, and its error is raised
+            _log.warning("%s: nothing was needed of it, the next epoch starts it anew", dead)
+            self._lost.add(worker.worker)
+        self._pool.bury(worker.worker)
+
+    def _carry_out_plans(self) -> None:
+        """Start anew the processes whose time has come, and let begin those that have rested."""
+        now = time.monotonic()
+        for number, plan in list(self._plans.items()):
+            if number not in self._pool and plan.start_at <= now:
+                self._start_worker(number)
+            # Once it is ready: others get on meanwhile, and who dies while starting sets nobody back
+            if plan.begin_at <= now and self._pool.is_ready(number):
+                del self._plans[number]
+                if plan.all_anew:
+                    self._begin_all()
+                elif number == _DISPATCHER:
+                    self._begin_dispatcher()
+                else:
+                    self._begin_worker(number)
+
+    def _examine(self, worker: WorkerProcess) -> PostMortem:
+        dispatcher = worker.worker == _DISPATCHER
+        names = self._dispatch.node_names if dispatcher and self._dispatch is not None else self._node_names
+        num_shards = None if self._epoch is None else self._epoch.num_shards
+        return worker.examine(dispatcher=dispatcher, node_names=names, num_shards=num_shards)
+
+    def _doubt(self, dead: PostMortem) -> None:
+        """Let the items that may have been the culprit be made one by one from now on."""
+        if dead.begun_s is None:
+            return
+        if dead.dispatcher and dead.lane >= 0:
+            self._dispatch_doubtful = max(self._dispatch_doubtful, dead.items.stop)
+        elif dead.lane in self._ledgers:
+            ledger = self._ledgers[dead.lane]
+            ledger.doubtful = max(ledger.doubtful, dead.items.stop)
+
+    def _serves(self, number: int, shard: int) -> bool:
+        return number == _DISPATCHER or shard % self.num_workers == number
+
+    def _give_up(self, dead: PostMortem, mine: list[ShardLedger], error: WorkerDiedError, *, alone: bool) -> None:
+        """The error takes the place of the item; without a culprit, of the next one of every shard of that process.
+
+        ``alone``: that item is all that cannot be had; otherwise, the process itself.
+        """
+        if alone and dead.dispatcher and dead.begun_s is not None:
+            self._fail_at = (dead.items[0], dump_error(error))
+            return
+        for ledger in mine:
+            if not ledger.over and (dead.dispatcher or not alone or dead.lane in (ledger.lane, -1)):
+                ledger.arrive(Arrival(error=error))
+
+    def _begin_all(self) -> None:
+        """Begin a new generation: the dispatcher at the newest mark that serves all shards, and every worker."""
+        self._generation += 1
+        if self._dispatch is not None and _DISPATCHER not in self._plans:
+            self._begin_dispatcher()
+        for worker in range(self.num_workers):
+            if worker in self._pool and worker not in self._plans:  # which begin when they have rested
+                self._begin_worker(worker)
+
+    def _begin_dispatcher(self) -> None:
+        assert self._dispatch is not None
+        assert self._epoch is not None
+        going_on = [item for item in self._ledgers.values() if item.branch == self._dispatch.branch and not item.over]
+        message = start_dispatch(
+            self._epoch,
+            self._generation,
+            going_on,
+            doubtful=self._dispatch_doubtful,
+            careful=self._recovery.careful(_DISPATCHER),
+            fail_at=self._fail_at,
+        )
+        self._pool.send(_DISPATCHER, message)
+
+    def _start_worker(self, number: int) -> None:
+        listening = () if self._listener is None else (self._listener.socket.fileno(),)
+        self._recovery.started(number, time.monotonic())
+        if number == _DISPATCHER:
+            assert self._dispatch is not None
+            assert self._listener is not None
+            dispatcher = WorkerProcess(
+                number,
+                self._context,
+                self._dispatch.graph,
+                name="dispatcher",
+                target=run_dispatcher,
+                extra=(self._listener.socket,),
+            )
+            self._pool.start(dispatcher)
+        else:
+            self._pool.start(WorkerProcess(number, self._context, self._graph, name=f"worker {number}"), *listening)
+
+    def _begin_worker(self, number: int) -> None:
+        assert self._epoch is not None
+        mine = [item for item in self._ledgers.values() if self._serves(number, item.shard) and not item.over]
+        for again in deal_again(mine, self._generation):  # first, since it may have to go on after some of them
+            self._pool.send(number, again)
+        message = start_epoch(
+            self._epoch,
+            self._generation,
+            mine,
+            window=self._window,
+            window_bytes=self._window_bytes,
+            address=None if self._listener is None else self._listener.address,
+            branch=-1 if self._dispatch is None else self._dispatch.branch,
+            careful=self._recovery.careful(number),
+            dealt=any(item.hand is not None for item in mine),
+        )
+        self._pool.send(number, message)

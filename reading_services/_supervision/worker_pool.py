@@ -1,0 +1,189 @@
+"""The processes of a supervisor, and the one wait for all that can happen to them.
+
+Runs in the main process, in the supervisor's threads, one at a time except for :meth:`WorkerPool.select` and
+:meth:`WorkerPool.wake`. Owns the processes with their sockets and pages, the selector and the wake-up pipe. The wait
+covers messages, room in sockets, the wake-up and all process sentinels; it ends with any of them, or after the timeout.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from multiprocessing import util
+from typing import Any
+
+from reading_services._supervision.process import WorkerProcess, stop_all
+from reading_services._transport.channel import ChannelClosed, Frame
+from reading_services._transport.messages import Message
+
+__all__ = ["WorkerPool"]
+
+_log = logging.getLogger("torchpipe")
+
+
+class WorkerPool:
+    """Processes by number. ``close`` ends them all; a forgotten pool ends with the object, or at exit.
+
+    ``resources`` are closed with the pool.
+    """
+
+    def __init__(self, *resources: Any) -> None:
+        self._processes: dict[int, WorkerProcess] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._wake = [self._wake_read, self._wake_write]
+        self._owned = (os.getpid(), threading.RLock(), self._processes, self._selector, self._wake, resources)
+        self._finalizer = weakref.finalize(self, _finalize, *self._owned)
+        # Before multiprocessing's own hook, which asks daemonic processes to end and waits for ever for one that is
+        # stopped or deaf; and at the end of a process that multiprocessing itself has started, which has no other hook.
+        util.Finalize(self, self._finalizer, exitpriority=0)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._processes
+
+    def __iter__(self) -> Iterator[WorkerProcess]:
+        # A copy: another thread may ask for the processes while one is being replaced
+        return iter([worker for _, worker in sorted(self._processes.items())])
+
+    def is_ready(self, number: int) -> bool:
+        """Has the process been started, and said that it has?"""
+        return number in self._processes and self._processes[number].ready
+
+    def start(self, worker: WorkerProcess, *inherited_fds: int) -> None:
+        """Start ``worker``, which takes the place of its number. ``inherited_fds`` are closed in a forked child."""
+        others = [other.channel.fileno() for other in self]
+        worker.start((*others, self._wake_read, self._wake_write, *inherited_fds))
+        self._processes[worker.worker] = worker
+        self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+        self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
+
+    def last_words(self, worker: WorkerProcess) -> list[Frame]:
+        """What a process that has ended had sent and nobody has received yet."""
+        frames: list[Frame] = []
+        try:
+            while (frame := worker.channel.receive(wait=False)) is not None:
+                frames.append(frame)
+        except ChannelClosed:
+            pass
+        return frames
+
+    def bury(self, number: int) -> None:
+        """Let go of a process that has ended."""
+        worker = self._processes.pop(number)
+        self._selector.unregister(worker.channel)
+        self._selector.unregister(worker.sentinel)
+        worker.release()
+
+    def send(self, number: int, message: Message) -> None:
+        """Send, now or when there is room. To a process that has died, or is none, nothing: the wait will tell."""
+        worker = self._processes.get(number)
+        if worker is None:
+            return
+        try:
+            worker.channel.send(message)
+            self._watch_outbox(worker)
+        except ChannelClosed:
+            pass
+
+    def select(self, timeout_s: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for anything to happen, for :meth:`happened`. Other threads may send and start processes meanwhile."""
+        return self._selector.select(timeout_s)
+
+    def happened(
+        self, ready: list[tuple[selectors.SelectorKey, int]]
+    ) -> Iterator[tuple[WorkerProcess, list[Frame], bool]]:
+        """(process, what has arrived whole, has it ended?) for each that something happened to.
+
+        What arrived of a process that has ended was sent whole, so it is as good as any.
+        """
+        for key, events in ready:
+            worker: WorkerProcess | None = key.data
+            if worker is None:
+                self._drain_wake_up()
+                continue
+            if self._processes.get(worker.worker) is worker:  # not buried a moment ago, in this same round
+                frames: list[Frame] = []
+                gone = key.fd == worker.sentinel
+                try:
+                    if events & selectors.EVENT_WRITE:
+                        worker.channel.flush()
+                        self._watch_outbox(worker)
+                    while (frame := worker.channel.receive(wait=False)) is not None:
+                        frames.append(frame)
+                except ChannelClosed:
+                    gone = True
+                yield worker, frames, gone
+
+    def kill_silent(self, timeout_s: float) -> list[WorkerProcess]:
+        """Kill those that have shown no sign of life for so long: which they are."""
+        silent = [worker for worker in self if worker.silent_for_s(timeout_s)]
+        for worker in silent:
+            _log.warning(
+                "%s (pid %d) showed no sign of life for %g s: killing it (was it stopped, or does native code keep the "
+                "interpreter lock?)",
+                worker.name,
+                worker.pid,
+                timeout_s,
+            )
+            worker.silenced = True
+            worker.kill()
+        return silent
+
+    def wake(self) -> None:
+        """Let a wait in another thread end at once. Thread-safe."""
+        if not self._wake:
+            return  # closed: the descriptor's number may be another file's by now
+        try:
+            os.write(self._wake_write, b"x")
+        except OSError:  # full: it is awake
+            pass
+
+    def close(self) -> None:
+        """End all processes: about 3 s at most. Idempotent. What an interrupt leaves here ends at exit."""
+        if self._finalizer.alive:
+            _finalize(*self._owned)
+            self._finalizer.detach()
+
+    def _drain_wake_up(self) -> None:
+        try:
+            while os.read(self._wake_read, 64):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _watch_outbox(self, worker: WorkerProcess) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.channel.has_outbox else 0)
+        self._selector.modify(worker.channel, events, worker)
+
+
+def _finalize(
+    pid: int,
+    lock: threading.RLock,
+    processes: dict[int, WorkerProcess],
+    selector: selectors.BaseSelector,
+    wake: list[int],
+    resources: tuple[Any, ...],
+) -> None:
+    """End everything that a pool owns; also when it is collected, or at exit. Never in a forked child. Idempotent."""
+    if os.getpid() != pid:
+        return
+    began = time.monotonic()
+    with lock:  # a thread may be at it when the process exits; it takes as long as the stop ladder at most
+        try:
+            stop_all(list(processes.values()))
+        finally:  # also when it was interrupted
+            processes.clear()
+            selector.close()
+            while wake:
+                os.close(wake.pop())
+            for resource in resources:
+                resource.close()
+    _log.debug("stopped the workers in %.3f s", time.monotonic() - began)

@@ -1,0 +1,3 @@
+"""What runs in worker processes and in the dispatcher."""
+
+__all__: list[str] = []  # import its modules

@@ -1,0 +1,3 @@
+"""Several streams into one. A file for each node."""
+
+__all__: list[str] = []

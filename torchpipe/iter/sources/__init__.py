@@ -1,0 +1,3 @@
+"""Where items come from: objects in memory, file names, tables, other libraries' datasets. A file for each node."""
+
+__all__: list[str] = []
