@@ -19,6 +19,7 @@ from torchpipe.iter.limiting.header import Header
 from torchpipe.iter.limiting.repeater import Repeater
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
+from torchpipe.iter.packing.packer import Packer
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
@@ -47,6 +48,7 @@ __all__ = [
     "IterableWrapper",
     "MapToIterConverter",
     "Mapper",
+    "Packer",
     "Prefetcher",
     "RandomMapper",
     "Repeater",

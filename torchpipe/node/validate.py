@@ -16,6 +16,7 @@ from torchpipe.node.traits import callable_name
 
 __all__ = [
     "MAX_SHARDS",
+    "check_choice",
     "check_columns",
     "check_count",
     "check_function",
@@ -42,6 +43,13 @@ def check_count(name: str, value: object, *, at_least: int, at_most: int | None 
     if at_most is not None and number > at_most:
         raise ValueError(f"{name} must be at most {at_most}, got {number}")
     return number
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> Any:
+    """Return ``value``. Raises: ValueError unless it is one of ``choices``."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
 
 
 def check_length(value: object) -> int:
