@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -45,11 +46,10 @@ def check_count(name: str, value: object, *, at_least: int, at_most: int | None 
     return number
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> Any:
-    """Return ``value``. Raises: ValueError unless it is one of ``choices``."""
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raises: ValueError unless ``value`` is one of ``choices``."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-    return value
 
 
 def check_length(value: object) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from torchpipe.errors import StateError
 from torchpipe.iter.packing._bins import Bin, Layout, Segment, stored_bin, stored_segment
@@ -80,10 +80,10 @@ class Packer(IterDataPipe[dict[str, Any]]):
             if isinstance(length, Mapping)
             else check_count("length", length, at_least=1)
         )
-        self.strategy = check_choice("strategy", strategy, ("concat", "first_fit", "best_fit"))
-        self.overflow = check_choice(
-            "overflow", overflow or ("raise" if ragged else "split"), ("split", "truncate", "drop", "raise")
-        )
+        self.strategy = strategy
+        self.overflow = overflow or ("raise" if ragged else "split")
+        check_choice("strategy", strategy, get_args(Strategy))
+        check_choice("overflow", self.overflow, get_args(Overflow))
         if strategy == "concat" and (bins is not None or max_sequences_per_bin is not None):
             raise ValueError("strategy='concat' has no bins: use 'first_fit' or 'best_fit', or leave bins= out")
         if ragged and (strategy == "concat" or overflow == "split"):

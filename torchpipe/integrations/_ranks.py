@@ -1,0 +1,38 @@
+"""One state for all ranks: trainers save that of rank 0 and hand it to every rank. Runs in the user's process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+from torchpipe.errors import StateMismatchError
+from torchpipe.loader.dataloader2 import DataLoader2
+
+__all__ = ["own_part", "shared"]
+
+_RANKS = "ranks"
+
+
+def shared(loader: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """``state``, which this rank's ``loader`` has, in a form that every rank can load. All ranks call it, or none.
+
+    A DataLoader's position is a count of batches, the same on all ranks: no rank asks another.
+    """
+    if not isinstance(loader, DataLoader2) or loader.reading_service.world_size == 1:
+        return state
+    states: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(states, state)
+    return {_RANKS: states}
+
+
+def own_part(loader: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """What of a shared state is this rank's. Raises: StateMismatchError for as many ranks as there are not."""
+    if set(state) != {_RANKS}:
+        return state
+    states = state[_RANKS]
+    service = loader.reading_service
+    if len(states) != service.world_size:
+        raise StateMismatchError(f"the state has {len(states)} ranks, this run has {service.world_size}")
+    own: dict[str, Any] = states[service.rank]
+    return own
