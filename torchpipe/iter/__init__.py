@@ -22,14 +22,14 @@ from torchpipe.iter.limiting.repeater import Repeater
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
+from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
+from torchpipe.iter.parsing.json_parser import JsonParser
+from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.wrapper import IterableWrapper
-from torchpipe.iter.text.csv_parser import CSVDictParser, CSVParser
-from torchpipe.iter.text.json_parser import JsonParser
-from torchpipe.iter.text.line_reader import LineReader
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.not_ported import module_getattr
 

@@ -1,3 +1,0 @@
-"""Text and records in open files: lines, tables, paragraphs, JSON. A file for each node."""
-
-__all__: list[str] = []
