@@ -25,6 +25,7 @@ from torchpipe.iter.ordering.shuffler import Shuffler
 from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
 from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader
+from torchpipe.iter.packing.packer import Packer
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
@@ -59,6 +60,7 @@ __all__ = [
     "LineReader",
     "MapToIterConverter",
     "Mapper",
+    "Packer",
     "Prefetcher",
     "RandomMapper",
     "Repeater",
