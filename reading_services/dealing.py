@@ -196,7 +196,10 @@ class _Timed(ShardProvider):
         self._wait_s = wait_s
 
     def pull(self, lane: int) -> Chunk:
-        return _pull(self._supervisor, (lane,), self._wait_s)[1]
+        return self.pull_any((lane,))[1]
+
+    def pull_any(self, lanes: Sequence[int]) -> tuple[int, Chunk]:
+        return _pull(self._supervisor, lanes, self._wait_s)
 
     def interrupt(self) -> None:
         self._provider.interrupt()
