@@ -269,8 +269,6 @@ class _Stage:
 class _Source:
     """What the device stage runs ahead of; a failure is an item, and raised when it is handed out."""
 
-    exact_after_error = True
-
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
 

@@ -26,7 +26,7 @@ from torchpipe.data.stateful_states import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.node.holders import OpaqueWarnings
-from torchpipe.node.validate import check_count
+from torchpipe.node.validate import check_choice, check_count
 from torchpipe.state import as_text
 
 __all__ = ["DataLoader"]
@@ -95,9 +95,9 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         max_deaths: int = 3,
         max_restarts: int | None = None,
     ) -> None:
-        _check_choice("worker_seeding", worker_seeding, ("batch", "torch"))
+        check_choice("worker_seeding", worker_seeding, ("batch", "torch"))
         threads.check_arguments(worker_method, worker_seeding, multiprocessing_context)
-        _check_choice("on_worker_death", on_worker_death, ("restart", "raise"))
+        check_choice("on_worker_death", on_worker_death, ("restart", "raise"))
         if num_workers > _MOST_WORKERS:
             raise ValueError(
                 f"num_workers={num_workers} is more than {_MOST_WORKERS}: is it meant to be prefetch_factor?"
@@ -350,8 +350,3 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
 
 def _none() -> None:
     return None
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.files.file_opener import FileOpener
+from torchpipe.iter.files.stream_reader import StreamReader
 from torchpipe.iter.files.tar_loader import TarArchiveLoader
 from torchpipe.iter.grouping.batcher import Batcher
+from torchpipe.iter.grouping.bucket_batcher import BucketBatcher
 from torchpipe.iter.grouping.collator import Collator
 from torchpipe.iter.grouping.unbatcher import UnBatcher
 from torchpipe.iter.items.enumerator import Enumerator
@@ -17,6 +19,7 @@ from torchpipe.iter.items.random_mapper import RandomMapper
 from torchpipe.iter.limiting.cycler import Cycler
 from torchpipe.iter.limiting.header import Header
 from torchpipe.iter.limiting.repeater import Repeater
+from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
 from torchpipe.iter.running.prefetch import Prefetcher
@@ -24,6 +27,9 @@ from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.wrapper import IterableWrapper
+from torchpipe.iter.text.csv_parser import CSVDictParser, CSVParser
+from torchpipe.iter.text.json_parser import JsonParser
+from torchpipe.iter.text.line_reader import LineReader
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.not_ported import module_getattr
 
@@ -33,6 +39,9 @@ if not TYPE_CHECKING:  # checkers would take every name for an attribute
 __all__ = [
     "SHARDING_PRIORITIES",
     "Batcher",
+    "BucketBatcher",
+    "CSVDictParser",
+    "CSVParser",
     "Collator",
     "Concater",
     "Cycler",
@@ -43,8 +52,11 @@ __all__ = [
     "Filter",
     "FlatMapper",
     "Header",
+    "InBatchShuffler",
     "IterDataPipe",
     "IterableWrapper",
+    "JsonParser",
+    "LineReader",
     "MapToIterConverter",
     "Mapper",
     "Prefetcher",
@@ -53,6 +65,7 @@ __all__ = [
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
+    "StreamReader",
     "TarArchiveLoader",
     "ToDevice",
     "UnBatcher",

@@ -16,6 +16,7 @@ __all__ = ["IterMethods", "MapMethods"]
 
 T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
+T = TypeVar("T")
 
 class IterMethods(Generic[T_co]):
     """The functional forms of iterable nodes."""
@@ -24,6 +25,17 @@ class IterMethods(Generic[T_co]):
         self, batch_size: int, drop_last: bool = False, wrapper_class: Callable[[list[Any]], Any] = ...
     ) -> IterDataPipe[list[T_co]]:
         """Gathers ``batch_size`` consecutive items into a list; a shorter last one is left out with ``drop_last``."""
+
+    def bucketbatch(
+        self,
+        batch_size: int,
+        drop_last: bool = False,
+        batch_num: int = 100,
+        bucket_num: int = 1,
+        sort_key: Callable[[list[Any]], Any] | None = None,
+        use_in_batch_shuffle: bool = True,
+    ) -> IterDataPipe[list[T_co]]:
+        """Batches of items that ``sort_key`` puts next to each other: a chain of ``shuffle``, ``map`` and ``batch``."""
 
     @overload
     def collate(self) -> IterDataPipe[Any]:
@@ -73,6 +85,9 @@ class IterMethods(Generic[T_co]):
     def header(self, limit: int | None = 10) -> IterDataPipe[T_co]:
         """The first ``limit`` items (None: all of them); no more than these are pulled from the input."""
 
+    def in_batch_shuffle(self: IterMethods[Sequence[T]]) -> IterDataPipe[list[T]]:
+        """Hands on each batch with its items in random order, as a ``DataChunk``; every order has the same chance."""
+
     def list_files(
         self,
         masks: str | Sequence[str] = "",
@@ -104,6 +119,36 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Yields pairs (path, open stream) for the paths of the input."""
 
+    def parse_csv(
+        self: IterMethods[tuple[str, Any]],
+        *,
+        skip_lines: int = 0,
+        decode: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = False,
+        as_tuple: bool = False,
+        **fmtparams: Any,
+    ) -> IterDataPipe[Any]:
+        """Takes pairs (path, stream) of tables as text, and yields their rows: lists of text, tuples with
+        ``as_tuple``.
+        """
+
+    def parse_csv_as_dict(
+        self: IterMethods[tuple[str, Any]],
+        *,
+        skip_lines: int = 0,
+        decode: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = False,
+        **fmtparams: Any,
+    ) -> IterDataPipe[Any]:
+        """Takes pairs (path, stream) of tables as text, and yields each row as a dict from column to text."""
+
+    def parse_json_files(self: IterMethods[tuple[str, Any]], **kwargs: Any) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, stream) of JSON files, and yields pairs (path, what it says)."""
+
     def prefetch(self, buffer_size: int = 10) -> IterDataPipe[T_co]:
         """Pulls up to ``buffer_size`` items of ``source_datapipe`` ahead in one thread, and hands them on in order."""
 
@@ -111,6 +156,23 @@ class IterMethods(Generic[T_co]):
         """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item
         alone.
         """
+
+    def read_from_stream(self: IterMethods[tuple[str, Any]], chunk: int | None = None) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, stream), and yields pairs (path, content): the whole, or pieces of ``chunk`` bytes or
+        letters.
+        """
+
+    def readlines(
+        self: IterMethods[tuple[str, Any]],
+        *,
+        skip_lines: int = 0,
+        strip_newline: bool = True,
+        decode: bool = False,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = True,
+    ) -> IterDataPipe[Any]:
+        """Takes pairs (path, stream), and yields pairs (path, line), or lines alone with ``return_path=False``."""
 
     def repeat(self, times: int) -> IterDataPipe[T_co]:
         """Hands out every item ``times`` times in a row: the same object, not copies."""

@@ -41,7 +41,6 @@ _OPAQUE, _CURSOR, _EXTENSION = 8, 12, 42  # the codes of tags, beside those of k
 _MAX_SNAPSHOTS_DEEP = 32  # one for each stage that runs ahead of another, and two for the dispatcher
 _MAX_COUNT = 1 << 62
 _TAGS = {code: msgpack.ExtType(code, b"") for code in (*MAKERS, _OPAQUE, _CURSOR, _EXTENSION, NAMED, IMAGE)}
-_TUPLE = _TAGS[1]
 _MARKED = {bytearray, memoryview, msgpack.ExtType}  # msgpack would pack these its own way, without asking ``extend``
 
 Note = tuple[str, str]

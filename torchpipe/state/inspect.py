@@ -39,9 +39,7 @@ def inspect(state: Mapping[str, Any] | bytes) -> str:
 
 def _show(value: Any, depth: int, lines: list[str]) -> None:
     pad = "  " * depth
-    cursor = Cursor.from_state(value)
-    if isinstance(value, Cursor):
-        cursor = value
+    cursor = value if isinstance(value, Cursor) else Cursor.from_state(value)
     if depth > _MAX_DEPTH:
         lines.append(f"{pad}...")
     elif cursor is not None:
@@ -51,13 +49,10 @@ def _show(value: Any, depth: int, lines: list[str]) -> None:
             _show(decode(cursor.snapshot, keep_opaque=True), depth + 1, lines)
     elif isinstance(value, dict):
         for key, item in value.items():
-            if isinstance(item, Cursor):
-                lines.append(f"{pad}{_short(key)}:")
-                _show(item, depth + 1, lines)
-            elif key == "graph" and isinstance(item, str):
+            if key == "graph" and isinstance(item, str):
                 lines.append(f"{pad}graph:")
                 lines.extend(f"{pad}  {line}" for line in item.splitlines())
-            elif isinstance(item, dict) or (isinstance(item, list) and item and isinstance(item[0], dict)):
+            elif isinstance(item, dict | Cursor) or (isinstance(item, list) and item and isinstance(item[0], dict)):
                 lines.append(f"{pad}{_short(key)}:")
                 _show(item, depth + 1, lines)
             else:
