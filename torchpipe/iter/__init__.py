@@ -22,6 +22,7 @@ from torchpipe.iter.limiting.repeater import Repeater
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
+from torchpipe.iter.packing.packer import Packer
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
@@ -59,6 +60,7 @@ __all__ = [
     "LineReader",
     "MapToIterConverter",
     "Mapper",
+    "Packer",
     "Prefetcher",
     "RandomMapper",
     "Repeater",

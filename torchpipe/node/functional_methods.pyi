@@ -1,6 +1,6 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -10,6 +10,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torchpipe.device import Backend
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._streams import StreamWrapper
+from torchpipe.iter.packing.packer import Overflow, Strategy
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
 
 __all__ = ["IterMethods", "MapMethods"]
@@ -118,6 +119,22 @@ class IterMethods(Generic[T_co]):
         self, mode: str = "r", encoding: str | None = None, length: int = -1
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Yields pairs (path, open stream) for the paths of the input."""
+
+    def pack(
+        self,
+        length: int | Mapping[str, int],
+        *,
+        strategy: Strategy = "concat",
+        bins: int | None = None,
+        max_sequences_per_bin: int | None = None,
+        overflow: Overflow | None = None,
+        pad_value: Any = 0,
+        keep: Sequence[str] = ...,
+        drop_last: bool = False,
+    ) -> IterDataPipe[dict[str, Any]]:
+        """Packs samples of any length into sequences of ``length`` entries, and says which entry belongs to which
+        sample.
+        """
 
     def parse_csv(
         self: IterMethods[tuple[str, Any]],
