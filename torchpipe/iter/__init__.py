@@ -2,6 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from torchpipe.iter.archives.decompressor import CompressionType, Decompressor, Extractor
+from torchpipe.iter.archives.file_decompressors import Bz2FileLoader, XzFileLoader
+from torchpipe.iter.archives.rar_loader import RarArchiveLoader
+from torchpipe.iter.archives.webdataset import WebDataset
+from torchpipe.iter.archives.zip_loader import ZipArchiveLoader
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.files.file_opener import FileOpener
@@ -41,13 +46,17 @@ __all__ = [
     "SHARDING_PRIORITIES",
     "Batcher",
     "BucketBatcher",
+    "Bz2FileLoader",
     "CSVDictParser",
     "CSVParser",
     "Collator",
+    "CompressionType",
     "Concater",
     "Cycler",
     "DataChunk",
+    "Decompressor",
     "Enumerator",
+    "Extractor",
     "FileLister",
     "FileOpener",
     "Filter",
@@ -60,17 +69,23 @@ __all__ = [
     "LineReader",
     "MapToIterConverter",
     "Mapper",
+    "Overflow",
     "Packer",
     "Prefetcher",
     "RandomMapper",
+    "RarArchiveLoader",
     "Repeater",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
+    "Strategy",
     "StreamReader",
     "TarArchiveLoader",
     "ToDevice",
     "UnBatcher",
+    "WebDataset",
+    "XzFileLoader",
+    "ZipArchiveLoader",
     "Zipper",
     "functional_datapipe",
 ]
