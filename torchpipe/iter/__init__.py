@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from torchpipe.iter._paths import PathList
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.files.file_opener import FileOpener
@@ -24,6 +25,9 @@ from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.wrapper import IterableWrapper
+from torchpipe.iter.text.csv_reader import CsvReader
+from torchpipe.iter.text.jsonl_reader import JsonlReader
+from torchpipe.iter.text.text_line_reader import TextLineReader
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.not_ported import module_getattr
 
@@ -35,6 +39,7 @@ __all__ = [
     "Batcher",
     "Collator",
     "Concater",
+    "CsvReader",
     "Cycler",
     "DataChunk",
     "Enumerator",
@@ -45,8 +50,10 @@ __all__ = [
     "Header",
     "IterDataPipe",
     "IterableWrapper",
+    "JsonlReader",
     "MapToIterConverter",
     "Mapper",
+    "PathList",
     "Prefetcher",
     "RandomMapper",
     "Repeater",
@@ -54,6 +61,7 @@ __all__ = [
     "ShardingRoundRobinDispatcher",
     "Shuffler",
     "TarArchiveLoader",
+    "TextLineReader",
     "ToDevice",
     "UnBatcher",
     "Zipper",

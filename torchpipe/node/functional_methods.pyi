@@ -1,6 +1,6 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -111,6 +111,36 @@ class IterMethods(Generic[T_co]):
         """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item
         alone.
         """
+
+    def read_csv(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        header: bool = True,
+        encoding: str = "utf-8",
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+        **fmtparams: Any,
+    ) -> IterDataPipe[Any]:
+        """Yields the rows of CSV files (RFC 4180): dicts from column name to text, or lists without a ``header``."""
+
+    def read_jsonl(
+        self,
+        encoding: str = "utf-8",
+        *,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the JSON value of each line of files of JSON Lines (jsonlines.org); blank lines count as none."""
+
+    def read_lines(
+        self,
+        encoding: str = "utf-8",
+        *,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[str]:
+        r"""Yields the lines of text files, without their ends (``\n`` or ``\r\n``), one file after the other."""
 
     def repeat(self, times: int) -> IterDataPipe[T_co]:
         """Hands out every item ``times`` times in a row: the same object, not copies."""
