@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = ["Epoch", "ShardSpec"]
+__all__ = ["Epoch", "ShardSpec", "WorkerInfo"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,11 @@ class Epoch:
         """What the stream of ``shard`` depends on."""
         return ShardSpec(**self.identity, shard=shard)
 
+    @property
+    def alone(self) -> ShardSpec:
+        """The same of what runs once on this rank: the main section, what is dispatched."""
+        return ShardSpec(**(self.identity | {"num_shards": 1}), shard=0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSpec(Epoch):
@@ -49,7 +54,25 @@ class ShardSpec(Epoch):
         """The number of shards of all ranks."""
         return self.world_size * self.num_shards
 
+    @property
+    def in_context(self) -> dict[str, int]:
+        """What it is by the names that a context has for it."""
+        shards = {"shard": self.global_shard, "num_shards": self.total_shards, "local_shard": self.shard}
+        return {"seed": self.seed, "epoch": self.epoch, "rank": self.rank, "world_size": self.world_size} | shards
+
     def describe(self, item: int) -> str:
         """Where in the run item ``item`` of this shard is, for messages."""
         of_rank = f" of rank {self.rank}" if self.world_size > 1 else ""
         return f"item {item} of shard {self.shard} of {self.num_shards}{of_rank}, epoch {self.epoch}"
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a ``worker_init_fn`` is told: ``num_workers`` is the number of shards and ``worker_id`` the shard's index.
+
+    With the default of one shard a worker these are the worker processes, as in torchdata. A process that hosts several
+    shards calls the functions once for each, so that the stream does not depend on the number of processes.
+    """
+
+    num_workers: int
+    worker_id: int

@@ -6,8 +6,10 @@ from torchpipe.iter._paths import PathList
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.files.file_opener import FileOpener
+from torchpipe.iter.files.stream_reader import StreamReader
 from torchpipe.iter.files.tar_loader import TarArchiveLoader
 from torchpipe.iter.grouping.batcher import Batcher
+from torchpipe.iter.grouping.bucket_batcher import BucketBatcher
 from torchpipe.iter.grouping.collator import Collator
 from torchpipe.iter.grouping.unbatcher import UnBatcher
 from torchpipe.iter.items.enumerator import Enumerator
@@ -18,8 +20,13 @@ from torchpipe.iter.items.random_mapper import RandomMapper
 from torchpipe.iter.limiting.cycler import Cycler
 from torchpipe.iter.limiting.header import Header
 from torchpipe.iter.limiting.repeater import Repeater
+from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
+from torchpipe.iter.packing.packer import Packer
+from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
+from torchpipe.iter.parsing.json_parser import JsonParser
+from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
@@ -37,6 +44,9 @@ if not TYPE_CHECKING:  # checkers would take every name for an attribute
 __all__ = [
     "SHARDING_PRIORITIES",
     "Batcher",
+    "BucketBatcher",
+    "CSVDictParser",
+    "CSVParser",
     "Collator",
     "Concater",
     "CsvReader",
@@ -48,18 +58,25 @@ __all__ = [
     "Filter",
     "FlatMapper",
     "Header",
+    "InBatchShuffler",
     "IterDataPipe",
     "IterableWrapper",
     "JsonlReader",
     "MapToIterConverter",
     "Mapper",
     "PathList",
+    "JsonParser",
+    "LineReader",
+    "MapToIterConverter",
+    "Mapper",
+    "Packer",
     "Prefetcher",
     "RandomMapper",
     "Repeater",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
+    "StreamReader",
     "TarArchiveLoader",
     "TextLineReader",
     "ToDevice",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Iterator
-from io import IOBase
 from typing import Any, Self
 
 from torchpipe.iter._expanding import ExpandingIterator
+from torchpipe.iter._pairs import path_and_stream
 from torchpipe.iter._streams import StreamWrapper, close_stream, close_stream_after_parts, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -71,14 +71,7 @@ class _TarIterator(ExpandingIterator[tuple[str, StreamWrapper]]):
         super().__init__(node, context, node.datapipe)
 
     def expand(self, item: Any) -> Iterator[tuple[str, StreamWrapper]]:
-        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str | os.PathLike)):
-            raise TypeError(
-                f"load_from_tar needs pairs (path, binary stream), as from open_files(mode='b'), got {item!r}"
-            )
-        path, stream = os.fspath(item[0]), item[1]
-        if not isinstance(stream, IOBase | StreamWrapper) and not hasattr(stream, "read"):
-            raise TypeError(f"load_from_tar needs a binary stream for {path!r}, got {stream!r}")
-        return self._members(path, stream if isinstance(stream, StreamWrapper) else wrap_stream(stream, name=path))
+        return self._members(*path_and_stream("load_from_tar", item))
 
     def _members(self, path: str, stream: StreamWrapper) -> Iterator[tuple[str, StreamWrapper]]:
         archive: tarfile.TarFile | None = None
