@@ -7,6 +7,7 @@ from torchpipe.iter.archives.file_decompressors import Bz2FileLoader, XzFileLoad
 from torchpipe.iter.archives.rar_loader import RarArchiveLoader
 from torchpipe.iter.archives.webdataset import WebDataset
 from torchpipe.iter.archives.zip_loader import ZipArchiveLoader
+from torchpipe.iter._paths import PathList
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.files.file_opener import FileOpener
@@ -36,6 +37,9 @@ from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.wrapper import IterableWrapper
+from torchpipe.iter.text.csv_reader import CsvReader
+from torchpipe.iter.text.jsonl_reader import JsonlReader
+from torchpipe.iter.text.text_line_reader import TextLineReader
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.not_ported import module_getattr
 
@@ -52,6 +56,7 @@ __all__ = [
     "Collator",
     "CompressionType",
     "Concater",
+    "CsvReader",
     "Cycler",
     "DataChunk",
     "Decompressor",
@@ -66,11 +71,13 @@ __all__ = [
     "IterDataPipe",
     "IterableWrapper",
     "JsonParser",
+    "JsonlReader",
     "LineReader",
     "MapToIterConverter",
     "Mapper",
     "Overflow",
     "Packer",
+    "PathList",
     "Prefetcher",
     "RandomMapper",
     "RarArchiveLoader",
@@ -81,6 +88,7 @@ __all__ = [
     "Strategy",
     "StreamReader",
     "TarArchiveLoader",
+    "TextLineReader",
     "ToDevice",
     "UnBatcher",
     "WebDataset",

@@ -207,10 +207,40 @@ class IterMethods(Generic[T_co]):
         alone.
         """
 
+    def read_csv(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        header: bool = True,
+        encoding: str = "utf-8",
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+        **fmtparams: Any,
+    ) -> IterDataPipe[Any]:
+        """Yields the rows of CSV files (RFC 4180): dicts from column name to text, or lists without a ``header``."""
+
     def read_from_stream(self: IterMethods[tuple[str, Any]], chunk: int | None = None) -> IterDataPipe[tuple[str, Any]]:
         """Takes pairs (path, stream), and yields pairs (path, content): the whole, or pieces of ``chunk`` bytes or
         letters.
         """
+
+    def read_jsonl(
+        self,
+        encoding: str = "utf-8",
+        *,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the JSON value of each line of files of JSON Lines (jsonlines.org); blank lines count as none."""
+
+    def read_lines(
+        self,
+        encoding: str = "utf-8",
+        *,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[str]:
+        r"""Yields the lines of text files, without their ends (``\n`` or ``\r\n``), one file after the other."""
 
     def readlines(
         self: IterMethods[tuple[str, Any]],
