@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from torchpipe.iter._paths import PathList
 from torchpipe.iter.archives.decompressor import CompressionType, Decompressor, Extractor
 from torchpipe.iter.archives.file_decompressors import Bz2FileLoader, XzFileLoader
 from torchpipe.iter.archives.rar_loader import RarArchiveLoader
 from torchpipe.iter.archives.webdataset import WebDataset
 from torchpipe.iter.archives.zip_loader import ZipArchiveLoader
-from torchpipe.iter._paths import PathList
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.files.file_opener import FileOpener
