@@ -77,15 +77,16 @@ class ExactResume:
         delivered = loader.handed.delivered
         if loader.skipped != delivered:
             raise StateMismatchError(
-                f"{checkpoint}: after {steps} steps the Trainer takes {loader.skipped} batches of the epoch for done, and "
-                f"the loader has handed out {delivered}. Was it saved with another gradient_accumulation_steps than "
-                f"{accumulated}?"
+                f"{checkpoint}: after {steps} steps the Trainer takes {loader.skipped} batches of the epoch for done, "
+                f"and the loader has handed out {delivered}. Was it saved with another "
+                f"gradient_accumulation_steps than {accumulated}?"
             )
         if args.ignore_data_skip and delivered and len(loader) % accumulated:
+            rest = len(loader) % accumulated
             raise ValueError(
-                f"ignore_data_skip=True: the Trainer would count the epoch's batches from 0 again, and lose the step over "
-                f"the last {len(loader) % accumulated} (gradient_accumulation_steps={accumulated}). Leave it out: no "
-                "batch is made to be skipped"
+                f"ignore_data_skip=True: the Trainer would count the epoch's batches from 0 again, and lose the step "
+                f"over the last {rest} (gradient_accumulation_steps={accumulated}). Leave it out: no batch is made to "
+                "be skipped"
             )
 
 
