@@ -6,17 +6,19 @@ UV_VERSION := 0.13.8
 
 VENV := .venv
 NEWEST := .venv-newest
+TRAINERS := .venv-trainers
 BENCH := .venv-bench
 BENCH09 := .venv-bench09
 PYTHONS ?= 3.12 3.13
 EXTRAS := xla,demo,test,check
 EXTRAS_NEWEST := demo,test,check
+EXTRAS_TRAINERS := test,trainers
 EXTRAS_PYTHONS := xla,demo,test
 # XLA's CPU device, the same on every machine; tests that need several devices set it up in processes of their own.
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-newest test-pythons soak bench bench-plot check format stubs constraints clean
+.PHONY: help demo test test-newest test-pythons test-trainers soak bench bench-plot check format stubs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -38,6 +40,9 @@ test-pythons: $(PYTHONS:%=.venv-py%/.stamp) ## all tests, on each newer Python (
 		tools/run_tests.sh .venv-py$$python $(ARGS) || failed="$$failed $$python"; \
 	done; \
 	[ -z "$$failed" ] || { echo "failed on Python$$failed"; exit 1; }
+
+test-trainers: $(TRAINERS)/.stamp ## train, kill and resume inside Lightning, Accelerate, transformers and others (minutes)
+	$(TRAINERS)/bin/python -m pytest -n 2 --dist loadfile tests/trainers $(ARGS)
 
 soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matrix, compare every item (minutes; JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)
@@ -62,11 +67,11 @@ format: $(VENV)/.stamp ## format the code and fix what lint can fix
 stubs: $(VENV)/.stamp ## write torchpipe/node/functional_methods.pyi anew from the nodes
 	$(VENV)/bin/python tools/generate_stubs.py
 
-constraints: $(VENV)/.stamp ## pin the newest versions that fit, for both environments
-	tools/pin.sh $(VENV)/bin/uv "$(EXTRAS)" "$(EXTRAS_NEWEST)"
+constraints: $(VENV)/.stamp ## pin the newest versions that fit, for each environment
+	tools/pin.sh $(VENV)/bin/uv "$(EXTRAS)" "$(EXTRAS_NEWEST)" "$(EXTRAS_TRAINERS)"
 
 clean: ## remove the environments and everything generated
-	rm -rf $(VENV) $(NEWEST) .venv-py* $(BENCH) $(BENCH09) build dist .bench .demo
+	rm -rf $(VENV) $(NEWEST) $(TRAINERS) .venv-py* $(BENCH) $(BENCH09) build dist .bench .demo
 	rm -rf *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -76,6 +81,10 @@ $(VENV)/.stamp: constraints.txt pyproject.toml tools/install.sh
 
 $(NEWEST)/.stamp: constraints-newest.txt pyproject.toml tools/install.sh
 	PYTHON=$(PYTHON) tools/install.sh $(NEWEST) constraints-newest.txt "$(EXTRAS_NEWEST)" $(UV_VERSION)
+	@touch $@
+
+$(TRAINERS)/.stamp: constraints-trainers.txt pyproject.toml tools/install.sh
+	PYTHON=$(PYTHON) tools/install.sh $(TRAINERS) constraints-trainers.txt "$(EXTRAS_TRAINERS)" $(UV_VERSION)
 	@touch $@
 
 .venv-py%/.stamp: constraints.txt pyproject.toml tools/install.sh

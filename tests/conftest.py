@@ -32,6 +32,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # service, every later worker would import torch anew.
 multiprocessing.set_forkserver_preload(["reading_services", "reading_services._workers.dispatcher"])
 
+# Those have an environment of their own, and a target: `make test-trainers`.
+collect_ignore = [] if importlib.util.find_spec("pytorch_lightning") else ["trainers"]
+
 _FAILED = pytest.StashKey[bool]()
 
 

@@ -271,6 +271,7 @@ def test_an_error_before_the_dispatcher_says_where() -> None:
         list(loader)
     assert "in unlucky" in str(caught.value.__cause__)
     assert "Mapper(unlucky)" in notes_of(caught.value)
+    assert "in the dispatcher (pid" in notes_of(caught.value)
 
 
 # --- files ---

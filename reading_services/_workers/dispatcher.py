@@ -211,6 +211,9 @@ class Dispatcher:
         one_by_one = self._source.position < self._doubtful
         chunk: Chunk = self._source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, partial(self._page.begin, 0))
         self._page.rest()
+        fail_at = self._source.fail_at
+        if chunk.error is not None and (fail_at is None or chunk.error is not fail_at[1]):
+            add_note(chunk.error, _here())
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
         if self._source.longest >= self._report_at:
@@ -266,5 +269,9 @@ def _keep_sendable(entries: list[Entry], error: Exception, waiting: deque[Entry]
     index, failure = unsendable(items, "from the dispatcher to a worker") or (0, error)
     waiting.extendleft(reversed(entries[index:]))
     del entries[index:]
-    add_note(failure, f"torchpipe: in the dispatcher (pid {os.getpid()})")
+    add_note(failure, _here())
     return failure
+
+
+def _here() -> str:
+    return f"torchpipe: in the dispatcher (pid {os.getpid()})"

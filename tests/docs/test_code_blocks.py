@@ -1,6 +1,7 @@
 """Every Python block of the documentation runs as it stands, and prints what the text block after it says.
 
-Those that name XLA run with the XLA tests, on its CPU device.
+Those that name XLA run with the XLA tests, on its CPU device. Those of docs/trainers.md need the trainers, and run with
+their tests (`make test-trainers`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\s*```text\n(?P<output>.*?)``
 
 def blocks() -> list[tuple[str, str, str | None]]:
     found = []
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    pages = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "trainers.md"]
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages]:
         for match in BLOCK.finditer(page.read_text()):
             line = page.read_text()[: match.start()].count("\n") + 1
             found.append((f"{page.relative_to(ROOT)}:{line}", match["code"], match["output"]))
@@ -84,6 +86,6 @@ def test_the_readme_runs_under_every_start_method(
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

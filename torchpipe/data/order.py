@@ -42,12 +42,12 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import fresh_seed, next_fresh_seed
 from torchpipe.state.flat import damaged, shown
 
-__all__ = ["Order", "OrderState", "begin_order", "check_order", "draw_base_seed", "is_computed"]
+__all__ = ["DRAW_FROM_NOBODY", "Order", "OrderState", "begin_order", "check_order", "draw_base_seed", "is_computed"]
 
 OrderState = dict[str, Any]
 """Plain data: how an epoch's order began, and for samplers with a state, where it stands."""
 
-_DRAW_FROM_NOBODY = (BatchSampler, SequentialSampler, DistributedSampler)  # of the global generators, that is
+DRAW_FROM_NOBODY = (BatchSampler, SequentialSampler, DistributedSampler)  # of the global generators, that is
 _DRAW_AT_ONCE = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
@@ -278,7 +278,7 @@ class _Sampled(Order):
         start: OrderState = {"generators": [item.get_state() for item in self._generators], "epochs": epochs}
         if isinstance(self._sampler, RolloverBatchSampler):
             start["carried"] = list(self._sampler.carried)
-        if self._owner is None and any(type(part) not in _DRAW_FROM_NOBODY for part in self._chain):
+        if self._owner is None and any(type(part) not in DRAW_FROM_NOBODY for part in self._chain):
             with suppress(StateError):  # a bit generator of another kind than numpy's standard: not to be saved
                 start["global"] = GlobalRandom.present().to_dict()
         return start

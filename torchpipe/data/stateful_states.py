@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import RandomSampler
 
-from torchpipe.data.order import draw_base_seed, is_computed
+from torchpipe.data.order import DRAW_FROM_NOBODY, draw_base_seed, is_computed
 from torchpipe.data.standing import chain_of, generators_of
 from torchpipe.data.state import Position
 from torchpipe.errors import ReplayWarning, StateError
@@ -24,8 +24,6 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor, encode
 
 __all__ = ["is_stateful_loaders", "position_of"]
-
-_NO_GENERATOR = (BatchSampler, SequentialSampler, DistributedSampler)
 
 
 def is_stateful_loaders(state: Any) -> bool:
@@ -138,7 +136,7 @@ def _order(saved: _Saved, loader: Any) -> dict[str, Any]:
             "the state has the state of an iterator of your sampler inside a batch sampler, where it cannot be put: "
             "give the sampler state_dict() and load_state_dict(), or go on with StatefulDataLoader to the epoch's end"
         )
-    if not all(type(part) in _NO_GENERATOR for part in chain):
+    if not all(type(part) in DRAW_FROM_NOBODY for part in chain):
         _tell_unknown(type(chain[-1]).__name__)
     return state | {"start": None}
 
@@ -162,9 +160,7 @@ def _start(loader: Any, chain: list[Any], drawn_by: torch.Tensor) -> dict[str, A
             "the state has the generator of a RandomSampler, and this loader's sampler has none: give generator= or "
             "the sampler as the loader that saved it had it"
         )
-    found = [loader.generator, *(getattr(part, "generator", None) for part in chain)]
-    generators = {id(item): item for item in found if isinstance(item, torch.Generator)}.values()
-    states = [drawn_by if item is inner else item.get_state() for item in generators]
+    states = [drawn_by if item is inner else item.get_state() for item in generators_of(chain, loader.generator)]
     return {"generators": states, "epochs": [None] * len(chain)}
 
 

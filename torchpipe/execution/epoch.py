@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["Epoch", "EpochStart", "ShardSpec", "Uneven"]
+__all__ = ["Epoch", "EpochStart", "ShardSpec", "Uneven", "WorkerInfo"]
 
 
 class Uneven(enum.Enum):
@@ -39,6 +39,11 @@ class Epoch:
         """What the stream of ``shard`` depends on."""
         return ShardSpec(**self.identity, shard=shard)
 
+    @property
+    def alone(self) -> ShardSpec:
+        """The same of what runs once on this rank: the main section, what is dispatched."""
+        return ShardSpec(**(self.identity | {"num_shards": 1}), shard=0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSpec(Epoch):
@@ -59,6 +64,12 @@ class ShardSpec(Epoch):
         """The number of shards of all ranks."""
         return self.world_size * self.num_shards
 
+    @property
+    def in_context(self) -> dict[str, int]:
+        """What it is by the names that a context has for it."""
+        shards = {"shard": self.global_shard, "num_shards": self.total_shards, "local_shard": self.shard}
+        return {"seed": self.seed, "epoch": self.epoch, "rank": self.rank, "world_size": self.world_size} | shards
+
     def describe(self, item: int) -> str:
         """Where in the run item ``item`` of this shard is, for messages."""
         of_rank = f" of rank {self.rank}" if self.world_size > 1 else ""
@@ -72,7 +83,7 @@ class EpochStart(Epoch):
     ``delivered`` items of the epoch are before ``state``. ``hosted``: which of the shards run here; None: all. With
     ``rounds`` DROP or RAISE, they end together, with the last round in which each has an item; RAISE makes an error of
     any that is left. ``seeded``: has the user fixed the seed? ``origin`` names the state that all ranks should have
-    loaded, if there is one for all.
+    loaded, if there is one for all. Without ``in_order``, shards' items come as they are ready.
     """
 
     delivered: int = 0
@@ -81,8 +92,21 @@ class EpochStart(Epoch):
     rounds: Uneven | None = None
     seeded: bool = False
     origin: str = ""
+    in_order: bool = True
 
     @property
     def shards(self) -> range:
         """The numbers of the shards that run here."""
         return range(self.num_shards) if self.hosted is None else self.hosted
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a ``worker_init_fn`` is told: ``num_workers`` is the number of shards and ``worker_id`` the shard's index.
+
+    With the default of one shard a worker these are the worker processes, as in torchdata. A process that hosts several
+    shards calls the functions once for each, so that the stream does not depend on the number of processes.
+    """
+
+    num_workers: int
+    worker_id: int

@@ -1,5 +1,7 @@
 """The merge: takes from the shards in rounds and remembers, by a cursor for each shard, what was handed out.
 
+Where order does not matter (torch's ``in_order=False``), it takes from whichever shard has something first.
+
 Runs in the consumer's process. It decides the order; who produces the items, and where, is behind
 :class:`ShardProvider`.
 
@@ -12,8 +14,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
 from torchpipe.errors import RankError
@@ -49,6 +51,10 @@ class ShardProvider(ABC):
 
         Called by one thread for each branch, so by several at a time if the main section has several feed threads.
         """
+
+    def pull_any(self, lanes: Sequence[int]) -> tuple[int, Chunk]:
+        """(a lane, its next chunk) of whichever of ``lanes`` has one first, as :meth:`pull`."""
+        return lanes[0], self.pull(lanes[0])
 
     @abstractmethod
     def close(self) -> None:
@@ -151,6 +157,7 @@ class _Position:
     block: list[Any] = field(default_factory=list)  # the last one is the next to be handed out
     size: int = 0  # of the block, when it was full
     snapshots: list[list[tuple[int, bytes]]] = field(default_factory=list)  # of the ring's shards, in the block
+    alone: bool = False  # all of the block is of the shard whose turn it is
 
     @property
     def taken(self) -> int:
@@ -169,7 +176,8 @@ class _Position:
                     snapshot, skip = newer, items - at
             places[shard] = (snapshot, skip, count + items)
         if not self.ragged:
-            return places, (self.turn + taken) % len(self.live) if self.live else 0, False
+            turns = min(1, taken) if self.alone else taken
+            return places, (self.turn + turns) % len(self.live) if self.live else 0, False
         turn, ahead = turn_of([count for _, _, count in places], self.live)
         return places, turn, any(ahead)
 
@@ -195,6 +203,7 @@ class MergeIterator(NodeIterator[Any]):
         self._numbers = start.shards
         self._first_lane = branch * start.num_shards
         self._rounds = start.rounds if start.rounds is not Uneven.PAD else None
+        self._in_order = start.in_order
         self._merges = merges
         places = list(range(len(self._numbers)))
         self._position = _Position([(None, 0, 0)] * len(places), places)
@@ -293,20 +302,33 @@ class MergeIterator(NodeIterator[Any]):
                 if size <= 0:
                     break
                 return self._with_block(places, live, turn, ragged, ring, size)
+            if not self._in_order:
+                ring = self._at_hand(ring)
+                turn = live.index(ring[0])
             rest = self._rests[ring[0]]
             if rest.items:
-                return self._with_block(places, live, turn, ragged, ring)
+                if self._in_order:
+                    return self._with_block(places, live, turn, ragged, ring)
+                return replace(self._with_block(places, live, turn, ragged, ring[:1]), alone=True)
             if rest.error is not None:
                 rest.fail()
             if rest.ended:
                 live.remove(ring[0])
                 turn = turn % len(live) if live else 0
             else:
-                self._pull(provider, ring[0])
+                self._pull(provider, ring[:1] if self._in_order else ring)
         return _Position(places, live)
 
-    def _pull(self, provider: ShardProvider, shard: int) -> None:
-        self._rests[shard].add(provider.pull(self._lane(shard)))
+    def _at_hand(self, ring: list[int]) -> list[int]:
+        """Where order does not matter: ``ring`` from the first on that has anything to say."""
+        place = next(
+            (place for place, shard in enumerate(ring) if (rest := self._rests[shard]).items or not rest.open), 0
+        )
+        return ring[place:] + ring[:place]
+
+    def _pull(self, provider: ShardProvider, shards: list[int]) -> None:
+        lane, chunk = provider.pull_any([self._lane(shard) for shard in shards])
+        self._rests[next(shard for shard in shards if self._lane(shard) == lane)].add(chunk)
 
     def _fill_rounds(self, provider: ShardProvider, places: list[_Place], live: set[int]) -> int:
         """How many items are left in rounds that are whole, with more at hand than another rank is ahead, if there are.
@@ -323,7 +345,7 @@ class MergeIterator(NodeIterator[Any]):
             if left > self._lag:
                 return left
             if more:
-                self._pull(provider, more[0])
+                self._pull(provider, more[:1])
                 continue
             for shard in first:
                 if self._rests[shard].error is not None:

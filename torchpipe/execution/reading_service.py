@@ -19,7 +19,7 @@ from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_st
 from torchpipe.execution.epoch import EpochStart, ShardSpec
 from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
-from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, initialize_graphs
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.iter.running.prefetch import Prefetcher
@@ -57,10 +57,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._reset_fn = reset_fn
         self._policy = policy
         self._plan: Plan | None = None
-        self._shard_graphs: tuple[DataPipe, ...] = ()  # of each branch, with a stand-in for what is dispatched
-        self._graphs: dict[
-            tuple[int, int], tuple[DataPipe, ...]
-        ] = {}  # (num_shards, shard) -> what init_fn made of them
+        self._graphs = ShardGraphs((), None)  # of each branch, with a stand-in for what is dispatched
 
     @property
     def plan(self) -> Plan:
@@ -86,11 +83,16 @@ class ShardedReadingService(ReadingServiceInterface):
         self._plan = checked
         # What is dispatched is replaced in its own branch alone: another one may read from there as well
         stands_in = {} if checked.dispatch is None else {id(checked.dispatch): Dispatched()}
-        self._shard_graphs = tuple(
+        branches = tuple(
             replace_nodes(cut, stands_in if branch == checked.dispatch_branch else {})
             for branch, cut in enumerate(checked.cuts)
         )
+        self._graphs = ShardGraphs(branches, self._init_fn)
         return datapipe
+
+    @property
+    def default_num_shards(self) -> int:
+        return self._num_shards or 1
 
     @property
     def fixed_num_shards(self) -> int | None:
@@ -107,12 +109,7 @@ class ShardedReadingService(ReadingServiceInterface):
 
         context = Context.for_graph(
             root,
-            seed=start.seed,
-            epoch=start.epoch,
-            shard=start.rank,
-            num_shards=start.world_size,
-            rank=start.rank,
-            world_size=start.world_size,
+            **start.alone.in_context,
             section=1,
             threads=self._threads_in_main(),
             allow_pickle=True,  # the loader has checked the state
@@ -140,40 +137,29 @@ class ShardedReadingService(ReadingServiceInterface):
         self, start: EpochStart, positions: list[ShardPosition], *, manage_random: bool = True
     ) -> ShardProvider:
         """Produce the shards in this process."""
-        source = None
-        if self.plan.dispatch is not None and positions:
+        plan, source = self.plan, None
+        if plan.dispatch is not None and positions:
+            snapshots = {item.shard: item.cursor.snapshot for item in positions if item.branch == plan.dispatch_branch}
             source = DispatchSource.open(
-                self.plan.dispatch,
+                plan.dispatch,
                 start.spec(positions[0].shard),
-                dispatch_start(
-                    {
-                        item.shard: item.cursor.snapshot
-                        for item in positions
-                        if item.branch == self.plan.dispatch_branch
-                    },
-                    start.num_shards,
-                ),
+                dispatch_start(snapshots, start.num_shards),
                 policy=self._policy,
                 manage_random=manage_random,
             )
-        return LocalShards(partial(self._shard, source=source, manage_random=manage_random), start, positions, source)
 
-    def _shard(self, spec: ShardSpec, branch: int, *, source: DispatchSource | None, manage_random: bool) -> Shard:
-        return Shard(
-            self._graphs_for(spec),
-            spec,
-            branch=branch,
-            reset_fn=self._reset_fn,
-            policy=self._policy,
-            manage_random=manage_random,
-            feed=source,
-        )
+        def shard(spec: ShardSpec, branch: int) -> Shard:
+            return Shard(
+                self._graphs.of(spec),
+                spec,
+                branch=branch,
+                reset_fn=self._reset_fn,
+                policy=self._policy,
+                manage_random=manage_random,
+                supply=source,
+            )
 
-    def _graphs_for(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
-        key = (spec.num_shards, spec.shard)
-        if key not in self._graphs:
-            self._graphs[key] = initialize_graphs(self._shard_graphs, self._init_fn, spec)
-        return self._graphs[key]
+        return LocalShards(shard, start, positions, source)
 
 
 class InProcessReadingService(ShardedReadingService):
@@ -212,16 +198,11 @@ class InProcessReadingService(ShardedReadingService):
     def prefetch_cnt(self) -> int:
         return self._prefetch_cnt
 
-    @property
-    def default_num_shards(self) -> int:
-        return self._num_shards or 1
-
     def explain(self) -> str:
         count = self.default_num_shards
         where = f"in this process, {count} shard{'s' if count > 1 else ''} one after the other"
-        appended = (
-            (f"Prefetcher({self._prefetch_cnt})",) if self._main_root(self.plan.root) is not self.plan.root else ()
-        )
+        prefetched = self._main_root(self.plan.root) is not self.plan.root
+        appended = (f"Prefetcher({self._prefetch_cnt})",) if prefetched else ()
         return draw(self.plan, where, "in this process", appended)
 
     def _main_root(self, root: DataPipe) -> DataPipe:

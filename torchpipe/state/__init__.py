@@ -3,7 +3,7 @@
 ``merge`` makes one state of those that the ranks of a run have saved.
 """
 
-from torchpipe.state.codec import FORMAT_VERSION, OpaqueItem, decode, encode, opaque_notes
+from torchpipe.state.codec import FORMAT_VERSION, OpaqueItem, as_text, decode, encode, from_text, opaque_notes
 from torchpipe.state.cursor import Cursor, SnapshotPolicy
 from torchpipe.state.inspect import inspect
 from torchpipe.state.ranks import merge
@@ -13,8 +13,10 @@ __all__ = [
     "Cursor",
     "OpaqueItem",
     "SnapshotPolicy",
+    "as_text",
     "decode",
     "encode",
+    "from_text",
     "inspect",
     "merge",
     "opaque_notes",

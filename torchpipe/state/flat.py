@@ -89,9 +89,9 @@ class FlatState:
             )
         for name in _NUMBERS:
             _check_number(name, state[name])
+        payload = _open(state, allow_pickle, keep_opaque)
         if state["rank"] >= state["world_size"]:
             raise damaged(f"it is of rank {state['rank']} of {state['world_size']}")
-        payload = _open(state, allow_pickle, keep_opaque)
         return cls(
             graph=payload["graph"],
             numbers={name: state[name] for name in _NUMBERS},

@@ -10,9 +10,9 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import torch
 
-from torchpipe.errors import StateError
 from torchpipe.iter._columns import with_columns
 from torchpipe.iter._expanding import ExpandingIterator
+from torchpipe.iter._places import go_to_place
 from torchpipe.iter._streams import StreamWrapper
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -29,7 +29,6 @@ R = TypeVar("R")
 _HELD = (list, tuple, str, bytes, range, dict, collections.deque, MappingView, np.ndarray, torch.Tensor, set, frozenset)
 # Open files of just these types, whose lines readline() gives as iterating does.
 _FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedRandom, io.FileIO, io.StringIO, io.BytesIO)
-_LARGEST_PLACE = 1 << 320  # a text file tells five numbers of 64 bits in one
 
 
 def _unchanged(*parts: Any) -> Any:
@@ -147,8 +146,4 @@ class _Lines(Iterator[Any]):
         return {"place": self._file.tell()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        place = stored_count(state, "place", at_most=_LARGEST_PLACE)
-        try:
-            self._file.seek(place)
-        except (OSError, MemoryError) as error:  # what a text file says to a place that it has not told
-            raise StateError(f"the file has no place {place}, at which the state stands: is it the same?") from error
+        go_to_place(self._file, state)

@@ -1,0 +1,1 @@
+"""Trainings inside other people's trainers, each killed in mid-epoch and taken up again."""

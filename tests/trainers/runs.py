@@ -1,0 +1,54 @@
+"""The loaders and the model that every training here has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DistributedSampler
+
+from examples.trainers.killed import BATCH_SIZE, DIGITS, Digits, digits
+from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.iter import IterableWrapper
+
+SEED = 7
+
+
+def _noisy(index: int, generator: np.random.Generator) -> dict[str, Any]:
+    pixels, labels = digits()
+    noise = torch.from_numpy(generator.random(784, dtype=np.float32))
+    return {"identity": index, "pixels": pixels[index] + 0.1 * noise, "labels": labels[index]}
+
+
+def _all(_: Any) -> bool:
+    return True
+
+
+def loader_of(kind: str, rank: int, ranks: int) -> Any:
+    """``map``, ``map2``: a DataLoader, in process or with 2 workers; ``graph``, ``unsized``: a DataLoader2."""
+    if kind in ("map", "map2"):
+        generator = torch.Generator().manual_seed(SEED)
+        order: dict[str, Any] = {"shuffle": True}
+        if ranks > 1:
+            order = {"sampler": DistributedSampler(Digits(), ranks, rank, seed=SEED)}
+        return DataLoader(Digits(), BATCH_SIZE, num_workers=2 if kind == "map2" else 0, generator=generator, **order)
+    graph = IterableWrapper(range(DIGITS)).shuffle().sharding_filter().random_map(_noisy)
+    if kind == "unsized":
+        graph = graph.filter(_all)
+    service: Any = MultiProcessingReadingService(2)
+    if ranks > 1:
+        service = SequentialReadingService(DistributedReadingService(60), MultiProcessingReadingService(1))
+    loader: DataLoader2[Any] = DataLoader2(graph.batch(BATCH_SIZE).collate(), reading_service=service)
+    return loader  # without a seed of its own: what a state says must be enough
+
+
+def model() -> nn.Module:
+    return nn.Linear(784, 10)
+
+
+def batches_of(ranks: int) -> int:
+    """The batches of an epoch, of each rank."""
+    return -(-DIGITS // ranks // BATCH_SIZE)

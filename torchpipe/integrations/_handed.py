@@ -1,0 +1,190 @@
+"""A loader as a trainer sees it: begun late, told its epoch, with a state of what the *trainer* has received.
+
+Runs in the user's process. Trainers call ``iter()`` once too often, before they say which epoch they mean or before
+they load a state; they hold a batch that they have not trained on; and at the end of an epoch they do not always load
+what they saved. What each of them does is in docs/trainers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from torchpipe.data.loader import DataLoader
+from torchpipe.errors import StateMismatchError
+from torchpipe.integrations._ranks import own_part, shared, warn_undivided
+from torchpipe.loader.dataloader2 import DataLoader2
+
+__all__ = ["AnyLoader", "Handed", "LoaderOrMaker"]
+
+T = TypeVar("T")
+AnyLoader: TypeAlias = DataLoader[T] | DataLoader2[T]
+LoaderOrMaker: TypeAlias = AnyLoader[T] | Callable[[], AnyLoader[T]]
+
+
+class Handed(Generic[T]):
+    """Iterates a loader of torchpipe's, or the one that a function makes when it is first needed.
+
+    A pass begins with its first ``next()``, in the epoch that :meth:`set_epoch` has named by then. ``unused()`` is the
+    number of batches that the trainer has taken and not trained on, 0 or 1; a loader without length, of which it may be
+    1, is asked for a state before every batch. The state is the same on all ranks, made by a collective where needed.
+    """
+
+    def __init__(self, loader: LoaderOrMaker[T], *, unused: Callable[[], int] | None = None) -> None:
+        if not isinstance(loader, DataLoader | DataLoader2) and not callable(loader):
+            raise TypeError(
+                f"a torchpipe.DataLoader, a DataLoader2 or a function that makes one is needed, got {loader!r}: "
+                "other loaders have no state that could be saved"
+            )
+        self._given = loader
+        self._made: AnyLoader[T] | None = None
+        self._unused_now = unused
+        self._epoch: int | None = None  # that the trainer has named
+        self._loaded: dict[str, Any] | None = None  # the state that no batch has been received after
+        self._entry: dict[str, Any] | None = None  # where the present pass began
+        self._before: dict[str, Any] | None = None  # where it stood before the last batch that was taken
+        self._batches: Iterator[T] | None = None  # of the present pass
+        self._first = 0  # the batches of the epoch before this pass
+        self._taken = 0
+        self._ended = False
+
+    @property
+    def loader(self) -> AnyLoader[T]:
+        """The loader itself, made now if it has not been needed before."""
+        if self._made is None:
+            made = self._given if isinstance(self._given, DataLoader | DataLoader2) else self._given()
+            if not isinstance(made, DataLoader | DataLoader2):
+                raise TypeError(f"the function was to make a torchpipe.DataLoader or a DataLoader2, and made {made!r}")
+            warn_undivided(made)
+            self._made = made
+        return self._made
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be of ``epoch``. Raises nothing: a state may still be loaded."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        """The batches of a whole epoch. Raises: TypeError where that is not known."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[T]:
+        return self._pass()
+
+    def _pass(self) -> Iterator[T]:
+        self._batches = batches = self._begin()
+        looks_ahead = self._unused_now is not None and not self.sized
+        while batches is not None:
+            if looks_ahead:
+                self._before = self.loader.state_dict()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                self._ended = True
+                return
+            self._taken += 1
+            yield batch
+
+    @property
+    def sized(self) -> bool:
+        """Has the loader a length?"""
+        try:
+            return len(self.loader) >= 0
+        except TypeError:
+            return False
+
+    @property
+    def delivered(self) -> int:
+        """Of the state that was loaded, the batches of the epoch that the next pass goes on with."""
+        saved = self._loaded
+        return 0 if saved is None or self.loader.epoch > saved["epoch"] else int(saved["delivered"])
+
+    @property
+    def at_end(self) -> bool:
+        """Was the last batch that was taken the epoch's last one, by the loader's length?"""
+        return self._first + self._taken >= len(self.loader)
+
+    def _unused(self) -> int:
+        return 0 if self._ended or self._before is None or self._unused_now is None else self._unused_now()
+
+    def _begin(self) -> Iterator[T] | None:
+        """The batches from here on; None if the epoch that the trainer goes on with has no more."""
+        loader = self.loader
+        if self._entry is not None and not self._ended and self._taken <= self._unused():
+            loader.load_state_dict(self._entry)  # the last pass was begun in vain
+        elif self._entry is not None:
+            self._find_end()
+            self._loaded = None
+        self._first, self._taken, self._ended, self._before = 0, 0, False, None
+        self._entry = loader.state_dict()
+        wanted, saved = self._epoch, self._loaded
+        if saved is not None and loader.epoch == saved["epoch"] == (saved["epoch"] if wanted is None else wanted):
+            self._first = saved["delivered"]
+        if wanted is None:
+            return iter(loader)
+        if saved is None:
+            loader.set_epoch(wanted)
+            return iter(loader)
+        epoch, ended = saved["epoch"], loader.epoch > saved["epoch"]
+        if wanted == epoch:
+            return None if ended else iter(loader)
+        if wanted != epoch + 1:
+            raise StateMismatchError(
+                f"the trainer begins epoch {wanted}, and the loader's state is of epoch {epoch}: are they of two "
+                "checkpoints? Load both from the same one, or begin a new run without the loader's state"
+            )
+        if ended:
+            return self._roll_over(wanted)
+        if isinstance(loader, DataLoader):
+            iter(loader)  # its generators go on as in the run that gave this epoch up
+        loader.set_epoch(wanted)
+        return iter(loader)
+
+    def _find_end(self) -> None:
+        """A trainer that counts batches never asks for one more, at which torch's samplers draw once again.
+
+        A resumed run asks, since the end is where its state stands: let every run do so.
+        """
+        loader, batches, self._batches = self.loader, self._batches, None
+        if not isinstance(loader, DataLoader) or self._ended or batches is None or not self.sized:
+            return
+        if self.at_end:
+            next(batches, None)
+
+    def _roll_over(self, epoch: int) -> Iterator[T]:
+        """From the end of one epoch, which the state may have to find first, to the next."""
+        self._tell_samplers(epoch)
+        batches = iter(self.loader)
+        self._tell_samplers(epoch)  # finding the end has told them the old one
+        return batches
+
+    def _tell_samplers(self, epoch: int) -> None:
+        batch_sampler = getattr(self.loader, "batch_sampler", None)
+        for part in (batch_sampler, getattr(batch_sampler, "sampler", None), getattr(self.loader, "sampler", None)):
+            if callable(getattr(part, "set_epoch", None)):
+                part.set_epoch(epoch)  # type: ignore[union-attr]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch that the trainer has trained on, for all ranks to load.
+
+        With DataLoader2 on several ranks a collective: all ranks call it, or none.
+        """
+        if self._before is not None and self._taken and self._unused():
+            return shared(self.loader, self._before)
+        return shared(self.loader, self.loader.state_dict())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next pass go on from there. Raises: as the loader's ``load_state_dict``."""
+        own = own_part(self.loader, state_dict)
+        self.loader.load_state_dict(own)
+        self._loaded = own
+        self._epoch = self._entry = self._before = None
+        self._taken, self._ended = 0, False
+
+    def restart(self) -> None:
+        """A new run, which names its epochs anew; a state that has been loaded stays."""
+        self._epoch = None
+
+    def shutdown(self) -> None:
+        """End the loader's processes and threads, if it has been made. Idempotent."""
+        if self._made is not None:
+            self._made.shutdown()

@@ -1,0 +1,57 @@
+"""One state for all ranks: trainers save that of rank 0 and hand it to every rank. Runs in the user's process."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch.distributed as dist
+
+from torchpipe.data.standing import chain_of
+from torchpipe.errors import StateMismatchError
+from torchpipe.loader.dataloader2 import DataLoader2
+
+__all__ = ["own_part", "shared", "warn_undivided"]
+
+_RANKS = "ranks"
+
+
+def warn_undivided(loader: Any) -> None:
+    """Say so where there are several ranks and nothing divides the data among them."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return
+    if isinstance(loader, DataLoader2):
+        divided = loader.reading_service.world_size > 1
+    else:
+        chain = [loader.dataset, *chain_of(loader.sampler), *chain_of(loader.batch_sampler)]
+        divided = any(hasattr(part, "num_replicas") or hasattr(part, "rank") for part in chain)
+    if not divided:
+        warnings.warn(
+            f"there are {dist.get_world_size()} ranks, and each has all the data: give a DataLoader a sampler that "
+            "divides (torch.utils.data.DistributedSampler), a DataLoader2 a DistributedReadingService",
+            stacklevel=4,
+        )
+
+
+def shared(loader: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """``state``, which this rank's ``loader`` has, in a form that every rank can load. All ranks call it, or none.
+
+    A DataLoader's position is a count of batches, the same on all ranks: no rank asks another.
+    """
+    if not isinstance(loader, DataLoader2) or loader.reading_service.world_size == 1:
+        return state
+    states: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(states, state)
+    return {_RANKS: states}
+
+
+def own_part(loader: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """What of a shared state is this rank's. Raises: StateMismatchError for as many ranks as there are not."""
+    if set(state) != {_RANKS}:
+        return state
+    states = state[_RANKS]
+    service = loader.reading_service
+    if len(states) != service.world_size:
+        raise StateMismatchError(f"the state has {len(states)} ranks, this run has {service.world_size}")
+    own: dict[str, Any] = states[service.rank]
+    return own
