@@ -51,7 +51,7 @@ class Table:
 
     def __init__(self, world_size: int) -> None:
         self.told: list[Any] = [None] * world_size
-        self.barrier = threading.Barrier(world_size, timeout=60)
+        self.barrier = threading.Barrier(world_size, timeout=30)
         self.turn = threading.Lock()
 
     def wait(self) -> None:
@@ -125,7 +125,6 @@ def on_all_ranks(world_size: int, run: Callable[[int, Table], Any]) -> list[Any]
                 results[rank] = run(rank, table)
             except Exception as error:
                 results[rank] = error
-                table.barrier.abort()
 
     threads = [threading.Thread(target=play, args=(rank,)) for rank in range(world_size)]
     for thread in threads:
