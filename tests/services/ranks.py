@@ -97,9 +97,6 @@ class TogetherRank(FixedRank):
         self._ending = Uneven(uneven)
         self._every = every
 
-    def agreed_length(self, lengths: list[int]) -> int:
-        return (max if self._ending is Uneven.PAD else min)(lengths)
-
     def agreed_position(self, delivered: list[int]) -> int:
         return min(delivered)
 
