@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import logging
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -313,7 +313,10 @@ class _Epoch(ShardProvider):
         self._wait_s = wait_s
 
     def pull(self, lane: int) -> Chunk:
-        return self._supervisor.pull_any((lane,), self._wait_s)[1]
+        return self.pull_any((lane,))[1]
+
+    def pull_any(self, lanes: Sequence[int]) -> tuple[int, Chunk]:
+        return self._supervisor.pull_any(lanes, self._wait_s)
 
     def interrupt(self) -> None:
         self._supervisor.interrupt()

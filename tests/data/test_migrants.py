@@ -173,6 +173,56 @@ def test_the_workers_of_an_iterator_can_be_asked_when_it_is_gone(workers: int) -
         assert process.pid
 
 
+@pytest.mark.parametrize("end", ["the iterator's method", "setting it to None"])
+def test_tools_can_end_the_workers_that_persist(end: str) -> None:
+    loader = DataLoader(Numbers(), batch_size=8, num_workers=1, persistent_workers=True)
+    assert loader._iterator is None
+    first = plain(loader)
+    kept = loader._iterator
+    processes = kept._workers
+    assert processes[0].is_alive()
+    if end == "setting it to None":
+        loader._iterator = None
+    else:
+        kept._shutdown_workers()
+    assert processes[0].exitcode is not None
+    assert loader._iterator is None
+    stream = iter(loader)
+    assert loader._iterator is stream
+    assert [*map(torch.Tensor.tolist, stream)] == first
+    assert stream._workers[0].pid != processes[0].pid  # also when it is over
+    loader.shutdown()
+    plain_loader = DataLoader(Numbers(), num_workers=1)
+    assert plain_loader._iterator is None
+    for _ in plain_loader:
+        assert plain_loader._iterator is None
+
+
+def test_enumerate_goes_on_counting_after_a_resume() -> None:
+    def made(**more: Any) -> DataLoader[int]:
+        return DataLoader(Numbers(), batch_size=4, **more)
+
+    loader = made()
+    for number, _ in loader.enumerate():
+        if number == 2:
+            break
+    state = loader.state_dict()
+    other = made()
+    other.load_state_dict(state)
+    assert [(number, batch.tolist()[0]) for number, batch in other.enumerate()] == [(3, 12), (4, 16), (5, 20)]
+    assert [number for number, _ in other.enumerate(start=100)] == [*range(100, 106)]
+    other.load_state_dict(other.state_dict())  # at an epoch's end
+    assert [number for number, _ in other.enumerate()] == [*range(6)]
+    with made(num_workers=2, in_order=False) as loader:
+        stream = iter(loader)
+        for _ in range(3):
+            next(stream)
+        state = loader.state_dict()
+        del stream
+    other.load_state_dict(state)
+    assert [number for number, _ in other.enumerate()] == [3, 4, 5]
+
+
 class Seeds(Numbers):
     def __getitem__(self, index: int) -> int:
         return torch.initial_seed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -17,6 +17,7 @@ from torchpipe.data import processes, threads
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.iterator import DataLoaderIterator
+from torchpipe.data.known_names import KnownToTools
 from torchpipe.data.order import Order, begin_order, check_order
 from torchpipe.data.rollover import LastBatch, with_last_batch
 from torchpipe.data.standing import check_standing, forget, load_into, restore, standing
@@ -26,6 +27,7 @@ from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.validate import check_choice, check_count
+from torchpipe.state import as_text
 
 __all__ = ["DataLoader"]
 
@@ -36,7 +38,7 @@ OnDeath: TypeAlias = Literal["restart", "raise"]
 _MOST_WORKERS = 4096
 
 
-class DataLoader(TorchDataLoader[T_co]):
+class DataLoader(KnownToTools, TorchDataLoader[T_co]):
     """torch's ``DataLoader``: same arguments, same order of samples; resumes exactly, and survives killed workers.
 
     All arguments up to ``in_order`` are torch's, and mean what they mean there. The sampler runs in this process and
@@ -153,26 +155,6 @@ class DataLoader(TorchDataLoader[T_co]):
     def _is_iterable(self) -> bool:
         return bool(self._dataset_kind == _DatasetKind.Iterable)
 
-    @property
-    def _is_accelerate_prepared(self) -> bool:
-        """Accelerate takes such a loader as it is; otherwise it would rebuild it as one of torch's, without state.
-
-        Raises: RuntimeError where Accelerate would have divided the data among processes, and nothing here does.
-        """
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            chain = [self._index_sampler, getattr(self._index_sampler, "sampler", None)]
-            if not any(hasattr(part, "num_replicas") or hasattr(part, "rank") for part in chain):
-                raise RuntimeError(
-                    "Accelerate does not divide a torchpipe DataLoader among processes: give it a sampler that does "
-                    "(torch.utils.data.DistributedSampler), or every process has all the data"
-                )
-        return True
-
-    @_is_accelerate_prepared.setter
-    def _is_accelerate_prepared(self, value: bool) -> None:
-        """Accelerate says what is said here anyhow."""
-
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
         live = self._live()
@@ -219,6 +201,12 @@ class DataLoader(TorchDataLoader[T_co]):
         self._loaded = self._parked = None
         self._live = weakref.ref(iterator)
         return iterator
+
+    def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
+        """(number, batch) for each batch: the first of an epoch has ``start``, also where a loaded state goes on."""
+        stream = iter(self)
+        for batch in stream:
+            yield start + stream._num_yielded - 1, batch
 
     def _settle(self) -> None:
         """In a forked child, all that is at work belongs to the parent; the loader itself can be used."""
@@ -277,12 +265,13 @@ class DataLoader(TorchDataLoader[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch that was handed out. Starts nothing, draws nothing, asks no worker.
 
-        Keys: version, dataset, length, batch_size, drop_last, sampler, epoch, delivered and payload (bytes).
+        Keys: version, dataset, length, batch_size, drop_last, sampler, epoch, delivered and payload (text): JSON
+        can hold it.
         """
         self._settle()
         state = write(self._position(), identity_of(self))
         self._opaque.tell(state["payload"])
-        return state
+        return state | {"payload": as_text(state["payload"])}
 
     def _position(self) -> Position:
         live, position = self._live(), self._loaded or self._parked

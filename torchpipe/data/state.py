@@ -10,7 +10,7 @@ from torchpipe.data.iterable import saved_shards
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.loader.state import damaged, shown
 from torchpipe.node.iterator import stored_count
-from torchpipe.state import decode, encode
+from torchpipe.state import decode, encode, from_text
 
 __all__ = ["KEYS", "VERSION", "Position", "check_position", "identity_of", "read", "write"]
 
@@ -54,7 +54,7 @@ def identity_of(loader: Any) -> dict[str, Any]:
 
 
 def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The flat dict that users keep; its keys are always the same."""
+    """The flat dict that users keep, but for its payload, which becomes text; its keys are always the same."""
     numbers = {"epoch": position.epoch, "delivered": position.delivered}
     payload = encode(
         {
@@ -144,9 +144,10 @@ def _check_done(done: Any, delivered: int) -> None:
 
 def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:
     """The payload, once it agrees with what stands beside it."""
-    if not isinstance(state["payload"], bytes | bytearray | memoryview):
-        raise damaged(f"payload is {shown(state['payload'])}, not bytes")
-    payload = decode(bytes(state["payload"]), allow_pickle=allow_pickle)
+    data = state["payload"]
+    if not isinstance(data, str | bytes):
+        raise damaged(f"payload is {shown(data)}, and no text")
+    payload = decode(from_text(data) if isinstance(data, str) else data, allow_pickle=allow_pickle)
     parts = ("identity", "numbers", "order", "batches", "finished", "standing")
     if not isinstance(payload, dict) or any(name not in payload for name in parts):
         raise damaged("its payload is no DataLoader's")

@@ -49,6 +49,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         num_shards=shards,
         delivered=0 if saved is None else saved.delivered,
         state=None if position is None else position["stream"],
+        in_order=loader.in_order,
     )
     batches = IterableBatches(service, start, workers=workers, keeps=keeps, begins=begins)
     for _ in range(0 if position is None else position.get("drop", 0)):

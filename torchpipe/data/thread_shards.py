@@ -16,7 +16,7 @@ nodes, which draw from streams of their own, have snapshots as everywhere.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -156,16 +156,20 @@ class ThreadShards(ShardProvider):
             made.append(self._threads.submit(producer.number % len(self._threads), producer.produce))
 
     def pull(self, lane: int) -> Chunk:
+        return self.pull_any((lane,))[1]
+
+    def pull_any(self, lanes: Sequence[int]) -> tuple[int, Chunk]:
         if not self._threads.threads:
             for each in self._producers:
                 self._fill(each)
-        made = self._made[lane]
-        future = self._threads.wait_first([made[0]], self._timeout_s)
-        made.popleft()
+        first = {self._made[lane][0]: lane for lane in lanes}
+        future = self._threads.wait_first(first, self._timeout_s)
+        lane = first[future]
+        self._made[lane].popleft()
         chunk: Chunk = future.result()
         if not chunk.ended and chunk.error is None:
             self._fill(lane)
-        return chunk
+        return lane, chunk
 
     def interrupt(self) -> None:
         self._threads.interrupt()

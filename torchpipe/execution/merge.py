@@ -1,5 +1,7 @@
 """The merge: takes from the shards in strict rotation and remembers, by a cursor for each shard, what was handed out.
 
+Where order does not matter (torch's ``in_order=False``), it takes from whichever shard has something first.
+
 Runs in the consumer's process. It decides the order; who produces the items, and where, is behind
 :class:`ShardProvider`.
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -46,6 +48,10 @@ class ShardProvider(ABC):
 
         Called by one thread for each branch, so by several at a time if the main section has several feed threads.
         """
+
+    def pull_any(self, lanes: Sequence[int]) -> tuple[int, Chunk]:
+        """(a lane, its next chunk) of whichever of ``lanes`` has one first, as :meth:`pull`."""
+        return lanes[0], self.pull(lanes[0])
 
     @abstractmethod
     def close(self) -> None:
@@ -109,6 +115,7 @@ class _Position:
     block: list[Any] = field(default_factory=list)  # the last one is the next to be handed out
     size: int = 0  # of the block, when it was full
     ends: list[bytes | None] = field(default_factory=list)  # of each live shard, the snapshot after its last item here
+    alone: bool = False  # all of the block is of the shard whose turn it is
 
     @property
     def taken(self) -> int:
@@ -118,18 +125,20 @@ class _Position:
     def after(self, taken: int) -> tuple[list[_Place], int]:
         """The places of all shards and the turn after the first ``taken`` items of the block."""
         places, live = list(self.places), len(self.live)
-        for number in range(min(live, taken)):
+        sharing = 1 if self.alone else live
+        for number in range(min(sharing, taken)):
             among = (self.turn + number) % live
-            items, in_block = -(-(taken - number) // live), -(-(self.size - number) // live)
+            items, in_block = -(-(taken - number) // sharing), -(-(self.size - number) // sharing)
             shard, end = self.live[among], self.ends[among]
             snapshot, skip, count = places[shard]
             last = items == in_block and end is not None
             places[shard] = (end, 0, count + items) if last else (snapshot, skip + items, count + items)
-        return places, (self.turn + taken) % live if live else 0
+        turns = min(1, taken) if self.alone else taken
+        return places, (self.turn + turns) % live if live else 0
 
 
 class MergeIterator(NodeIterator[Any]):
-    """One item from each shard in turn; a shard that has ended leaves the rotation.
+    """One item from each shard in turn; a shard that has ended leaves the rotation. Without ``in_order``, as they come.
 
     Items are put in order a block at a time, of what is at hand, and popped from its end; how many are left tells the
     position, so that handing out one costs nothing more. State: the rotation, and for each shard a cursor and the
@@ -138,9 +147,19 @@ class MergeIterator(NodeIterator[Any]):
 
     exact_after_error = True  # counts an item as it hands it out
 
-    def __init__(self, node: DataPipe, context: Context, num_shards: int, merges: Merges, branch: int = 0) -> None:
+    def __init__(
+        self,
+        node: DataPipe,
+        context: Context,
+        num_shards: int,
+        merges: Merges,
+        branch: int = 0,
+        *,
+        in_order: bool = True,
+    ) -> None:
         super().__init__(node, context)
         self._branch = branch
+        self._in_order = in_order
         self._merges = merges
         self._position = _Position([(None, 0, 0)] * num_shards, list(range(num_shards)))
         self._rests = [Chunk() for _ in range(num_shards)]  # what is at hand of each shard, and in no block
@@ -238,9 +257,11 @@ class MergeIterator(NodeIterator[Any]):
         places, turn = self._position.after(self._position.size)
         live = list(self._position.live)
         while live:
+            if not self._in_order:
+                turn = self._at_hand(live, turn)
             rest = self._rests[live[turn]]
             if rest.items:
-                return self._with_block(places, live, turn)
+                return self._with_block(places, live, turn) if self._in_order else self._of_one(places, live, turn)
             if rest.error is not None:
                 try:
                     raise rest.error
@@ -250,8 +271,25 @@ class MergeIterator(NodeIterator[Any]):
                 del live[turn]
                 turn = turn % len(live) if live else 0
             else:
-                self._rests[live[turn]] = provider.pull(self._lane(live[turn]))
+                wanted = [live[turn]] if self._in_order else live[turn:] + live[:turn]
+                lane, chunk = provider.pull_any([self._lane(shard) for shard in wanted])
+                self._rests[lane - self._lane(0)] = chunk
         return _Position(places, live)
+
+    def _at_hand(self, live: list[int], turn: int) -> int:
+        """Whose turn it is where order does not matter: from ``turn`` on, the first that has anything to say."""
+        for among in range(turn, turn + len(live)):
+            rest = self._rests[live[among % len(live)]]
+            if rest.items or rest.ended or rest.error is not None:
+                return among % len(live)
+        return turn
+
+    def _of_one(self, places: list[_Place], live: list[int], turn: int) -> _Position:
+        """The position before a block of all that is at hand of the shard whose turn it is, reversed."""
+        rest = self._rests[live[turn]]
+        block, rest.items = rest.items[::-1], []
+        ends = [rest.snapshot if among == turn else None for among in range(len(live))]
+        return _Position(places, live, turn, block, len(block), ends, alone=True)
 
     def _with_block(self, places: list[_Place], live: list[int], turn: int) -> _Position:
         """The position before a block of what is at hand, in order and reversed."""

@@ -38,11 +38,12 @@ __all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServi
 class EpochStart(Epoch):
     """What a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None.
 
-    ``delivered`` items of the epoch are before ``state``.
+    ``delivered`` items of the epoch are before ``state``. Without ``in_order``, shards' items come as they are ready.
     """
 
     delivered: int = 0
     state: dict[str, Any] | None = None
+    in_order: bool = True
 
 
 class ReadingServiceInterface(ABC):
@@ -199,7 +200,7 @@ class ShardedReadingService(ReadingServiceInterface):
         merges = Merges(partial(self._start_shards, start))
 
         def merge(branch: int, context: Context) -> NodeIterator[Any]:
-            return MergeIterator(plan.cuts[branch], context, start.num_shards, merges, branch)
+            return MergeIterator(plan.cuts[branch], context, start.num_shards, merges, branch, in_order=start.in_order)
 
         context = Context.for_graph(
             root,

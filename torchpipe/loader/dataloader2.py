@@ -276,8 +276,9 @@ class DataLoader2(Generic[T_co]):
     def _begin(self, seed: int, epoch: int, state: LoaderState | None) -> tuple[int, NodeIterator[Any]]:
         """The epoch's stream, and the seed that it has: a reading service may have another than this loader."""
         service = self.reading_service
+        identity: dict[str, Any] = self._epoch(seed, epoch).identity
         start = EpochStart(
-            **self._epoch(seed, epoch).identity,
+            **identity,
             delivered=0 if state is None else state.delivered,
             state=None if state is None else state.position,
         )

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from torchpipe.state.codec import decode
+from torchpipe.state.codec import decode, from_text
 from torchpipe.state.cursor import Cursor
 
 __all__ = ["inspect"]
@@ -18,7 +18,7 @@ _REPR.maxlevel, _REPR.maxother, _REPR.maxstring = 4, _MAX_TEXT, _MAX_TEXT
 
 
 def inspect(state: Mapping[str, Any] | bytes) -> str:
-    """A readable, indented picture of a ``DataLoader2.state_dict()`` or of an encoded snapshot.
+    """A readable, indented picture of a loader's ``state_dict()`` or of an encoded snapshot.
 
     Snapshots inside the state are opened; items in buffers are counted and shortened; opaque items are shown by type
     and size. Nothing is unpickled. Raises: StateError when the bytes are no state.
@@ -26,7 +26,8 @@ def inspect(state: Mapping[str, Any] | bytes) -> str:
     lines: list[str] = []
     if isinstance(state, Mapping):
         for key, value in state.items():
-            if key == "payload" and isinstance(value, bytes):
+            if key == "payload" and isinstance(value, bytes | str):
+                value = from_text(value) if isinstance(value, str) else value
                 lines.append(f"payload: {len(value)} bytes")
                 _show(decode(value, keep_opaque=True), 1, lines)
             else:
