@@ -1,3 +1,3 @@
-"""Text and records in open files: lines, tables, paragraphs, JSON. A file for each node."""
+"""Reading text files record by record, from any place in them. A file for each node."""
 
 __all__: list[str] = []
