@@ -161,6 +161,7 @@ class ArrowBlocks(Blocks):
 
     def chunks(self, block: int, rows: int) -> Iterator[Any]:
         batch = self._batch(block)
+        batch.validate(full=True)  # what a damaged file says of its texts would be read wherever it leads
         return in_chunks(iter([batch.select(self._columns)]) if self._keep is None else self._filtered(batch), rows)
 
     def _filtered(self, batch: Any) -> Iterator[Any]:

@@ -93,6 +93,12 @@ class Handed(Generic[T]):
             return False
 
     @property
+    def delivered(self) -> int:
+        """Of the state that was loaded, the batches of the epoch that the next pass goes on with."""
+        saved = self._loaded
+        return 0 if saved is None or self.loader.epoch > saved["epoch"] else int(saved["delivered"])
+
+    @property
     def at_end(self) -> bool:
         """Was the last batch that was taken the epoch's last one, by the loader's length?"""
         return self._first + self._taken >= len(self.loader)

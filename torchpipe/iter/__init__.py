@@ -3,6 +3,11 @@
 from typing import TYPE_CHECKING
 
 from torchpipe.iter._paths import PathList
+from torchpipe.iter.archives.decompressor import CompressionType, Decompressor, Extractor
+from torchpipe.iter.archives.file_decompressors import Bz2FileLoader, XzFileLoader
+from torchpipe.iter.archives.rar_loader import RarArchiveLoader
+from torchpipe.iter.archives.webdataset import WebDataset
+from torchpipe.iter.archives.zip_loader import ZipArchiveLoader
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.files.file_opener import FileOpener
@@ -20,6 +25,7 @@ from torchpipe.iter.items.random_mapper import RandomMapper
 from torchpipe.iter.limiting.cycler import Cycler
 from torchpipe.iter.limiting.header import Header
 from torchpipe.iter.limiting.repeater import Repeater
+from torchpipe.iter.mixing.mixer import Mixer
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
@@ -49,14 +55,18 @@ __all__ = [
     "ArrowReader",
     "Batcher",
     "BucketBatcher",
+    "Bz2FileLoader",
     "CSVDictParser",
     "CSVParser",
     "Collator",
+    "CompressionType",
     "Concater",
     "CsvReader",
     "Cycler",
     "DataChunk",
+    "Decompressor",
     "Enumerator",
+    "Extractor",
     "FileLister",
     "FileOpener",
     "Filter",
@@ -70,11 +80,13 @@ __all__ = [
     "LineReader",
     "MapToIterConverter",
     "Mapper",
+    "Mixer",
     "Packer",
     "ParquetReader",
     "PathList",
     "Prefetcher",
     "RandomMapper",
+    "RarArchiveLoader",
     "Repeater",
     "RowGroupLister",
     "ShardingFilter",
@@ -85,6 +97,9 @@ __all__ = [
     "TextLineReader",
     "ToDevice",
     "UnBatcher",
+    "WebDataset",
+    "XzFileLoader",
+    "ZipArchiveLoader",
     "Zipper",
     "functional_datapipe",
 ]

@@ -1,7 +1,7 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 import torch
@@ -10,6 +10,8 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torchpipe.device import Backend
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._streams import StreamWrapper
+from torchpipe.iter.archives.decompressor import CompressionType
+from torchpipe.iter.mixing.mixer import Stop, Weights
 from torchpipe.iter.packing.packer import Overflow, Strategy
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
 
@@ -56,8 +58,18 @@ class IterMethods(Generic[T_co]):
     def cycle(self, count: int | None = None) -> IterDataPipe[T_co]:
         """Reads its input ``count`` times in a row, or for ever if ``count`` is None."""
 
+    def decompress(
+        self: IterMethods[tuple[str, Any]], file_type: str | CompressionType | None = None
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream), and yields pairs (path, decompressed stream)."""
+
     def enumerate(self, starting_index: int = 0) -> IterDataPipe[tuple[int, T_co]]:
         """Pairs ``(number, item)``, numbered from ``starting_index``."""
+
+    def extract(
+        self: IterMethods[tuple[str, Any]], file_type: str | CompressionType | None = None
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """The former name of ``decompress``, whose node it makes."""
 
     @overload
     def filter(self, filter_fn: Callable[[T_co], Any]) -> IterDataPipe[T_co]:
@@ -103,10 +115,32 @@ class IterMethods(Generic[T_co]):
     def list_row_groups(self, *, storage_options: Mapping[str, Any] | None = None) -> IterDataPipe[tuple[str, int]]:
         """Yields a pair (path, number) for each row group of parquet files: small things to shuffle and to divide."""
 
+    def load_from_bz2(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream) of bz2 files, and yields pairs (path without ``.bz2``, decompressed
+        stream).
+        """
+
+    def load_from_rar(
+        self: IterMethods[tuple[str, Any]], *, length: int = -1
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream) of rar archives, and yields pairs (archive/member, stream) of their
+        files.
+        """
+
     def load_from_tar(
         self: IterMethods[tuple[str, Any]], mode: str = "r:*", length: int = -1
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream) of tar archives, and yields pairs (archive/member, stream) of their
+        files.
+        """
+
+    def load_from_xz(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream) of xz files, and yields pairs (path without ``.xz``, decompressed
+        stream).
+        """
+
+    def load_from_zip(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream) of zip archives, and yields pairs (archive/member, stream) of their
         files.
         """
 
@@ -117,6 +151,15 @@ class IterMethods(Generic[T_co]):
     @overload
     def map(self, fn: Callable[..., Any], input_col: Any, output_col: Any = None) -> IterDataPipe[Any]:
         """Applies ``fn`` to every item."""
+
+    def mix(
+        self,
+        *datapipes: IterDataPipe[T_co],
+        weights: Weights,
+        by: Literal["samples", "tokens"] | Callable[[Any], float] = "samples",
+        stop: Stop = "first_exhausted",
+    ) -> IterDataPipe[T_co]:
+        """Hands out the items of several inputs in the proportion of ``weights``, in random order, and evenly."""
 
     def open_files(
         self, mode: str = "r", encoding: str | None = None, length: int = -1
@@ -288,6 +331,11 @@ class IterMethods(Generic[T_co]):
 
     def unbatch(self, unbatch_level: int = 1) -> IterDataPipe[Any]:
         """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole."""
+
+    def webdataset(self: IterMethods[tuple[str, Any]]) -> IterDataPipe[dict[str, Any]]:
+        """Takes pairs (path, content), and yields a dict for each run of paths that differ only in what follows the
+        first dot of the file's name: ``{"__key__": "shard.tar/0001", ".jpg": ..., ".cls": ...}``.
+        """
 
     def zip(self, *datapipes: IterDataPipe[Any]) -> IterDataPipe[tuple[Any, ...]]:
         """Tuples of the first items of all inputs, then of the second ones ..., until the shortest input ends."""
