@@ -25,6 +25,7 @@ from torchpipe.iter.items.random_mapper import RandomMapper
 from torchpipe.iter.limiting.cycler import Cycler
 from torchpipe.iter.limiting.header import Header
 from torchpipe.iter.limiting.repeater import Repeater
+from torchpipe.iter.mixing.mixer import Mixer
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
@@ -75,7 +76,7 @@ __all__ = [
     "LineReader",
     "MapToIterConverter",
     "Mapper",
-    "Overflow",
+    "Mixer",
     "Packer",
     "PathList",
     "Prefetcher",
@@ -85,7 +86,6 @@ __all__ = [
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
-    "Strategy",
     "StreamReader",
     "TarArchiveLoader",
     "TextLineReader",

@@ -1,7 +1,7 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torchpipe.device import Backend
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._streams import StreamWrapper
 from torchpipe.iter.archives.decompressor import CompressionType
+from torchpipe.iter.mixing.mixer import Stop, Weights
 from torchpipe.iter.packing.packer import Overflow, Strategy
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
 
@@ -147,6 +148,15 @@ class IterMethods(Generic[T_co]):
     @overload
     def map(self, fn: Callable[..., Any], input_col: Any, output_col: Any = None) -> IterDataPipe[Any]:
         """Applies ``fn`` to every item."""
+
+    def mix(
+        self,
+        *datapipes: IterDataPipe[T_co],
+        weights: Weights,
+        by: Literal["samples", "tokens"] | Callable[[Any], float] = "samples",
+        stop: Stop = "first_exhausted",
+    ) -> IterDataPipe[T_co]:
+        """Hands out the items of several inputs in the proportion of ``weights``, in random order, and evenly."""
 
     def open_files(
         self, mode: str = "r", encoding: str | None = None, length: int = -1
