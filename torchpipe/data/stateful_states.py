@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler
 
-from torchpipe.data.order import DRAW_FROM_NOBODY, draw_base_seed, is_computed
+from torchpipe.data.order import DRAW_FROM_NOBODY, is_computed
 from torchpipe.data.standing import chain_of, generators_of
 from torchpipe.data.state import Position
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.randomness.seeds import fresh_seed
 from torchpipe.state import Cursor, encode
 
 __all__ = ["is_stateful_loaders", "position_of"]
@@ -113,7 +114,7 @@ def _count(value: Any) -> int:
 
 def _order(saved: _Saved, loader: Any) -> dict[str, Any]:
     sampler = loader._index_sampler
-    base_seed = draw_base_seed(None) if saved.base_seed is None else saved.base_seed
+    base_seed = fresh_seed() if saved.base_seed is None else saved.base_seed
     state: dict[str, Any] = {"base_seed": base_seed}
     drawn_by = _generator(saved)
     if is_computed(sampler):
@@ -249,7 +250,7 @@ def _of_iterable(saved: _Saved, loader: Any) -> Position:
             "stream": {"live": live, "turn": turn, "counts": counts, "shards": cursors},
             "shards": lanes,
             "workers": workers > 0,
-            "seed": draw_base_seed(None) if saved.base_seed is None else saved.base_seed,
+            "seed": fresh_seed() if saved.base_seed is None else saved.base_seed,
             "drop": saved.delivered - known,
             "begins": begins if told else None,
         },

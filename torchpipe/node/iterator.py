@@ -173,6 +173,18 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             state["inputs"] = [item.state_dict() for item in self.inputs]
         return state
 
+    def mark(self) -> Callable[[], dict[str, Any]] | None:
+        """What gives later the state that :meth:`state_dict` would give now; None if noting that costs as much.
+
+        Called between two items, by whoever pulls them.
+        """
+        kind = type(self)
+        plain = kind.state_dict is NodeIterator.state_dict and kind.get_state is NodeIterator.get_state
+        if not plain or self._functions or not self.inputs:
+            return None
+        marks = [mark for item in self.inputs if (mark := item.mark()) is not None]
+        return (lambda: {"inputs": [mark() for mark in marks]}) if len(marks) == len(self.inputs) else None
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the position that ``state`` describes; only before the first item.
 
