@@ -25,6 +25,7 @@ from torchpipe.iter.items.random_mapper import RandomMapper
 from torchpipe.iter.limiting.cycler import Cycler
 from torchpipe.iter.limiting.header import Header
 from torchpipe.iter.limiting.repeater import Repeater
+from torchpipe.iter.mixing.interleaver import Interleaver
 from torchpipe.iter.mixing.mixer import Mixer
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
@@ -73,6 +74,7 @@ __all__ = [
     "FlatMapper",
     "Header",
     "InBatchShuffler",
+    "Interleaver",
     "IterDataPipe",
     "IterableWrapper",
     "JsonParser",

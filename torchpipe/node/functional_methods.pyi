@@ -101,6 +101,20 @@ class IterMethods(Generic[T_co]):
     def in_batch_shuffle(self: IterMethods[Sequence[T]]) -> IterDataPipe[list[T]]:
         """Hands on each batch with its items in random order, as a ``DataChunk``; every order has the same chance."""
 
+    @overload
+    def interleave(self, *, cycle_length: int = ..., block_length: int = ...) -> IterDataPipe[Any]:
+        """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in
+        turn.
+        """
+
+    @overload
+    def interleave(
+        self, fn: Callable[[T_co], Iterable[R]], cycle_length: int = ..., block_length: int = ...
+    ) -> IterDataPipe[R]:
+        """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in
+        turn.
+        """
+
     def list_files(
         self,
         masks: str | Sequence[str] = "",
