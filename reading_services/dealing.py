@@ -1,27 +1,28 @@
 """Worker processes that make an item of each entry that the main process deals to them: what torch's loader does.
 
-Runs in the main process. The graph's one source reads what is dealt (``context.feed``); whoever uses this decides which
-entry goes to which worker, and when. A worker that dies is replaced, and its successor is dealt again what has not
-come back as an item.
+Runs in the main process. The graph's one source reads what is dealt (``context.supply``); whoever uses this decides
+which entry goes to which worker, and when. A worker that dies is replaced, and its successor is dealt again what has
+not come back as an item.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
 
 from reading_services._supervision.ledger import Hand
-from reading_services._supervision.start_method import preloading, start_method
+from reading_services._supervision.options import WorkerLimits
+from reading_services._supervision.start_method import start_method
 from reading_services._supervision.supervisor import Supervisor
 from reading_services._transport.graph_image import GraphImage
+from reading_services._transport.messages import Deal
 from reading_services.multiprocessing import MultiProcessingReadingService
 from torchpipe.errors import NotSerializableError
-from torchpipe.execution.merge import ShardPosition, ShardProvider
+from torchpipe.execution.merge import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
-from torchpipe.execution.shard import Chunk, InitFn
+from torchpipe.execution.shard import InitFn
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.pickling import dumps
@@ -31,23 +32,8 @@ __all__ = ["DealingWorkers", "TimedReadingService", "WorkerLimits", "default_sta
 _MOST_LEVELS = 8  # of attributes of attributes, in search of the one that cannot be sent
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerLimits:
-    """How far workers run ahead (``window`` messages each), and what is done about those that die.
-
-    ``max_restarts``: how many may be replaced (None: any number); ``silent_s``: after how long without a sign of life
-    one is killed (None: never).
-    """
-
-    window: int = 2
-    window_bytes: int = 8 << 20
-    silent_s: float | None = None
-    max_deaths: int = 3
-    max_restarts: int | None = None
-
-
-class DealingWorkers:
-    """``num_workers`` processes over ``graph``, a node without inputs. ``close`` ends them; so does forgetting it.
+class DealingWorkers(Supervisor):
+    """``num_workers`` processes over ``graph``, a node without inputs, which are dealt what to make items of.
 
     Under fork, processes get the graph as it is when they are started; else it is pickled, here and now.
 
@@ -64,32 +50,15 @@ class DealingWorkers:
         limits: WorkerLimits,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
     ) -> None:
-        if isinstance(context, BaseContext):
-            context = preloading(context)
-        else:
-            context = start_method(context, on_device=context is None)
-        self._image = image_for(context, graph, init_fn, policy)
-        self._supervisor = Supervisor(
-            num_workers=num_workers,
-            context=context,
-            graph=self._image,
-            node_names={0: node_name(graph)},
-            window=max(1, limits.window),
-            window_bytes=limits.window_bytes,
-            timeout_s=limits.silent_s,
-            max_deaths=limits.max_deaths,
-            max_restarts=limits.max_restarts,
-        )
-
-    @property
-    def restarts(self) -> int:
-        """How many processes have died and been replaced."""
-        return self._supervisor.restarts
+        context = start_method(context, on_device=context is None)
+        image = image_for(context, graph, init_fn, policy)
+        names = {0: node_name(graph)}
+        super().__init__(num_workers=num_workers, context=context, graph=image, node_names=names, limits=limits)
 
     @property
     def processes(self) -> list[Any]:
         """The ``multiprocessing`` processes that run just now, in the order of their numbers."""
-        return [worker.process for worker in self._supervisor._pool]
+        return [worker.process for worker in self._pool]
 
     def begin(
         self,
@@ -104,53 +73,34 @@ class DealingWorkers:
             item.lane: Hand.begin(item, stateless, [dumps(entry) for entry in (again[item.lane] if again else ())])
             for item in positions
         }
-        with self._supervisor.calls:
-            self._supervisor.start_workers()
-            self._supervisor.begin_epoch(start, positions, hands)
+        self.begin_epoch(start, positions, hands)
 
     def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None:
-        """Let worker ``lane`` make an item of each entry. Raises: whatever pickling one raises, before any is dealt."""
+        """Let ``lane`` make an item of each of ``entries``, after those before; ``over``: there are no more.
+
+        Raises: whatever pickling one raises, before any is dealt.
+        """
         data = [dumps(entry) for entry in entries]
-        with self._supervisor.calls:
-            self._supervisor.deal(lane, data, over=over)
+        with self._calls, self._changed:
+            self._ledgers[lane].deal(data, over)
+            number = self._worker_of(self._ledgers[lane].shard)
+            if number not in self._plans:  # else it gets all of them when it begins
+                self._pool.send(number, Deal.of(self._generation, lane, data, over))
 
     def outstanding(self, lane: int) -> int:
         """How many entries have been dealt to ``lane`` whose items have not arrived."""
-        return self._supervisor.outstanding(lane)
-
-    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
-        """(which of ``lanes``, its next chunk). Raises: RuntimeError, in torch's words, after ``timeout_s``."""
-        return _pull(self._supervisor, lanes, timeout_s)
-
-    def interrupt(self) -> None:
-        """Make a wait in another thread end at once. Thread-safe."""
-        self._supervisor.interrupt()
+        return self._ledgers[lane].outstanding
 
     def end_epoch(self) -> None:
         """Let the workers stop; they stay. Idempotent. After a call that was cut short, they end instead."""
-        if self._supervisor.calls.broken:
+        if self.usable:
+            super().end_epoch()
+        else:
             self.close()
-            return
-        with self._supervisor.calls:
-            self._supervisor.end_epoch()
-
-    @property
-    def usable(self) -> bool:
-        """May another epoch begin? Not after a call that was cut short by an interrupt."""
-        return not self._supervisor.calls.broken
 
     def close(self) -> None:
-        """End all processes: about 3 s at most. Idempotent."""
-        self._supervisor.close()
-        self._image.close()
-
-
-def _pull(supervisor: Supervisor, lanes: Collection[int], timeout_s: float | None) -> tuple[int, Chunk]:
-    with supervisor.calls:
-        try:
-            return supervisor.pull_any(lanes, timeout_s)
-        except TimeoutError:
-            raise RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds") from None
+        super().close()
+        self._graph.close()
 
 
 class TimedReadingService(MultiProcessingReadingService):
@@ -181,28 +131,8 @@ class TimedReadingService(MultiProcessingReadingService):
         if self._context.get_start_method() != "fork" or self.plan.dispatch is not None:
             super()._make_images()
         else:
-            parts = (self._shard_graphs, self._init_fn, self._reset_fn, self._policy)
+            parts = (self._graphs.branches, self._init_fn, self._reset_fn, self._policy)
             self._graph = GraphImage.inherited(*parts)
-
-    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
-        provider = super()._start_shards(start, positions)
-        return _Timed(provider, self._supervisor, self._wait_s) if self._supervisor is not None else provider
-
-
-class _Timed(ShardProvider):
-    def __init__(self, provider: ShardProvider, supervisor: Supervisor, wait_s: float | None) -> None:
-        self._provider = provider
-        self._supervisor = supervisor
-        self._wait_s = wait_s
-
-    def pull(self, lane: int) -> Chunk:
-        return _pull(self._supervisor, (lane,), self._wait_s)[1]
-
-    def interrupt(self) -> None:
-        self._provider.interrupt()
-
-    def close(self) -> None:
-        self._provider.close()
 
 
 def default_start_method() -> str:

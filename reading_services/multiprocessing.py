@@ -8,10 +8,11 @@ from __future__ import annotations
 import io
 import logging
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from reading_services._supervision.options import DispatchPart, WorkerLimits
 from reading_services._supervision.start_method import start_method
 from reading_services._transport.graph_image import GraphImage
 from torchpipe.device import DeviceOptions, resolve
@@ -30,7 +31,6 @@ from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 
 if TYPE_CHECKING:
-    from reading_services._supervision.start_messages import DispatchPart
     from reading_services._supervision.supervisor import Supervisor
 
 __all__ = ["MultiProcessingReadingService", "ServiceStats"]
@@ -89,6 +89,8 @@ class MultiProcessingReadingService(ShardedReadingService):
     GraphError and NotSerializableError, naming the node, when a loader is built with it.
     """
 
+    _wait_s: float | None = None  # the longest wait for an item
+
     def __init__(
         self,
         num_workers: int = 0,
@@ -123,7 +125,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         super().__init__(num_shards, worker_init_fn, worker_reset_fn, policy)
         self._num_workers = check_count("num_workers", num_workers, at_least=0)
         self._worker_prefetch_cnt = check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)
-        self._window_bytes = check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
+        check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
         self._main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt, at_least=0)
         check_count("device_prefetch", device_prefetch, at_least=1)
         self._device_options = DeviceOptions.among(locals())
@@ -132,8 +134,9 @@ class MultiProcessingReadingService(ShardedReadingService):
                 "options of the device stage have no meaning without device=...: name the device here, or give them to "
                 "to_device() in the graph"
             )
-        self._max_deaths = check_count("max_deaths", max_deaths, at_least=1)
-        self._max_restarts = None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0)
+        check_count("max_deaths", max_deaths, at_least=1)
+        if max_restarts is not None:
+            check_count("max_restarts", max_restarts, at_least=0)
         if num_shards is not None and num_shards < num_workers:
             raise ValueError(
                 f"num_shards={num_shards} is less than num_workers={num_workers}: some workers would have nothing to "
@@ -143,7 +146,13 @@ class MultiProcessingReadingService(ShardedReadingService):
             raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
-        self._timeout_s = timeout or None
+        self._limits = WorkerLimits(
+            window=max(1, self._worker_prefetch_cnt),
+            window_bytes=worker_prefetch_bytes,
+            silent_s=timeout or None,
+            max_deaths=max_deaths,
+            max_restarts=max_restarts,
+        )
         self._device = None if device is None else resolve(device, self._device_options)
         self._context = start_method(multiprocessing_context, on_device=device is not None)
         self._graph: GraphImage | None = None
@@ -204,10 +213,8 @@ class MultiProcessingReadingService(ShardedReadingService):
     def _make_images(self) -> None:
         """Pickle what the processes run: now, so that all get the same, and an error comes where the loader is made."""
         plan = self.plan
-        self._graph = _image_of(plan.shard_nodes, self._shard_graphs, self._init_fn, self._reset_fn, self._policy)
+        self._graph = _image_of(plan.shard_nodes, self._graphs.branches, self._init_fn, self._reset_fn, self._policy)
         if plan.dispatch is not None:
-            from reading_services._supervision.start_messages import DispatchPart
-
             self._dispatch = DispatchPart(
                 branch=plan.dispatch_branch,
                 graph=_image_of(plan.dispatch_nodes, plan.dispatch, self._policy),
@@ -229,19 +236,16 @@ class MultiProcessingReadingService(ShardedReadingService):
         if self._num_workers:
             _refuse_daemonic()
             # Here, in the caller's thread, and not in the one that will pull: the processes outlive that.
-            supervisor = self._workers_for(start)
-            with supervisor.calls:
-                supervisor.start_workers()
+            self._workers_for(start).start_workers()
         return super().initialize_iteration(start)
 
     def finalize_iteration(self) -> None:
         if self._supervisor is None:
             return
-        if self._supervisor.calls.broken:
-            self._end_workers()
+        if self._supervisor.usable:
+            self._supervisor.end_epoch()
         else:
-            with self._supervisor.calls:
-                self._supervisor.end_epoch()
+            self._end_workers()
 
     def finalize(self) -> None:
         self._end_workers()
@@ -271,17 +275,19 @@ class MultiProcessingReadingService(ShardedReadingService):
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
         if not self._num_workers:
             return self._start_local_shards(start, positions)
-        return _Epoch(self._workers_for(start), start, positions)
+        workers = self._workers_for(start)
+        workers.begin_epoch(start, positions, {})
+        return _Epoch(workers, self._wait_s)
 
     def _workers_for(self, start: EpochStart) -> Supervisor:
         """The workers for this epoch; other ones than before only if a loaded state brought another shard count."""
-        workers = min(self._num_workers, start.num_shards)
-        if self._supervisor is not None and (self._supervisor.num_workers != workers or self._supervisor.calls.broken):
+        workers = min(self._num_workers, len(start.shards))
+        if self._supervisor is not None and (self._supervisor.num_workers != workers or not self._supervisor.usable):
             self._end_workers()
         if self._supervisor is None:
             if workers < self._num_workers:
                 _log.warning(
-                    "starting %d of %d workers: the loaded state has %d shards", workers, self._num_workers, workers
+                    "starting %d of %d workers: this process has %d shards", workers, self._num_workers, workers
                 )
             if self._graph is None:  # it was shut down before
                 self._make_images()
@@ -290,13 +296,9 @@ class MultiProcessingReadingService(ShardedReadingService):
                 num_workers=workers,
                 context=self._context,
                 graph=self._graph,
-                node_names=_numbered_names(*self._shard_graphs),
+                node_names=_numbered_names(*self._graphs.branches),
+                limits=self._limits,
                 dispatch=self._dispatch,
-                window=max(1, self._worker_prefetch_cnt),
-                window_bytes=self._window_bytes,
-                timeout_s=self._timeout_s,
-                max_deaths=self._max_deaths,
-                max_restarts=self._max_restarts,
                 earlier_restarts=self._earlier_restarts,
             )
             self._supervisor.uneven = any(map(thins, self.plan.shard_nodes))
@@ -306,22 +308,21 @@ class MultiProcessingReadingService(ShardedReadingService):
 class _Epoch(ShardProvider):
     """The shards of one epoch, as the workers produce them."""
 
-    def __init__(self, supervisor: Supervisor, start: EpochStart, positions: list[ShardPosition]) -> None:
+    def __init__(self, supervisor: Supervisor, wait_s: float | None) -> None:
         self._supervisor = supervisor
-        with supervisor.calls:
-            supervisor.begin_epoch(start, positions, {})
+        self._wait_s = wait_s
 
     def pull(self, lane: int) -> Chunk:
-        with self._supervisor.calls:
-            return self._supervisor.pull(lane)
+        return self.pull_any((lane,))[1]
+
+    def pull_any(self, lanes: Sequence[int]) -> tuple[int, Chunk]:
+        return self._supervisor.pull_any(lanes, self._wait_s)
 
     def interrupt(self) -> None:
         self._supervisor.interrupt()
 
     def close(self) -> None:
-        if not self._supervisor.calls.broken:  # else the next epoch has other processes
-            with self._supervisor.calls:
-                self._supervisor.end_epoch()
+        self._supervisor.end_epoch()
 
 
 def _numbered_names(*roots: DataPipe) -> dict[int, str]:

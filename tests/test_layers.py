@@ -19,7 +19,7 @@ LAYERS = (
     ("errors",),
     ("state", "randomness"),
     ("node",),
-    ("indexed", "ahead"),
+    ("indexed", "ahead", "formats"),
     ("device",),
     ("iter", "map", "graph", "xla"),
     ("execution",),

@@ -317,6 +317,8 @@ class Builder:
                 if name in self.forms:  # inside the class the name means the method
                     values[name] = ast.Attribute(ast.Name("builtins"), name)
                     self.imports["builtins"] = ("builtins", "")
+            elif name in KINDS:  # the base of a base, which stands in another module
+                self._note(self.imports, name, ("torchpipe.node.datapipe", name), node)
             else:
                 raise StubError(
                     f"{module.name}: the annotation {ast.unparse(expression)} uses {name}, which is unknown"

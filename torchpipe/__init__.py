@@ -15,8 +15,8 @@ gc.disable()
 try:
     from torchpipe import errors, graph, iter, map, state  # noqa: F401
     from torchpipe.data.loader import DataLoader
+    from torchpipe.execution.epoch import WorkerInfo
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
-    from torchpipe.execution.worker_info import WorkerInfo
     from torchpipe.graph.adapters import Shuffle
     from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
     from torchpipe.node.context import Context

@@ -62,15 +62,7 @@ class ShardLedger:
 
     @classmethod
     def begin(cls, position: ShardPosition, window: int, hand: Hand | None = None) -> ShardLedger:
-        return cls(
-            hand=hand,
-            lane=position.lane,
-            branch=position.branch,
-            shard=position.shard,
-            window=window,
-            cursor=position.cursor,
-            count=position.count,
-        )
+        return cls(**vars(position), window=window, hand=hand)
 
     def arrive(self, arrival: Arrival) -> None:
         """Something has come; after the shard's end or error, nothing counts any more."""

@@ -12,35 +12,29 @@ from pathlib import Path
 
 from torchpipe import errors
 
-__all__ = ["preloading", "start_method"]
+__all__ = ["start_method"]
 
 
-def start_method(name: str | None, *, on_device: bool) -> BaseContext:
-    """The context called ``name``; None: forkserver where a device is or will be in use, else the platform's default.
+def start_method(name: BaseContext | str | None, *, on_device: bool) -> BaseContext:
+    """The context ``name``, or of that name. None: forkserver where a device is or will be in use, else the default.
 
-    Raises: ValueError for a name that this platform does not have.
+    A forkserver's server, if it does not run yet, imports torch once, for all workers. Raises: ValueError for a name
+    that this platform does not have.
     """
     known = multiprocessing.get_all_start_methods()
-    if name is not None:
-        if name not in known:
-            raise ValueError(f"multiprocessing_context must be one of {', '.join(known)} or None, got {name!r}")
-        return preloading(multiprocessing.get_context(name))
-    if "forkserver" in known and (on_device or _accelerator_runtime_lives()):
+    if not isinstance(name, BaseContext | None) and name not in known:
+        raise ValueError(f"multiprocessing_context must be one of {', '.join(known)} or None, got {name!r}")
+    if name is None and "forkserver" in known and (on_device or _accelerator_runtime_lives()):
         # Forking a process that has the runtime's threads is unsafe; a forkserver is forked before they exist.
-        return preloading(multiprocessing.get_context("forkserver"))
-    return preloading(multiprocessing.get_context())
-
-
-def preloading(context: BaseContext) -> BaseContext:
-    """``context``; a forkserver's server, if it does not run yet, imports torch once, for all workers."""
+        name = "forkserver"
+    context = name if isinstance(name, BaseContext) else multiprocessing.get_context(name)
     if context.get_start_method() == "forkserver":
         # The server looks for modules in the current folder first, whatever this process's path says: another copy of
         # torchpipe there must not end up in the workers, which would follow this process's path without a preload.
         here = Path("torchpipe")
         shadowed = here.exists() and not here.samefile(Path(errors.__file__).parent)
-        context.set_forkserver_preload(
-            ["torch"] if shadowed else ["reading_services", "reading_services._workers.dispatcher"]
-        )
+        preload = ["torch"] if shadowed else ["reading_services", "reading_services._workers.dispatcher"]
+        context.set_forkserver_preload(preload)
     return context
 
 

@@ -19,25 +19,37 @@ from multiprocessing.context import BaseContext
 
 from reading_services._supervision.arrivals import Arrival, warning_category
 from reading_services._supervision.ledger import Hand, ShardLedger
+from reading_services._supervision.options import DispatchPart, WorkerLimits
 from reading_services._supervision.post_mortem import PostMortem
 from reading_services._supervision.process import WorkerProcess, check_room_for_files
 from reading_services._supervision.recovery import Plan, Recovery
-from reading_services._supervision.start_messages import DispatchPart, deal_again, start_dispatch, start_epoch
 from reading_services._supervision.whole_calls import WholeCalls
 from reading_services._supervision.worker_pool import WorkerPool
 from reading_services._transport.channel import Frame
 from reading_services._transport.graph_image import GraphImage
-from reading_services._transport.messages import ChunkMessage, Deal, EndEpoch, Failed, Grant, Grown, Notice, Ready
+from reading_services._transport.messages import (
+    ChunkMessage,
+    Deal,
+    EndEpoch,
+    Failed,
+    Grant,
+    Grown,
+    Notice,
+    Ready,
+    StartDispatch,
+    StartEpoch,
+)
 from reading_services._transport.remote_error import dump_error, load_error
 from reading_services._workers.dispatch_link import Listener
 from reading_services._workers.dispatcher import run_dispatcher
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.execution.dispatch import dispatch_start
 from torchpipe.execution.merge import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import warn_user
 
-__all__ = ["DispatchPart", "Supervisor"]
+__all__ = ["Supervisor"]
 
 _log = logging.getLogger("torchpipe")
 
@@ -56,28 +68,25 @@ class Supervisor:
         context: BaseContext,
         graph: GraphImage,
         node_names: Mapping[int, str],
+        limits: WorkerLimits,
         dispatch: DispatchPart | None = None,
-        window: int,
-        window_bytes: int,
-        timeout_s: float | None,
-        max_deaths: int,
-        max_restarts: int | None = None,
         earlier_restarts: int = 0,
     ) -> None:
         check_room_for_files("the supervisor of the workers")
         self.num_workers = num_workers
-        self.calls = WholeCalls()  # for whoever calls its methods
+        self._calls = WholeCalls()  # of its methods from outside
         self.restarts = 0
         # Items that have waited in the dispatcher for one shard, as it has told; may a shard drop more than others?
         self.longest_buffer, self.uneven = 0, True
         self._context, self._graph, self._node_names, self._dispatch = context, graph, node_names, dispatch
         self._listener = None if dispatch is None else Listener()
+        # The processes that there should be: the dispatcher first, which workers connect to
+        self._numbers = ([] if dispatch is None else [_DISPATCHER]) + list(range(num_workers))
         self._dispatch_doubtful = 0  # one of the dispatched items before this one may have killed the dispatcher
         self._fail_at: tuple[int, bytes] | None = None  # a dispatched item that is not to be tried again
-        self._window, self._window_bytes, self._timeout_s = window, window_bytes, timeout_s
-        self._max_deaths, self._max_restarts = max_deaths, max_restarts
-        left = None if max_restarts is None else max_restarts - earlier_restarts
-        self._recovery = Recovery(max_deaths, left)
+        self._limits = limits
+        left = None if limits.max_restarts is None else limits.max_restarts - earlier_restarts
+        self._recovery = Recovery(limits.max_deaths, left)
         self._lost: set[int] = set()  # died when nothing was needed of them: the next epoch starts them anew
         self._plans: dict[int, Plan] = {}  # by number: of those that have died and have yet to begin
         self._generation = 0
@@ -89,17 +98,21 @@ class Supervisor:
         self._failure: BaseException | None = None
         self._pool = WorkerPool() if self._listener is None else WorkerPool(self._listener)
 
-    @property
-    def _numbers(self) -> list[int]:
-        """The processes that there should be: the dispatcher first, which workers connect to."""
-        return ([] if self._dispatch is None else [_DISPATCHER]) + list(range(self.num_workers))
-
     def worker_pids(self) -> list[int]:
         """The ids of the processes that are alive: the dispatcher's, if there is one, then the workers'."""
         return [worker.pid for worker in self._pool if worker.is_alive()]
 
+    @property
+    def usable(self) -> bool:
+        """May another epoch begin? Not after a call that was cut short by an interrupt, nor while one goes on."""
+        return not self._calls.broken
+
     def start_workers(self) -> None:
         """Start the processes that do not run yet: all of them before any is waited for."""
+        with self._calls:
+            self._start_missing()
+
+    def _start_missing(self) -> None:
         for worker in [worker for worker in self._pool if not worker.is_alive()]:
             for frame in self._pool.last_words(worker):
                 if isinstance(frame[0], Failed | Notice):  # chunks are of an epoch that is over
@@ -112,22 +125,24 @@ class Supervisor:
         self._lost.clear()
 
     def begin_epoch(self, start: EpochStart, positions: list[ShardPosition], hands: Mapping[int, Hand]) -> None:
-        """Let the workers produce ``positions``; shard s runs, in all branches, in worker s % num_workers.
+        """Let the workers produce ``positions``; the shards of this process go to the workers in turn, in all branches.
 
-        ``hands``: of each lane, where what items are made of comes by :meth:`deal`."""
-        with self._changed:
+        ``hands``: of each lane, where what items are made of is dealt."""
+        with self._calls, self._changed:
             self._epoch, self._interrupted = start, False
             self._fail_at, self._dispatch_doubtful = None, 0
             self._recovery.begin_epoch()
             self._plans.clear()
-            ledgers = [ShardLedger.begin(item, self._window, hands.get(item.lane)) for item in positions]
+            ledgers = [ShardLedger.begin(item, self._limits.window, hands.get(item.lane)) for item in positions]
             self._ledgers = {ledger.lane: ledger for ledger in ledgers}
-            self.start_workers()
+            self._start_missing()
             self._begin_all()
 
     def end_epoch(self) -> None:
         """Let the workers stop producing; they stay for the next epoch. Idempotent."""
-        with self._changed:
+        if not self.usable:
+            return  # the next epoch has other ones
+        with self._calls, self._changed:
             if self._epoch is None:
                 return
             self._epoch = None
@@ -137,31 +152,18 @@ class Supervisor:
             for number in self._numbers:
                 self._pool.send(number, EndEpoch(generation=self._generation))
 
-    def deal(self, lane: int, entries: list[bytes], *, over: bool = False) -> None:
-        """Let ``lane`` make an item of each of ``entries``, after those before; ``over``: there are no more."""
-        with self._changed:
-            self._ledgers[lane].deal(entries, over)
-            number = self._ledgers[lane].shard % self.num_workers
-            if number not in self._plans:  # else it gets all of them when it begins
-                self._pool.send(number, Deal.of(self._generation, lane, entries, over))
-
-    def outstanding(self, lane: int) -> int:
-        """How many entries have been dealt to ``lane`` whose items have not arrived."""
-        return self._ledgers[lane].outstanding
-
-    def pull(self, lane: int) -> Chunk:
-        """The next chunk of ``lane``; the one before it has been used up. Several threads may pull different lanes.
-
-        Raises: WorkerDiedError in the chunk if a position keeps killing its worker; IteratorInvalidated after
-        :meth:`interrupt`; what a worker could not start with.
-        """
-        return self.pull_any((lane,))[1]
-
     def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
-        """The next chunk of whichever of ``lanes`` has one first, as :meth:`pull`.
+        """(a lane, its next chunk), of whichever of ``lanes`` has one first; the one before it has been used up.
 
-        Raises, besides: TimeoutError if none has one within ``timeout_s``.
+        Several threads may pull different lanes. Raises: WorkerDiedError in the chunk if a position keeps killing its
+        worker; IteratorInvalidated after :meth:`interrupt`; RuntimeError, in torch's words, after ``timeout_s``; what
+        a worker could not start with.
         """
+        with self._calls:
+            ledger, arrival = self._next_arrival(lanes, timeout_s)
+            return ledger.lane, arrival.open(ledger.shard)
+
+    def _next_arrival(self, lanes: Collection[int], timeout_s: float | None) -> tuple[ShardLedger, Arrival]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             if self._interrupted or not self._ledgers.keys() >= set(lanes):
@@ -170,27 +172,26 @@ class Supervisor:
             for ledger in wanted:
                 released = ledger.release()
                 if released:
-                    number = ledger.shard % self.num_workers
+                    number = self._worker_of(ledger.shard)
                     self._pool.send(number, Grant(generation=self._generation, lane=ledger.lane, chunks=released))
             while True:
                 if self._interrupted:
                     raise IteratorInvalidated(_CLOSED_ELSEWHERE)
-                found = next(((ledger.lane, arrival) for ledger in wanted if (arrival := ledger.take())), None)
-                if found is not None:
-                    break
+                for ledger in wanted:
+                    if (arrival := ledger.take()) is not None:
+                        return ledger, arrival
                 if self._failure is not None:
                     raise self._failure
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
-                    raise TimeoutError
+                    raise RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds")
                 if self._awaited:
                     self._changed.wait(left_s)
                 else:
                     self._wait(left_s)
-        return found[0], found[1].open(self._ledgers[found[0]].shard)
 
     def interrupt(self) -> None:
-        """Make a :meth:`pull` in another thread return at once. Thread-safe."""
+        """Make a :meth:`pull_any` in another thread return at once. Thread-safe."""
         self._interrupted = True
         self._pool.wake()
 
@@ -206,7 +207,8 @@ class Supervisor:
         now = time.monotonic()
         times = (plan.begin_at if number in self._pool else plan.start_at for number, plan in self._plans.items())
         waits = [at - now for at in times if at > now]  # what is late waits for a process to be ready
-        waits += [] if self._timeout_s is None else [min(self._timeout_s / 4, 0.5)]
+        silent_s = self._limits.silent_s
+        waits += [] if silent_s is None else [min(silent_s / 4, 0.5)]
         timeout = min(waits if at_most_s is None else [*waits, at_most_s], default=None)
         self._awaited = True
         self._changed.release()
@@ -225,8 +227,8 @@ class Supervisor:
                     trouble.append(error)
             if gone:
                 self._recover(worker)
-        if self._timeout_s is not None:
-            for worker in self._pool.kill_silent(self._timeout_s):
+        if silent_s is not None:
+            for worker in self._pool.kill_silent(silent_s):
                 self._recover(worker)
         self._carry_out_plans()
         if trouble:
@@ -272,9 +274,9 @@ class Supervisor:
         decision = self._recovery.record(dead.death(tuple(item.count for item in mine)), now)
         self._doubt(dead)
         if decision.give_up:
-            self._give_up(dead, mine, dead.error(decision, self._max_restarts), alone=not decision.exhausted)
+            self._give_up(dead, mine, dead.error(decision, self._limits.max_restarts), alone=not decision.exhausted)
         else:
-            _log.warning("%s: %s", dead, dead.consequence(decision, self._max_deaths, self.restarts + 1))
+            _log.warning("%s: %s", dead, dead.consequence(decision, self._limits.max_deaths, self.restarts + 1))
         if not all(item.over for item in mine):
             self.restarts += 1
             start_at = now + decision.start_s
@@ -322,8 +324,11 @@ class Supervisor:
             ledger = self._ledgers[dead.lane]
             ledger.doubtful = max(ledger.doubtful, dead.items.stop)
 
+    def _worker_of(self, shard: int) -> int:
+        return (0 if self._epoch is None else self._epoch.shards.index(shard)) % self.num_workers
+
     def _serves(self, number: int, shard: int) -> bool:
-        return number == _DISPATCHER or shard % self.num_workers == number
+        return number == _DISPATCHER or self._worker_of(shard) == number
 
     def _give_up(self, dead: PostMortem, mine: list[ShardLedger], error: WorkerDiedError, *, alone: bool) -> None:
         """The error takes the place of the item; without a culprit, of the next one of every shard of that process.
@@ -347,13 +352,17 @@ class Supervisor:
                 self._begin_worker(worker)
 
     def _begin_dispatcher(self) -> None:
+        """At the newest mark that serves all the shards that go on."""
         assert self._dispatch is not None
         assert self._epoch is not None
         going_on = [item for item in self._ledgers.values() if item.branch == self._dispatch.branch and not item.over]
-        message = start_dispatch(
-            self._epoch,
-            self._generation,
-            going_on,
+        start = dispatch_start({item.shard: item.cursor.snapshot for item in going_on}, self._epoch.num_shards)
+        message = StartDispatch(
+            **self._epoch.identity,
+            generation=self._generation,
+            mark_position=start.mark.position,
+            mark_snapshot=start.mark.snapshot,
+            needed=tuple(start.needed.items()),
             doubtful=self._dispatch_doubtful,
             careful=self._recovery.careful(_DISPATCHER),
             fail_at=self._fail_at,
@@ -361,37 +370,32 @@ class Supervisor:
         self._pool.send(_DISPATCHER, message)
 
     def _start_worker(self, number: int) -> None:
-        listening = () if self._listener is None else (self._listener.socket.fileno(),)
         self._recovery.started(number, time.monotonic())
-        if number == _DISPATCHER:
-            assert self._dispatch is not None
-            assert self._listener is not None
-            dispatcher = WorkerProcess(
-                number,
-                self._context,
-                self._dispatch.graph,
-                name="dispatcher",
-                target=run_dispatcher,
-                extra=(self._listener.socket,),
-            )
-            self._pool.start(dispatcher)
-        else:
-            self._pool.start(WorkerProcess(number, self._context, self._graph, name=f"worker {number}"), *listening)
+        context, listener = self._context, self._listener
+        if number != _DISPATCHER:
+            worker = WorkerProcess(number, context, self._graph, name=f"worker {number}")
+            self._pool.start(worker, *(() if listener is None else (listener.socket.fileno(),)))
+            return
+        assert self._dispatch is not None
+        assert listener is not None
+        graph, extra = self._dispatch.graph, (listener.socket,)
+        self._pool.start(WorkerProcess(number, context, graph, name="dispatcher", target=run_dispatcher, extra=extra))
 
     def _begin_worker(self, number: int) -> None:
         assert self._epoch is not None
         mine = [item for item in self._ledgers.values() if self._serves(number, item.shard) and not item.over]
-        for again in deal_again(mine, self._generation):  # first, since it may have to go on after some of them
-            self._pool.send(number, again)
-        message = start_epoch(
-            self._epoch,
-            self._generation,
-            mine,
-            window=self._window,
-            window_bytes=self._window_bytes,
-            address=None if self._listener is None else self._listener.address,
-            branch=-1 if self._dispatch is None else self._dispatch.branch,
+        hands = [(item.lane, item.hand) for item in mine if item.hand is not None]
+        for lane, hand in hands:  # what may be needed again, first: it may have to go on after some of it
+            self._pool.send(number, Deal.of(self._generation, lane, hand.entries, hand.over))
+        message = StartEpoch(
+            **self._epoch.identity,
+            generation=self._generation,
+            shards=tuple(item.restart() for item in mine),
+            window=self._limits.window,
+            window_bytes=self._limits.window_bytes,
+            dispatch_address=None if self._listener is None else self._listener.address,
+            dispatch_branch=-1 if self._dispatch is None else self._dispatch.branch,
             careful=self._recovery.careful(number),
-            dealt=any(item.hand is not None for item in mine),
+            dealt=bool(hands),
         )
         self._pool.send(number, message)

@@ -9,7 +9,6 @@ what has been received and what was sent. What it had begun is not used again; i
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 
 __all__ = ["WholeCalls"]
 
@@ -31,8 +30,6 @@ class WholeCalls:
     def __enter__(self) -> None:
         self._inside.add(threading.get_ident())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or issubclass(kind, Exception):
             self._inside.discard(threading.get_ident())

@@ -19,7 +19,6 @@ the views into the old one stay good, since a mapping lives as long as its views
 from __future__ import annotations
 
 import mmap
-import multiprocessing.reduction
 import os
 import weakref
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from torchpipe.state.mapped import anonymous_file
+from reading_services._transport.shared_file import SharedFile
 
 __all__ = ["Arena", "Reservation", "Slot", "SlotReader", "SlotWriter"]
 
@@ -38,39 +37,16 @@ _WASTE = 8  # a slot may be so many times larger than what is put into it
 _MOST_RESERVED = 8  # whoever keeps more items than that, in a shuffle buffer say, keeps them in ordinary memory
 
 
-class Arena:
-    """The shared file. Passed to a process as an argument under every start method."""
+class Arena(SharedFile):
+    """The shared file. ``flags`` is its first page."""
 
     def __init__(self, fd: int | None = None) -> None:
-        if fd is None:
-            fd = anonymous_file("torchpipe-arena")
-            try:
-                os.ftruncate(fd, _PAGE_BYTES)
-            except OSError:
-                os.close(fd)
-                raise
-        self.fd = fd
-        self._header = mmap.mmap(fd, _PAGE_BYTES)
-        self.flags = memoryview(self._header)
+        super().__init__("torchpipe-arena", _PAGE_BYTES, "B", fd)
+        self.flags = self.view
 
     def map(self, offset: int, capacity: int) -> mmap.mmap:
         """The memory of a slot. Raises: OSError or ValueError if there is none to be had."""
         return mmap.mmap(self.fd, capacity, offset=offset)
-
-    def close(self) -> None:
-        """Let go of the file on this side; views into slots stay good. Idempotent."""
-        if self.fd >= 0:
-            self.flags.release()
-            self._header.close()
-            os.close(self.fd)
-            self.fd = -1
-
-    def __reduce__(self) -> Any:
-        return _from_duplicate, (multiprocessing.reduction.DupFd(self.fd),)
-
-
-def _from_duplicate(duplicate: Any) -> Arena:
-    return Arena(duplicate.detach())
 
 
 @dataclass(slots=True)

@@ -1,7 +1,6 @@
 """One two-way connection between the main process and a worker: messages, each with an optional payload of bytes.
 
-The narrow door to the other process. ``SocketChannel`` is the real one, ``MemoryChannel`` its stand-in for tests of
-either side without a process.
+The narrow door to the other process. ``SocketChannel`` is the real one; tests of either side have a stand-in.
 
 A frame is 12 bytes (length of the message, length of the payload, little-endian), the pickled message, the payload. In
 front of a payload the message is filled up to a multiple of 16 bytes: arrays that are read in place in the payload
@@ -18,7 +17,7 @@ from collections import deque
 
 from reading_services._transport.messages import Message
 
-__all__ = ["Channel", "ChannelClosed", "Frame", "MemoryChannel", "SocketChannel", "socket_pair"]
+__all__ = ["Channel", "ChannelClosed", "Frame", "SocketChannel", "socket_pair"]
 
 _HEADER = struct.Struct("<IQ")
 _BUFFER_BYTES = 1 << 20
@@ -144,33 +143,3 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             end.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
     return pair
-
-
-class MemoryChannel(Channel):
-    """An in-memory connection for tests: ``left, right = MemoryChannel.pair()``. Waiting in vain raises."""
-
-    def __init__(self) -> None:
-        self._inbox: deque[Frame] = deque()
-        self._peer: MemoryChannel = self
-        self._closed = False
-
-    @classmethod
-    def pair(cls) -> tuple[MemoryChannel, MemoryChannel]:
-        left, right = cls(), cls()
-        left._peer, right._peer = right, left
-        return left, right
-
-    def send(self, message: Message, payload: bytes | memoryview = b"") -> None:
-        if self._closed or self._peer._closed:
-            raise ChannelClosed("closed")
-        self._peer._inbox.append((pickle.loads(pickle.dumps(message)), memoryview(bytes(payload))))
-
-    def receive(self, *, wait: bool) -> Frame | None:
-        if self._inbox:
-            return self._inbox.popleft()
-        if self._closed or self._peer._closed or wait:
-            raise ChannelClosed("closed, or waiting for a frame that nobody will send")
-        return None
-
-    def close(self) -> None:
-        self._closed = True

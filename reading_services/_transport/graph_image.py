@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from reading_services._transport.items import reduce_tensor
+from reading_services._transport.items import reduce_sendable
 from torchpipe.state.mapped import Places, dump_apart, load_mapped, write_file
 from torchpipe.state.pickling import CloudPickler, Reducers
 
@@ -74,4 +74,4 @@ def _from_duplicate(places: Places, duplicate: Any) -> GraphImage:
 
 
 class _Pickler(CloudPickler):
-    dispatch_table = Reducers({**CloudPickler.dispatch_table, torch.Tensor: reduce_tensor})
+    dispatch_table = Reducers({**CloudPickler.dispatch_table, torch.Tensor: reduce_sendable})

@@ -16,9 +16,9 @@ import torch
 from torchpipe.errors import NotSerializableError
 from torchpipe.state.mapped import dump_apart
 from torchpipe.state.pickling import CloudPickler, Reducers
-from torchpipe.state.tensors import is_plain, reduce_plain
+from torchpipe.state.tensors import reduce_tensor
 
-__all__ = ["OUT_OF_BAND_BYTES", "AutogradTensorError", "dump_items", "load_items", "reduce_tensor", "unsendable"]
+__all__ = ["OUT_OF_BAND_BYTES", "AutogradTensorError", "dump_items", "load_items", "reduce_sendable", "unsendable"]
 
 OUT_OF_BAND_BYTES = 16 << 10  # a smaller buffer is quicker copied along than looked after
 
@@ -27,20 +27,20 @@ class AutogradTensorError(TypeError):
     """A tensor belongs to an autograd graph, of which only its values would arrive."""
 
 
-def reduce_tensor(tensor: torch.Tensor) -> Any:
+def reduce_sendable(tensor: torch.Tensor) -> Any:
     """How a tensor is pickled: a plain one as its bytes, which may go out of band. Raises: TypeError, see above."""
     if tensor.grad_fn is not None:
         raise AutogradTensorError(
             f"a tensor of shape {tuple(tensor.shape)} belongs to an autograd graph ({type(tensor.grad_fn).__name__}), "
             "which cannot leave its process: detach() it where it is made, or work under torch.no_grad()"
         )
-    if tensor.requires_grad or tensor.__dict__ or not is_plain(tensor):  # __dict__: what user code has attached
+    if tensor.__dict__:  # what user code has attached
         return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
-    return reduce_plain(tensor)
+    return reduce_tensor(tensor)
 
 
 class _Pickler(pickle.Pickler):
-    dispatch_table = Reducers({torch.Tensor: reduce_tensor})
+    dispatch_table = Reducers({torch.Tensor: reduce_sendable})
 
 
 def dump_items(items: list[Any]) -> tuple[memoryview, list[memoryview]]:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from torchpipe.execution.epoch import Epoch
 
@@ -50,6 +49,10 @@ __all__ = [
     "Stop",
     "Want",
 ]
+
+
+class Message:
+    """Base of all that is sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +100,7 @@ class ShardStart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartEpoch(Epoch):
+class StartEpoch(Epoch, Message):
     generation: int
     shards: tuple[ShardStart, ...]
     window: int  # chunks that a lane may be ahead
@@ -109,7 +112,7 @@ class StartEpoch(Epoch):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deal:
+class Deal(Message):
     """``entries`` of ``lane``, pickled one by one; ``over`` says that no more come. May come before its StartEpoch."""
 
     generation: int
@@ -123,7 +126,7 @@ class Deal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartDispatch(Epoch):
+class StartDispatch(Epoch, Message):
     """Begin the dispatched part after its first ``mark_position`` items, where ``mark_snapshot`` was taken.
 
     ``needed`` has, for each shard that goes on, the first of its items that it has not had. ``fail_at`` is a position
@@ -140,20 +143,20 @@ class StartDispatch(Epoch):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hello:
+class Hello(Message):
     worker: int
     generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Want:
+class Want(Message):
     generation: int
     shard: int
     items: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dealt:
+class Dealt(Message):
     """Entries of ``shard`` in ``layout``; ``over`` says that no more come, because of ``error`` if any."""
 
     shard: int
@@ -163,7 +166,7 @@ class Dealt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grant:
+class Grant(Message):
     """The consumer has used up ``chunks`` more of ``lane``."""
 
     generation: int
@@ -172,35 +175,35 @@ class Grant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grown:
+class Grown(Message):
     """``items`` wait for one shard in the dispatcher, more than ever before. Sent at each doubling."""
 
     items: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndEpoch:
+class EndEpoch(Message):
     generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop:
+class Stop(Message):
     pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ready:
+class Ready(Message):
     pid: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Notice:
+class Notice(Message):
     category: str
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChunkMessage:
+class ChunkMessage(Message):
     """``count`` items in ``layout``; the other fields are those of :class:`torchpipe.execution.shard.Chunk`."""
 
     generation: int
@@ -213,23 +216,5 @@ class ChunkMessage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed:
+class Failed(Message):
     error: bytes
-
-
-Message: TypeAlias = (
-    StartEpoch
-    | StartDispatch
-    | Deal
-    | Grant
-    | Grown
-    | EndEpoch
-    | Stop
-    | Ready
-    | Notice
-    | ChunkMessage
-    | Failed
-    | Hello
-    | Want
-    | Dealt
-)

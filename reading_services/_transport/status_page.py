@@ -1,20 +1,17 @@
 """A page of shared memory where each worker notes what it is doing. The main process reads it, also after a death.
 
-The main process makes one page for each worker and owns it: an anonymous file, unlinked at once, mapped by both sides,
-so nothing is left behind whoever dies. Six 64-bit integers; one writer for each, so no locks.
+The main process makes one page for each worker and owns it. Six 64-bit integers; one writer for each, so no locks.
 """
 
 from __future__ import annotations
 
-import mmap
-import multiprocessing.reduction
-import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
+
+from reading_services._transport.shared_file import SharedFile
 
 __all__ = ["Field", "PageTrace", "StatusPage"]
 
@@ -32,20 +29,13 @@ _SIZE_BYTES = 8 * len(Field)
 _LANE, _INDEX, _COUNT, _BEGUN = int(Field.LANE), int(Field.INDEX), int(Field.COUNT), int(Field.BEGUN)
 
 
-class StatusPage:
-    """``page[Field.INDEX]`` reads or writes a field. Passed to a process as an argument under every start method."""
+class StatusPage(SharedFile):
+    """``page[Field.INDEX]`` reads or writes a field."""
 
     def __init__(self, fd: int | None = None) -> None:
-        fresh = fd is None
+        super().__init__("torchpipe-page", _SIZE_BYTES, "q", fd)
+        self._fields = self.view
         if fd is None:
-            with tempfile.TemporaryFile(prefix="torchpipe-page-") as file:
-                file.write(bytes(_SIZE_BYTES))  # not only sized: a full disk is an error here, and SIGBUS later
-                file.flush()
-                fd = os.dup(file.fileno())
-        self._fd = fd
-        self._map = mmap.mmap(fd, _SIZE_BYTES)
-        self._fields = memoryview(self._map).cast("q")
-        if fresh:
             self.clear()
 
     def __getitem__(self, field: int) -> int:
@@ -88,21 +78,6 @@ class StatusPage:
             yield
         finally:
             self._fields[_BEGUN] = time.monotonic_ns() if begun else 0
-
-    def close(self) -> None:
-        """Unmap the page on this side. Idempotent."""
-        if self._fd >= 0:
-            self._fields.release()
-            self._map.close()
-            os.close(self._fd)
-            self._fd = -1
-
-    def __reduce__(self) -> Any:
-        return _from_duplicate, (multiprocessing.reduction.DupFd(self._fd),)
-
-
-def _from_duplicate(duplicate: Any) -> StatusPage:
-    return StatusPage(duplicate.detach())
 
 
 class PageTrace:

@@ -42,8 +42,7 @@ from reading_services._workers.dealt import DealtSupply
 from reading_services._workers.dispatch_link import RemoteSupply, Superseded, connect
 from reading_services._workers.parent import watch_parent
 from torchpipe.errors import ReplayWarning
-from torchpipe.execution.epoch import ShardSpec
-from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, initialize_graphs
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.node.failure import add_note
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy
@@ -153,15 +152,13 @@ class Worker:
         self._worker = worker
         self._channel = channel
         self._page = page
-        self._branches = graphs
-        self._init_fn = init_fn
+        self._graphs = ShardGraphs(graphs, init_fn)
         self._reset_fn = reset_fn
         self._policy = policy
         self._packer = Packer(arena)
         self._told_of_shortage = False
-        self._graphs: dict[tuple[int, int], tuple[DataPipe, ...]] = {}  # (num_shards, shard) -> what init_fn made
         self._epoch: StartEpoch | None = None
-        self._feed: RemoteSupply | DealtSupply | None = None
+        self._supply: RemoteSupply | DealtSupply | None = None
         self._early: list[Deal] = []  # of a generation that has yet to begin
         self._lanes: dict[int, _Lane] = {}
         self._turns: list[int] = []
@@ -191,10 +188,10 @@ class Worker:
     def _next_lane(self) -> int | None:
         epoch = self._epoch
         if epoch is not None:
-            feed = self._feed if isinstance(self._feed, DealtSupply) else None
+            supply = self._supply if isinstance(self._supply, DealtSupply) else None
             for place, lane in enumerate(self._turns):
-                at_hand = feed is None or feed.left(lane)
-                if at_hand and self._lanes[lane].may_go_on(epoch.window, epoch.window_bytes, dealt=feed is not None):
+                at_hand = supply is None or supply.left(lane)
+                if at_hand and self._lanes[lane].may_go_on(epoch.window, epoch.window_bytes, dealt=supply is not None):
                     self._turns.append(self._turns.pop(place))  # the next turn is another's
                     return lane
         return None
@@ -204,7 +201,7 @@ class Worker:
             case StartEpoch():
                 self._end_epoch()
                 self._epoch = message
-                self._feed = self._connect(message)
+                self._supply = self._connect(message)
                 for start in message.shards:
                     self._start_lane(message, start)
                 self._take_grants()  # a shard that starts after dropped items waits for them
@@ -218,8 +215,12 @@ class Worker:
                     self._end_epoch()
             case Deal():
                 epoch = self._epoch
-                if isinstance(self._feed, DealtSupply) and epoch is not None and message.generation == epoch.generation:
-                    self._feed.add(message)
+                if (
+                    isinstance(self._supply, DealtSupply)
+                    and epoch is not None
+                    and message.generation == epoch.generation
+                ):
+                    self._supply.add(message)
                 else:
                     self._early.append(message)
             case _ as never:
@@ -254,12 +255,12 @@ class Worker:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 shard = Shard(
-                    self._graphs_for(spec),
+                    self._graphs.of(spec),
                     spec,
                     branch=start.branch,
                     reset_fn=self._reset_fn,
                     policy=self._policy,
-                    feed=self._feed,
+                    supply=self._supply,
                     trace=PageTrace(self._page) if epoch.careful else None,
                     memory=self._packer.memory,
                     passing=(SystemExit, Superseded),
@@ -277,12 +278,6 @@ class Worker:
         self._lanes[start.lane] = _Lane(shard, start.doubtful, deque([0] * start.held))
         self._turns.append(start.lane)
 
-    def _graphs_for(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
-        key = (spec.num_shards, spec.shard)
-        if key not in self._graphs:
-            self._graphs[key] = initialize_graphs(self._branches, self._init_fn, spec)
-        return self._graphs[key]
-
     def _install(self, shard: Shard | None) -> None:
         """Let the global random states be those of ``shard``; they stay while no other one is at work."""
         if shard is not self._installed:
@@ -299,8 +294,8 @@ class Worker:
         one_by_one = epoch.careful or shard.produced < lane.doubtful
         self._install(shard)
         limit = 1 if one_by_one else lane.limit
-        if isinstance(self._feed, DealtSupply):
-            limit = min(limit, self._feed.left(number))
+        if isinstance(self._supply, DealtSupply):
+            limit = min(limit, self._supply.left(number))
         chunk = shard.produce(
             limit,
             _CHUNK_S if lane.ahead else _HUNGRY_S,
@@ -318,8 +313,8 @@ class Worker:
 
     def _take_grants(self) -> None:
         """Those that came while a dispatched item was awaited."""
-        if isinstance(self._feed, RemoteSupply):
-            grants, self._feed.grants = self._feed.grants, []
+        if isinstance(self._supply, RemoteSupply):
+            grants, self._supply.grants = self._supply.grants, []
             for grant in grants:
                 self._handle(grant)
 
@@ -334,9 +329,9 @@ class Worker:
         for number in list(self._lanes):
             self._retire(number)
         self._epoch = None
-        if self._feed is not None:
-            self._feed.close()
-            self._feed = None
+        if self._supply is not None:
+            self._supply.close()
+            self._supply = None
 
     def _send(self, epoch: StartEpoch, lane: int, chunk: Chunk) -> tuple[int, tuple[int, ...]]:
         """Send a chunk: its number of items, the sizes of pickle and buffers in bytes. It has no items any more then.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import resource
 from collections import Counter
@@ -21,6 +22,7 @@ from tests.state.forging import opened_deep, part, places, replaced, sealed_deep
 from tests.state.fuzzing import Saved, flat_mutation, forgery, noise
 from torchpipe import DataLoader
 from torchpipe.errors import StateError, UnsafeStateError
+from torchpipe.state import as_text, from_text
 
 LENGTH = 14
 _EXTRA_MEMORY = 1 << 30
@@ -76,6 +78,7 @@ def saved() -> list[Saved]:
                         if not (left := left - 1):
                             break
                 state = loader.state_dict()
+            state["payload"] = from_text(state["payload"])  # bytes are as good, and easier to forge
             found.append(Saved(name, None, state, stream_of(name, state)))
     return found
 
@@ -94,6 +97,15 @@ def test_L8_torch_reads_a_state_back_as_weights(saved: list[Saved]) -> None:
         torch.save(item.state, file)
         file.seek(0)
         assert stream_of(item.name, torch.load(file, weights_only=True)) == item.expected
+
+
+def test_L8_json_holds_a_state(saved: list[Saved]) -> None:
+    for item in saved:
+        state = json.loads(json.dumps(item.state | {"payload": as_text(item.state["payload"])}))
+        assert stream_of(item.name, state) == item.expected
+        for damaged in (state["payload"][:-1], state["payload"] + "A", "\N{SNOWMAN}" + state["payload"], ""):
+            with pytest.raises(StateError):
+                stream_of(item.name, state | {"payload": damaged})
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -160,8 +172,8 @@ def test_L8_hostile_values_in_what_workers_have_of_a_state() -> None:
             state = loader.state_dict()
             content = opened_deep(state["payload"])
             if "lanes" in (content["batches"] or {}):  # as of a worker that took no snapshot with its last batch
-                pair = [msgpack.ExtType(1, b""), 1, [3, 4, 5]]
-                content = replaced(content, ("batches", "again", 1), lambda _: [pair])
+                entry = ("batches", "again", 1)
+                content = replaced(content, entry, lambda _: [[msgpack.ExtType(1, b""), 1, [3, 4, 5]]])
                 content = replaced(content, ("batches", "lanes", 1, "cursor", 2), lambda _: 1)
                 loader.load_state_dict(state | {"payload": sealed_deep(content)})
             for path in places(content):

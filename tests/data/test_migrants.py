@@ -141,6 +141,44 @@ def test_persisting_workers_of_an_iterable_dataset_are_those_of_a_state() -> Non
         assert other.epoch == 2
 
 
+class OwnIterator(IterableDataset[int]):
+    """It is its own iterator: a pass begins where the last one has stopped."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 6:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def test_a_state_from_before_the_first_batch_puts_a_dataset_back_that_has_been_used_up() -> None:
+    dataset = OwnIterator()
+    loader = DataLoader(dataset, batch_size=2)
+    stream = iter(loader)
+    state = loader.state_dict()
+    assert plain(stream) == [[1, 2], [3, 4], [5, 6]]
+    loader.load_state_dict(state)
+    stream = iter(loader)
+    assert next(stream).tolist() == [1, 2]
+    state = loader.state_dict()
+    assert plain(stream) == [[3, 4], [5, 6]]
+    other = DataLoader(dataset, batch_size=2)
+    other.load_state_dict(state)
+    assert plain(other) == [[3, 4], [5, 6]]
+
+
 def without_pid(batch: list[Any]) -> list[Any]:
     return [item[:3] for item in batch]
 
@@ -171,6 +209,56 @@ def test_the_workers_of_an_iterator_can_be_asked_when_it_is_gone(workers: int) -
         assert not process.is_alive()
         assert process.exitcode is not None
         assert process.pid
+
+
+@pytest.mark.parametrize("end", ["the iterator's method", "setting it to None"])
+def test_tools_can_end_the_workers_that_persist(end: str) -> None:
+    loader = DataLoader(Numbers(), batch_size=8, num_workers=1, persistent_workers=True)
+    assert loader._iterator is None
+    first = plain(loader)
+    kept = loader._iterator
+    processes = kept._workers
+    assert processes[0].is_alive()
+    if end == "setting it to None":
+        loader._iterator = None
+    else:
+        kept._shutdown_workers()
+    assert processes[0].exitcode is not None
+    assert loader._iterator is None
+    stream = iter(loader)
+    assert loader._iterator is stream
+    assert [*map(torch.Tensor.tolist, stream)] == first
+    assert stream._workers[0].pid != processes[0].pid  # also when it is over
+    loader.shutdown()
+    plain_loader = DataLoader(Numbers(), num_workers=1)
+    assert plain_loader._iterator is None
+    for _ in plain_loader:
+        assert plain_loader._iterator is None
+
+
+def test_enumerate_goes_on_counting_after_a_resume() -> None:
+    def made(**more: Any) -> DataLoader[int]:
+        return DataLoader(Numbers(), batch_size=4, **more)
+
+    loader = made()
+    for number, _ in loader.enumerate():
+        if number == 2:
+            break
+    state = loader.state_dict()
+    other = made()
+    other.load_state_dict(state)
+    assert [(number, batch.tolist()[0]) for number, batch in other.enumerate()] == [(3, 12), (4, 16), (5, 20)]
+    assert [number for number, _ in other.enumerate(start=100)] == [*range(100, 106)]
+    other.load_state_dict(other.state_dict())  # at an epoch's end
+    assert [number for number, _ in other.enumerate()] == [*range(6)]
+    with made(num_workers=2, in_order=False) as loader:
+        stream = iter(loader)
+        for _ in range(3):
+            next(stream)
+        state = loader.state_dict()
+        del stream
+    other.load_state_dict(state)
+    assert [number for number, _ in other.enumerate()] == [3, 4, 5]
 
 
 class Seeds(Numbers):

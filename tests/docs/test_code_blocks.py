@@ -22,7 +22,7 @@ BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\s*```text\n(?P<output>.*?)``
 
 def blocks() -> list[tuple[str, str, str | None]]:
     found = []
-    pages = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "trainers.md"]
+    pages = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "trainers.md"]
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages]:
         for match in BLOCK.finditer(page.read_text()):
             line = page.read_text()[: match.start()].count("\n") + 1
@@ -86,6 +86,6 @@ def test_the_readme_runs_under_every_start_method(
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

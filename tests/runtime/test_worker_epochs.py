@@ -26,7 +26,7 @@ from tests.runtime.worker_rig import (
 )
 from torchpipe import IterDataPipe, NodeIterator
 from torchpipe.errors import StateError
-from torchpipe.execution.worker_info import WorkerInfo
+from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 from torchpipe.randomness.seeds import SeedGenerator

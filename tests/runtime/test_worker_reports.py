@@ -31,7 +31,7 @@ from tests.runtime.worker_rig import (
 )
 from torchpipe import IterDataPipe, NodeIterator
 from torchpipe.errors import NotSerializableError, StateError
-from torchpipe.execution.worker_info import WorkerInfo
+from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 from torchpipe.node.traits import walk

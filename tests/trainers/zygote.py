@@ -21,6 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(module: Any) -> None:
+    importlib.import_module("torch._dynamo")  # which the first optimizer of each run would import
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         job = json.loads(line)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torchpipe.data.batches import Batches
 from torchpipe.data.order import Order
@@ -20,6 +20,9 @@ from torchpipe.execution.merge import ShardPosition
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failure import add_note
 from torchpipe.state import Cursor
+
+if TYPE_CHECKING:
+    from torchpipe.data.loader import DataLoader
 
 __all__ = ["Dealing", "DealtBatches", "lane_positions"]
 
@@ -59,43 +62,40 @@ def lane_positions(lanes: int, saved: dict[str, Any] | None) -> list[ShardPositi
 class DealtBatches(Batches):
     """Batch i is made by worker i % n, and handed out in order; without ``in_order``, as they come.
 
-    ``done``: batches from ``order.number`` on that were handed out before, though an earlier one was not. ``again``: of
-    each lane, the entries that its position's cursor skips; ``workers`` have been dealt them.
+    ``position`` is what :meth:`position` gave, or empty. ``done`` in it: batches from ``order.number`` on that were
+    handed out before, though an earlier one was not; ``again``: of each lane, the entries that the cursor of
+    ``positions`` skips, and that ``workers`` have been dealt.
     """
 
     def __init__(
         self,
+        loader: DataLoader[Any],
         order: Order,
         workers: Dealing,
-        lanes: int,
-        *,
-        prefetch: int,
-        in_order: bool,
-        timeout_s: float | None,
-        done: Collection[int] = (),
+        position: dict[str, Any],
         positions: list[ShardPosition] | None = None,
-        again: Sequence[Sequence[Any]] | None = None,
-        ends_workers: bool = False,
     ) -> None:
         self.number = order.number
         self._order = order
         self._workers = workers
-        self._lanes = lanes
-        self._in_order = in_order
-        self._timeout_s = timeout_s
-        self._ends_workers = ends_workers
-        self._prefetch = max(1, prefetch)
+        self._lanes = lanes = loader.num_workers
+        self._in_order = loader.in_order
+        self._timeout_s = loader.timeout or None
+        self._ends_workers = not loader.persistent_workers
+        self._prefetch = loader.prefetch_factor or 1
         self._target = self._prefetch  # batches that a worker should have been dealt and not have sent back
         self._over = False  # the sampler has ended
         self._error: BaseException | None = None  # how it ended, if not well
         self._turns = deque[int]()  # whose are the batches that were dealt, in order
         self._dealt = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and indices
         self._chunks = [Chunk() for _ in range(lanes)]  # what is at hand of each lane
-        self._done = set(done)  # those from ``number`` on
-        self._skip = set(done)  # those that the sampler has not come to: ``number`` may be past them before it has
+        self._done = set(position.get("done", ()))  # those from ``number`` on
+        self._skip = set(
+            self._done
+        )  # those that the sampler has not come to: ``number`` may be past them before it has
         self._cursors = None if positions is None else [item.cursor for item in positions]
         # Of each lane, what it was dealt since its cursor's snapshot: it makes that again to find its place
-        self._again = [deque(entries) for entries in again or [()] * lanes]
+        self._again = [deque(entries) for entries in position.get("again") or [()] * lanes]
         self._deal(self._prefetch * lanes)
 
     def position(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self.finished = False
         self._over = False  # nothing more comes of it, though the epoch may not have ended
         self._stage: _Stage | None = None
-        self._num_yielded = 0
+        self._processes: list[Any] = []  # those that have ended with it
         self._pins = _can_pin(loader)
         self._order: Order | None = None
         self._batches: Batches
@@ -54,6 +54,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self.epoch = epoch
         self._order, self._batches = loader._begin(epoch, saved)
         self._first = self._delivered = self._batches.number
+        handed_out = () if saved is None else (saved.batches or {}).get("done", ())  # before their turn
+        self._num_yielded = self._first + len(handed_out)  # in this epoch
         options = loader._device_options
         self._stage = None if options is None else _Stage(loader, self._batches)
 
@@ -157,15 +159,17 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     @property
     def _workers(self) -> list[Any]:
-        """The worker processes, under the name that tools know."""
-        return self._batches.processes
+        """The worker processes, under the name that tools know; of an iterator that is over, those that it had."""
+        return self._batches.processes or self._processes
 
     def _shutdown_workers(self) -> None:
         self.close()
+        self._loader._end_workers()
 
     def _release(self) -> None:
         if self._stage is not None:
             self._stage.close()
+        self._processes = self._batches.processes
         self._batches.close()
         self._loader._release(self._batches)
 
@@ -264,8 +268,6 @@ class _Stage:
 
 class _Source:
     """What the device stage runs ahead of; a failure is an item, and raised when it is handed out."""
-
-    exact_after_error = True
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches

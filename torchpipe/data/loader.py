@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -15,8 +15,10 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from torchpipe.data import processes, threads
 from torchpipe.data.batches import Batches, LocalBatches
+from torchpipe.data.draws import Draws
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.iterator import DataLoaderIterator
+from torchpipe.data.known_names import KnownToTools
 from torchpipe.data.order import Order, begin_order, check_order
 from torchpipe.data.rollover import LastBatch, with_last_batch
 from torchpipe.data.standing import check_standing, forget, load_into, restore, standing
@@ -25,7 +27,8 @@ from torchpipe.data.stateful_states import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.node.holders import OpaqueWarnings
-from torchpipe.node.validate import check_count
+from torchpipe.node.validate import check_choice, check_count
+from torchpipe.state import as_text
 
 __all__ = ["DataLoader"]
 
@@ -36,7 +39,7 @@ OnDeath: TypeAlias = Literal["restart", "raise"]
 _MOST_WORKERS = 4096
 
 
-class DataLoader(TorchDataLoader[T_co]):
+class DataLoader(KnownToTools, TorchDataLoader[T_co]):
     """torch's ``DataLoader``: same arguments, same order of samples; resumes exactly, and survives killed workers.
 
     All arguments up to ``in_order`` are torch's, and mean what they mean there. The sampler runs in this process and
@@ -93,9 +96,9 @@ class DataLoader(TorchDataLoader[T_co]):
         max_deaths: int = 3,
         max_restarts: int | None = None,
     ) -> None:
-        _check_choice("worker_seeding", worker_seeding, ("batch", "torch"))
+        check_choice("worker_seeding", worker_seeding, ("batch", "torch"))
         threads.check_arguments(worker_method, worker_seeding, multiprocessing_context)
-        _check_choice("on_worker_death", on_worker_death, ("restart", "raise"))
+        check_choice("on_worker_death", on_worker_death, ("restart", "raise"))
         if num_workers > _MOST_WORKERS:
             raise ValueError(
                 f"num_workers={num_workers} is more than {_MOST_WORKERS}: is it meant to be prefetch_factor?"
@@ -148,30 +151,11 @@ class DataLoader(TorchDataLoader[T_co]):
         self._base_seed: int | None = None  # of persistent workers
         self._sampler_loaded = False  # it stands at the end of an epoch, by a state that was loaded
         self._opaque = OpaqueWarnings()
+        self._draws = Draws()
 
     @property
     def _is_iterable(self) -> bool:
         return bool(self._dataset_kind == _DatasetKind.Iterable)
-
-    @property
-    def _is_accelerate_prepared(self) -> bool:
-        """Accelerate takes such a loader as it is; otherwise it would rebuild it as one of torch's, without state.
-
-        Raises: RuntimeError where Accelerate would have divided the data among processes, and nothing here does.
-        """
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            chain = [self._index_sampler, getattr(self._index_sampler, "sampler", None)]
-            if not any(hasattr(part, "num_replicas") or hasattr(part, "rank") for part in chain):
-                raise RuntimeError(
-                    "Accelerate does not divide a torchpipe DataLoader among processes: give it a sampler that does "
-                    "(torch.utils.data.DistributedSampler), or every process has all the data"
-                )
-        return True
-
-    @_is_accelerate_prepared.setter
-    def _is_accelerate_prepared(self, value: bool) -> None:
-        """Accelerate says what is said here anyhow."""
 
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
@@ -220,6 +204,12 @@ class DataLoader(TorchDataLoader[T_co]):
         self._live = weakref.ref(iterator)
         return iterator
 
+    def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
+        """(number, batch) for each batch: the first of an epoch has ``start``, also where a loaded state goes on."""
+        stream = iter(self)
+        for batch in stream:
+            yield start + stream._num_yielded - 1, batch
+
     def _settle(self) -> None:
         """In a forked child, all that is at work belongs to the parent; the loader itself can be used."""
         if self._pid != os.getpid():
@@ -236,6 +226,7 @@ class DataLoader(TorchDataLoader[T_co]):
         order = begin_order(
             self._index_sampler,
             self.generator,
+            self._draws,
             base_seed=self._base_seed if self.persistent_workers and saved is None else None,
             saved=None if saved is None or saved.order is None else (saved.order, saved.delivered),
             loaded=self._sampler_loaded and saved is None,
@@ -277,12 +268,13 @@ class DataLoader(TorchDataLoader[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch that was handed out. Starts nothing, draws nothing, asks no worker.
 
-        Keys: version, dataset, length, batch_size, drop_last, sampler, epoch, delivered and payload (bytes).
+        Keys: version, dataset, length, batch_size, drop_last, sampler, epoch, delivered and payload (text): JSON
+        can hold it.
         """
         self._settle()
         state = write(self._position(), identity_of(self))
         self._opaque.tell(state["payload"])
-        return state
+        return state | {"payload": as_text(state["payload"])}
 
     def _position(self) -> Position:
         live, position = self._live(), self._loaded or self._parked
@@ -290,6 +282,7 @@ class DataLoader(TorchDataLoader[T_co]):
             position = live.position()
         if position is None:
             position = Position(epoch=self._next_epoch, delivered=0)
+        position = replace(position, default=None if self.generator is not None else self._draws.state())
         if position.order is not None:
             return position
         return replace(position, standing=standing(self, begun=position.epoch + position.finished > 0))
@@ -322,6 +315,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._live = _none
         self._parked = None
         self._loaded = position
+        self._draws = Draws(None if position is None else position.default)
         if position is None:
             self._next_epoch = 0
             forget(self)
@@ -361,8 +355,3 @@ class DataLoader(TorchDataLoader[T_co]):
 
 def _none() -> None:
     return None
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

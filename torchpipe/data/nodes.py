@@ -16,7 +16,7 @@ from torch.utils.data._utils.worker import _generate_state
 from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, collating_in, make_worker_info, set_worker_info
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
-from torchpipe.execution.worker_info import WorkerInfo
+from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.iter._collating import stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
@@ -112,8 +112,8 @@ class _FetchIterator(NodeIterator[Any]):
             self.node.fetch.dataset.load_state_dict(state["dataset"])
 
     def run(self) -> Iterator[Any]:
-        feed, context, node = self.context.feed, self.context, self.node
-        assert isinstance(feed, DispatchSupply)
+        supply, context, node = self.context.supply, self.context, self.node
+        assert isinstance(supply, DispatchSupply)
         worker, fetch = context.local_shard, node.fetch
         collate_fn = collating_in(fetch.collate_fn, context.memory)
         where = f"in DataLoader worker process {worker}"
@@ -121,7 +121,7 @@ class _FetchIterator(NodeIterator[Any]):
             seed_worker(node.base_seed, worker)
         self._begun = True
         made: list[Any] = []  # nothing here may hold a batch once it is handed on: it is sent from where it was made
-        while (entry := feed.take(worker)) is not None:
+        while (entry := supply.take(worker)) is not None:
             number, indices = entry[0]  # type: ignore[index]  # no marks are dealt
             if not node.as_torch:
                 BatchRandom.seed(context.seed, context.epoch, number)

@@ -26,6 +26,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from torchpipe.data.draws import Draws
 from torchpipe.data.rollover import RolloverBatchSampler, RolloverPass
 from torchpipe.data.standing import (
     MOST_SEED,
@@ -37,17 +38,17 @@ from torchpipe.data.standing import (
     own_state,
 )
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.loader.state import damaged, shown
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.global_random import GlobalRandom
-from torchpipe.randomness.seeds import fresh_seed, next_fresh_seed
+from torchpipe.randomness.seeds import fresh_seed
+from torchpipe.state.flat import damaged, shown
 
-__all__ = ["Order", "OrderState", "begin_order", "check_order", "draw_base_seed", "is_computed"]
+__all__ = ["DRAW_FROM_NOBODY", "Order", "OrderState", "begin_order", "check_order", "is_computed"]
 
 OrderState = dict[str, Any]
 """Plain data: how an epoch's order began, and for samplers with a state, where it stands."""
 
-_DRAW_FROM_NOBODY = (BatchSampler, SequentialSampler, DistributedSampler)  # of the global generators, that is
+DRAW_FROM_NOBODY = (BatchSampler, SequentialSampler, DistributedSampler)  # of the global generators, that is
 _DRAW_AT_ONCE = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
@@ -90,6 +91,7 @@ class Order(ABC):
 def begin_order(
     sampler: Any,
     generator: torch.Generator | None,
+    draws: Draws,
     *,
     base_seed: int | None = None,
     saved: tuple[OrderState, int] | None = None,
@@ -102,8 +104,8 @@ def begin_order(
     does not take its state.
     """
     if is_computed(sampler):
-        return _Computed(sampler, generator, base_seed, saved)
-    return _Sampled(sampler, generator, base_seed, saved, loaded)
+        return _Computed(sampler, generator, draws, base_seed, saved)
+    return _Sampled(sampler, generator, draws, base_seed, saved, loaded)
 
 
 def check_order(sampler: Any, generator: torch.Generator | None, state: OrderState, number: int) -> None:
@@ -151,11 +153,6 @@ def _check_start(sampler: Any, generator: torch.Generator | None, start: Any) ->
             raise damaged(f"the global random states cannot be used: {error!s:.200}") from None
 
 
-def draw_base_seed(generator: torch.Generator | None) -> int:
-    """The draw that torch's loader makes for each of its iterators."""
-    return fresh_seed(generator)
-
-
 def is_computed(sampler: Any) -> bool:
     """Is it torch's sequential or shuffled order, in batches or not, with nobody else's generator in it?"""
     inner = sampler.sampler if type(sampler) is BatchSampler else sampler
@@ -174,6 +171,7 @@ class _Computed(Order):
         self,
         sampler: Any,
         generator: torch.Generator | None,
+        draws: Draws,
         base_seed: int | None,
         saved: tuple[OrderState, int] | None,
     ) -> None:
@@ -182,10 +180,11 @@ class _Computed(Order):
         self._sampler = sampler if self._batch_sampler is None else sampler.sampler
         self._shuffled = type(self._sampler) is RandomSampler
         self._indices: Any = None  # once the first batch is asked for
+        self._draws = draws
         self._seed: int | None = None
         self._drawn_by: Any = None  # the state of the generator that another library's sampler drew the order from
         if saved is None:
-            self.base_seed = draw_base_seed(generator) if base_seed is None else base_seed
+            self.base_seed = draws.seed(generator) if base_seed is None else base_seed
         else:
             state, self.number = saved
             self.base_seed, self._seed = state["base_seed"], state.get("seed")
@@ -203,7 +202,7 @@ class _Computed(Order):
         if not self._shuffled:
             return range(length)
         if self._seed is None:
-            self._seed = fresh_seed()
+            self._seed = self._draws.seed()
         generator = torch.Generator()
         if self._drawn_by is None:
             generator.manual_seed(self._seed)
@@ -230,7 +229,7 @@ class _Computed(Order):
             return state
         if self._drawn_by is not None:
             state["drawn_by"] = self._drawn_by
-        return state | {"seed": next_fresh_seed() if self._seed is None else self._seed}  # what it would draw now
+        return state | {"seed": self._draws.next_seed() if self._seed is None else self._seed}  # what it would draw now
 
 
 class _Sampled(Order):
@@ -244,6 +243,7 @@ class _Sampled(Order):
         self,
         sampler: Any,
         generator: torch.Generator | None,
+        draws: Draws,
         base_seed: int | None,
         saved: tuple[OrderState, int] | None,
         loaded: bool,
@@ -266,7 +266,7 @@ class _Sampled(Order):
             if self._rolls:
                 self._note()
             self._iterator = iter(sampler)
-            self.base_seed = draw_base_seed(generator) if base_seed is None else base_seed
+            self.base_seed = draws.seed(generator) if base_seed is None else base_seed
         else:
             self._restore(generator, *saved)
         if self._owner is None and is_stateful(self._iterator):
@@ -280,7 +280,7 @@ class _Sampled(Order):
         start: OrderState = {"generators": [item.get_state() for item in self._generators], "epochs": epochs}
         if isinstance(self._sampler, RolloverBatchSampler):
             start["carried"] = list(self._sampler.carried)
-        if self._owner is None and any(type(part) not in _DRAW_FROM_NOBODY for part in self._chain):
+        if self._owner is None and any(type(part) not in DRAW_FROM_NOBODY for part in self._chain):
             with suppress(StateError):  # a bit generator of another kind than numpy's standard: not to be saved
                 start["global"] = GlobalRandom.present().to_dict()
         return start
@@ -323,7 +323,7 @@ class _Sampled(Order):
                 raise StateError("the state has the state of a sampler's iterator, and this sampler's has none")
             load_into(self._iterator, known[1])
         if self._start.get("drew"):
-            draw_base_seed(generator)  # as the epoch did: the generators must go on as they did then
+            fresh_seed(generator)  # as the epoch did: the generators must go on as they did then
         done = sum(1 for _ in islice(self._iterator, skip))
         if done < skip:
             raise StateError(

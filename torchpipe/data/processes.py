@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["begin_dealt", "iterable_service", "torch_words"]
 
-_NEVER = 1 << 62  # batches
 _NO_LIMIT = 1 << 62  # bytes: torch's ``prefetch_factor`` counts batches, whatever their size
 
 
@@ -51,24 +50,13 @@ def begin_dealt(
                 max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
             ),
             # With each batch, so that what was dealt before one is never needed again; without a state, never
-            policy=partial(SnapshotPolicy, every=_NEVER if graph.stateless else 1),
+            policy=SnapshotPolicy.never if graph.stateless else partial(SnapshotPolicy, every=1),
         )
         if loader.persistent_workers:
             loader._pool = pool
     start = EpochStart(seed=order.base_seed, epoch=epoch, num_shards=lanes)
     pool.begin(start, positions, stateless=graph.stateless, again=position.get("again"))
-    return DealtBatches(
-        order,
-        pool,
-        lanes,
-        prefetch=loader.prefetch_factor or 1,
-        in_order=loader.in_order,
-        timeout_s=loader.timeout or None,
-        done=position.get("done", ()),
-        positions=None if graph.stateless else positions,
-        again=position.get("again"),
-        ends_workers=not loader.persistent_workers,
-    )
+    return DealtBatches(loader, order, pool, position, None if graph.stateless else positions)
 
 
 def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_seed: int) -> Any:

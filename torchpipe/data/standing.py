@@ -14,8 +14,8 @@ from torch.utils.data import RandomSampler, SequentialSampler
 
 from torchpipe.data.rollover import RolloverBatchSampler
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.loader.state import damaged, shown
 from torchpipe.node.iterator import is_stateful, stored_count
+from torchpipe.state.flat import damaged, shown
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader

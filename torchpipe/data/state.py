@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from torchpipe.data.iterable import saved_shards
+from torchpipe.data.standing import check_generators
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.loader.state import damaged, shown
 from torchpipe.node.iterator import stored_count
-from torchpipe.state import Cursor, decode, encode
+from torchpipe.state import Cursor, decode, encode, from_text
+from torchpipe.state.flat import damaged, shown
 
 __all__ = ["KEYS", "VERSION", "Position", "check_position", "identity_of", "read", "write"]
 
@@ -24,7 +27,8 @@ class Position:
     """``delivered`` batches of ``epoch`` have been handed out; ``order`` and ``batches`` tell how to go on.
 
     ``order`` None: the epoch has not begun. ``finished``: it has ended, and the next one follows. ``standing``: what
-    the epoch that follows takes over, where none is under way.
+    the epoch that follows takes over, where none is under way. ``default``: where torch's default generator stands, if
+    epochs' seeds are drawn from it.
     """
 
     epoch: int
@@ -33,6 +37,7 @@ class Position:
     batches: dict[str, Any] | None = None
     finished: bool = False
     standing: dict[str, Any] | None = None
+    default: torch.Tensor | None = None
 
 
 def identity_of(loader: Any) -> dict[str, Any]:
@@ -54,7 +59,7 @@ def identity_of(loader: Any) -> dict[str, Any]:
 
 
 def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The flat dict that users keep; its keys are always the same."""
+    """The flat dict that users keep, but for its payload, which becomes text; its keys are always the same."""
     numbers = {"epoch": position.epoch, "delivered": position.delivered}
     payload = encode(
         {
@@ -64,6 +69,7 @@ def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
             "batches": position.batches,
             "finished": position.finished,
             "standing": position.standing,
+            "default": position.default,
         }
     )
     return {"version": VERSION, **identity, **numbers, "payload": payload}
@@ -99,6 +105,7 @@ def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Posi
         batches=payload["batches"],
         finished=payload["finished"],
         standing=payload["standing"],
+        default=payload["default"],
     )
 
 
@@ -166,16 +173,19 @@ def _check_lanes(lanes: Any, again: Any, num_workers: int) -> None:
 
 def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:
     """The payload, once it agrees with what stands beside it."""
-    if not isinstance(state["payload"], bytes | bytearray | memoryview):
-        raise damaged(f"payload is {shown(state['payload'])}, not bytes")
-    payload = decode(bytes(state["payload"]), allow_pickle=allow_pickle)
-    parts = ("identity", "numbers", "order", "batches", "finished", "standing")
+    data = state["payload"]
+    if not isinstance(data, str | bytes):
+        raise damaged(f"payload is {shown(data)}, and no text")
+    payload = decode(from_text(data) if isinstance(data, str) else data, allow_pickle=allow_pickle)
+    parts = ("identity", "numbers", "order", "batches", "finished", "standing", "default")
     if not isinstance(payload, dict) or any(name not in payload for name in parts):
         raise damaged("its payload is no DataLoader's")
     if not isinstance(payload["identity"], dict) or not isinstance(payload["numbers"], dict):
         raise damaged("its payload does not say whose it is")
     if any(not isinstance(payload[name], dict | None) for name in ("order", "batches", "standing")):
         raise damaged("its payload holds no position")
+    if payload["default"] is not None:
+        check_generators([payload["default"]], [torch.default_generator])
     if type(payload["finished"]) is not bool:
         raise damaged("it does not say whether its epoch has ended")
     for name in ("epoch", "delivered"):

@@ -13,19 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import RandomSampler
 
-from torchpipe.data.order import draw_base_seed, is_computed
+from torchpipe.data.order import DRAW_FROM_NOBODY, is_computed
 from torchpipe.data.standing import MOST_SEED, chain_of, generators_of
 from torchpipe.data.state import Position
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.randomness.seeds import fresh_seed
 from torchpipe.state import Cursor, encode
 
 __all__ = ["is_stateful_loaders", "position_of"]
-
-_NO_GENERATOR = (BatchSampler, SequentialSampler, DistributedSampler)
 
 
 def is_stateful_loaders(state: Any) -> bool:
@@ -112,7 +111,7 @@ def _count(value: Any) -> int:
 
 def _order(saved: _Saved, loader: Any) -> dict[str, Any]:
     sampler = loader._index_sampler
-    base_seed = draw_base_seed(None) if saved.base_seed is None else saved.base_seed
+    base_seed = fresh_seed() if saved.base_seed is None else saved.base_seed
     state: dict[str, Any] = {"base_seed": base_seed}
     drawn_by = _generator(saved)
     if is_computed(sampler):
@@ -136,7 +135,7 @@ def _order(saved: _Saved, loader: Any) -> dict[str, Any]:
             "the state has the state of an iterator of your sampler inside a batch sampler, where it cannot be put: "
             "give the sampler state_dict() and load_state_dict(), or go on with StatefulDataLoader to the epoch's end"
         )
-    if not all(type(part) in _NO_GENERATOR for part in chain):
+    if not all(type(part) in DRAW_FROM_NOBODY for part in chain):
         _tell_unknown(type(chain[-1]).__name__)
     return state | {"start": None}
 
@@ -146,11 +145,11 @@ def _generator(saved: _Saved) -> Any:
     state = saved.sampler_iter
     if isinstance(state, Mapping) and "sampler_iter_state" in state:
         state = state["sampler_iter_state"]
-    if isinstance(state, Mapping) and set(state) == {"yielded", "generator"}:
-        if isinstance(found := state["generator"], torch.Tensor):
-            torch.Generator().set_state(found)  # raises for what is none
-            return found
-    return None
+    found = state["generator"] if isinstance(state, Mapping) and set(state) == {"yielded", "generator"} else None
+    if not isinstance(found, torch.Tensor):
+        return None
+    torch.Generator().set_state(found)  # raises for what is none
+    return found
 
 
 def _start(loader: Any, chain: list[Any], drawn_by: torch.Tensor) -> dict[str, Any]:
@@ -161,9 +160,7 @@ def _start(loader: Any, chain: list[Any], drawn_by: torch.Tensor) -> dict[str, A
             "the state has the generator of a RandomSampler, and this loader's sampler has none: give generator= or "
             "the sampler as the loader that saved it had it"
         )
-    found = [loader.generator, *(getattr(part, "generator", None) for part in chain)]
-    generators = {id(item): item for item in found if isinstance(item, torch.Generator)}.values()
-    states = [drawn_by if item is inner else item.get_state() for item in generators]
+    states = [drawn_by if item is inner else item.get_state() for item in generators_of(chain, loader.generator)]
     return {"generators": states, "epochs": [None] * len(chain)}
 
 
@@ -252,7 +249,7 @@ def _of_iterable(saved: _Saved, loader: Any) -> Position:
             "stream": {"live": live, "turn": turn, "counts": counts, "shards": cursors},
             "shards": lanes,
             "workers": workers > 0,
-            "seed": draw_base_seed(None) if saved.base_seed is None else saved.base_seed,
+            "seed": fresh_seed() if saved.base_seed is None else saved.base_seed,
             "drop": saved.delivered - known,
             "begins": begins if told else None,
         },

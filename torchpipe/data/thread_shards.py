@@ -10,23 +10,23 @@ A position in a dataset of the user's is a count of batches, and is reached by m
 the generators of ``get_worker_info().rng``, which are seeded for each batch, where they were. Graphs of torchpipe's
 nodes, which draw from streams of their own, have snapshots as everywhere.
 
-``threads`` and ``lanes`` say who owns what and how each wait ends; ThreadShards owns the lanes of its epoch.
+``threads`` and ``call_threads`` say who owns what and how each wait ends; ThreadShards owns the threads of its epoch.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
+from torchpipe.data.call_threads import CallThreads
 from torchpipe.data.fetch import Failure
-from torchpipe.data.lanes import Lanes
 from torchpipe.data.thread_info import BatchGenerators
-from torchpipe.data.threads import Beginning, lanes_name
+from torchpipe.data.threads import THREAD_NAME, Beginning
 from torchpipe.execution.merge import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.shard import Chunk, Shard
@@ -68,13 +68,6 @@ def _can_be_shared(node: Any) -> bool:
     return isinstance(node, IterDataPipe) or not isinstance(node, TorchIterDataPipe)
 
 
-class _Never(SnapshotPolicy):
-    """No snapshot is ever due: a position is reached by making everything again."""
-
-    def due(self, items: int = 1) -> bool:
-        return False
-
-
 class ThreadReadingService(ShardedReadingService):
     """Produces each shard in a thread, ``window`` items ahead; a thread may have several. Functions draw from the
     process's global random states. Raises: ValueError for a graph with a dispatcher, which has one reader.
@@ -85,10 +78,6 @@ class ThreadReadingService(ShardedReadingService):
         self._beginnings = beginnings
         self._window = window
         self._timeout_s = timeout_s
-
-    @property
-    def default_num_shards(self) -> int:
-        return self._num_shards or 1
 
     def initialize(self, datapipe: DataPipe) -> DataPipe:
         checked = super().initialize(datapipe)
@@ -101,15 +90,15 @@ class ThreadReadingService(ShardedReadingService):
 
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
         users = not isinstance(self._beginnings[0].dataset, IterDataPipe)
-        policy: Callable[[], SnapshotPolicy] = _Never if users else SnapshotPolicy
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy.never if users else SnapshotPolicy
         producers = {}
         generators = [BatchGenerators() for _ in self._beginnings]
         for place in positions:
             spec = start.spec(place.shard)
-            shard = Shard(self._graphs_for(spec), spec, branch=place.branch, policy=policy, manage_random=False)
+            shard = Shard(self._graphs.of(spec), spec, branch=place.branch, policy=policy, manage_random=False)
             producers[place.lane] = _Producer(shard, place, start, generators[place.shard % len(generators)])
         begins = [partial(beginning, drawn) for beginning, drawn in zip(self._beginnings, generators)]
-        return ThreadShards(producers, Lanes(lanes_name(), begins), window=self._window, timeout_s=self._timeout_s)
+        return ThreadShards(producers, CallThreads(THREAD_NAME, begins), window=self._window, timeout_s=self._timeout_s)
 
 
 class _Producer:
@@ -141,7 +130,7 @@ class _Producer:
         chunk = shard.produce(1)
         if isinstance(chunk.error, Exception):
             note = f"torchpipe: in worker {self.number}"
-            chunk.error = Failure.of(chunk.error, f"in {lanes_name()} {self.number}", note).rebuild()
+            chunk.error = Failure.of(chunk.error, f"in {THREAD_NAME} {self.number}", note).rebuild()
         return chunk
 
     def close(self) -> None:
@@ -151,9 +140,11 @@ class _Producer:
 class ThreadShards(ShardProvider):
     """The shards of an epoch. Belongs to the stream, which closes it."""
 
-    def __init__(self, producers: dict[int, _Producer], lanes: Lanes, *, window: int, timeout_s: float | None) -> None:
+    def __init__(
+        self, producers: dict[int, _Producer], threads: CallThreads, *, window: int, timeout_s: float | None
+    ) -> None:
         self._producers = producers
-        self._lanes = lanes
+        self._threads = threads
         self._window = max(1, window)
         self._timeout_s = timeout_s
         self._made = {lane: deque[Future[Chunk]]() for lane in producers}
@@ -162,22 +153,26 @@ class ThreadShards(ShardProvider):
     def _fill(self, lane: int) -> None:
         producer, made = self._producers[lane], self._made[lane]
         while len(made) < self._window:
-            made.append(self._lanes.submit(producer.number % len(self._lanes), producer.produce))
+            made.append(self._threads.submit(producer.number % len(self._threads), producer.produce))
 
     def pull(self, lane: int) -> Chunk:
-        if not self._lanes.threads:
+        return self.pull_any((lane,))[1]
+
+    def pull_any(self, lanes: Sequence[int]) -> tuple[int, Chunk]:
+        if not self._threads.threads:
             for each in self._producers:
                 self._fill(each)
-        made = self._made[lane]
-        future = self._lanes.wait_first([made[0]], self._timeout_s)
-        made.popleft()
+        first = {self._made[lane][0]: lane for lane in lanes}
+        future = self._threads.wait_first(first, self._timeout_s)
+        lane = first[future]
+        self._made[lane].popleft()
         chunk: Chunk = future.result()
         if not chunk.ended and chunk.error is None:
             self._fill(lane)
-        return chunk
+        return lane, chunk
 
     def interrupt(self) -> None:
-        self._lanes.interrupt()
+        self._threads.interrupt()
 
     def close(self) -> None:
         """End the threads; each closes its shards. Idempotent."""
@@ -188,7 +183,7 @@ class ThreadShards(ShardProvider):
             for future in made:
                 future.cancel()
             made.clear()
-        if self._lanes.threads:
+        if self._threads.threads:
             for producer in self._producers.values():
-                self._lanes.submit(producer.number % len(self._lanes), producer.close)
-        self._lanes.close()
+                self._threads.submit(producer.number % len(self._threads), producer.close)
+        self._threads.close()

@@ -7,9 +7,9 @@ as it does for processes; so a state is the same, and loads under either. Here a
 pickled or copied: all threads read the one dataset object that the user has.
 
 Who owns what
-    Lanes          owns the threads (``lanes`` says how they end, and how each wait does)
-    ThreadWorkers  owns the Lanes, what has been dealt and is not begun, and the results that have not been pulled; only
-                   the thread that iterates the loader touches them. It belongs to an epoch's ``DealtBatches``, or, with
+    CallThreads    owns the threads (``call_threads`` says how they end, and how each wait does)
+    ThreadWorkers  owns those, what has been dealt and is not begun, and the results that have not been pulled; only the
+                   thread that iterates the loader touches them. It belongs to an epoch's ``DealtBatches``, or, with
                    ``persistent_workers``, to the loader
     _Maker         one for each thread: its generators and what ``get_worker_info()`` says there
 
@@ -33,25 +33,27 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.data import thread_info
+from torchpipe.data.call_threads import CallThreads
 from torchpipe.data.dealt import DealtBatches
 from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, make_worker_info, set_worker_info
-from torchpipe.data.lanes import Lanes
 from torchpipe.data.order import Order
 from torchpipe.data.thread_info import BatchGenerators
 from torchpipe.errors import StateMismatchError
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.iterator import is_stateful
+from torchpipe.node.validate import check_choice
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["Beginning", "ThreadWorkers", "begin_dealt", "check_arguments", "lanes_name"]
+__all__ = ["THREAD_NAME", "Beginning", "ThreadWorkers", "begin_dealt", "check_arguments"]
+
+THREAD_NAME = "DataLoader worker thread"
 
 
 def check_arguments(worker_method: str, worker_seeding: str, multiprocessing_context: Any) -> None:
     """Raises: ValueError for what threads cannot do."""
-    if worker_method not in ("multiprocessing", "thread"):
-        raise ValueError(f"worker_method must be one of 'multiprocessing', 'thread', got {worker_method!r}")
+    check_choice("worker_method", worker_method, ("multiprocessing", "thread"))
     if worker_method == "thread" and worker_seeding == "torch":
         raise ValueError(
             "worker_seeding='torch' seeds the global random states of worker processes, and threads share theirs: with "
@@ -93,20 +95,7 @@ def begin_dealt(
         if loader.persistent_workers:
             loader._pool = pool
     pool.begin(order.base_seed, epoch)
-    return DealtBatches(
-        order,
-        pool,
-        loader.num_workers,
-        prefetch=loader.prefetch_factor or 1,
-        in_order=loader.in_order,
-        timeout_s=loader.timeout or None,
-        done=position.get("done", ()),
-        ends_workers=not loader.persistent_workers,
-    )
-
-
-def lanes_name() -> str:
-    return "DataLoader worker thread"
+    return DealtBatches(loader, order, pool, position)
 
 
 @dataclass(frozen=True)
@@ -132,7 +121,7 @@ class Beginning:
             if not isinstance(error, Exception):
                 raise
             note = "torchpipe: raised by worker_init_fn"
-            raise Failure.of(error, f"in {lanes_name()} {self.worker}", note).rebuild() from None
+            raise Failure.of(error, f"in {THREAD_NAME} {self.worker}", note).rebuild() from None
         return thread_info.leave
 
 
@@ -156,7 +145,7 @@ class _Maker:
             self._fetch.explain(error, number, indices)
             worker = self._beginning.worker
             note = f"torchpipe: in worker {worker} (thread {threading.current_thread().name!r})"
-            return Failure.of(error, f"in {lanes_name()} {worker}", note)
+            return Failure.of(error, f"in {THREAD_NAME} {worker}", note)
 
 
 class ThreadWorkers:
@@ -164,7 +153,7 @@ class ThreadWorkers:
 
     def __init__(self, fetch: Fetch, beginnings: Sequence[Beginning], *, window: int) -> None:
         self._makers = [_Maker(fetch, beginning) for beginning in beginnings]
-        self._lanes = Lanes(lanes_name(), [maker.begin for maker in self._makers])
+        self._threads = CallThreads(THREAD_NAME, [maker.begin for maker in self._makers])
         self._window = max(1, window)
         self._dealt = [deque[tuple[int, Any]]() for _ in beginnings]  # and not begun
         self._made = [deque[Future[Any]]() for _ in beginnings]  # in the making, or made and not pulled
@@ -174,7 +163,7 @@ class ThreadWorkers:
     def begin(self, seed: int, epoch: int) -> None:
         """Begin an epoch."""
         self._epoch = (seed, epoch)
-        self._lanes.resume()
+        self._threads.resume()
 
     @property
     def processes(self) -> list[Any]:
@@ -187,7 +176,7 @@ class ThreadWorkers:
     def _begin_some(self, lane: int) -> None:
         dealt, made = self._dealt[lane], self._made[lane]
         while dealt and len(made) < self._window:
-            made.append(self._lanes.submit(lane, partial(self._makers[lane].make, *self._epoch, *dealt.popleft())))
+            made.append(self._threads.submit(lane, partial(self._makers[lane].make, *self._epoch, *dealt.popleft())))
 
     def outstanding(self, lane: int) -> int:
         return len(self._dealt[lane]) + len(self._made[lane])
@@ -196,7 +185,7 @@ class ThreadWorkers:
         """(which of ``lanes``, its next batch alone). Raises: RuntimeError, in torch's words, after ``timeout_s``."""
         first = {self._made[lane][0]: lane for lane in lanes}
         try:
-            future = self._lanes.wait_first(first, timeout_s)
+            future = self._threads.wait_first(first, timeout_s)
         except BaseException:
             self.usable = False
             raise
@@ -210,7 +199,7 @@ class ThreadWorkers:
         return lane, Chunk(items=[future.result()])
 
     def interrupt(self) -> None:
-        self._lanes.interrupt()
+        self._threads.interrupt()
 
     def end_epoch(self) -> None:
         """Forget what was dealt; the threads stay. A batch in the making is dropped when it is made. Idempotent."""
@@ -224,4 +213,4 @@ class ThreadWorkers:
         """End all threads: 5 s at most, and those that are stuck in user code when that returns. Idempotent."""
         self.usable = False
         self.end_epoch()
-        self._lanes.close()
+        self._threads.close()

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 import torch
 
 from torchpipe.ahead.stage import ONE_QUEUE, Limits
-from torchpipe.node.validate import check_count
+from torchpipe.node.validate import check_choice, check_count
 
 __all__ = ["DeviceOptions", "OnNewShape", "PadTo", "Sync"]
 
@@ -66,8 +66,8 @@ class DeviceOptions:
         check_count("transfer_threads", self.transfer_threads, at_least=1)
         check_count("batches_per_execution", self.batches_per_execution, at_least=1)
         object.__setattr__(self, "dtype", _float_dtype(self.dtype))
-        _check_choice("sync", self.sync, get_args(Sync))
-        _check_choice("on_new_shape", self.on_new_shape, get_args(OnNewShape))
+        check_choice("sync", self.sync, get_args(Sync))
+        check_choice("on_new_shape", self.on_new_shape, get_args(OnNewShape))
         if not isinstance(self.convert_numpy, bool):
             raise TypeError(f"convert_numpy must be True or False, got {self.convert_numpy!r}")
         if isinstance(self.pad_value, bool) or not isinstance(self.pad_value, int | float):
@@ -110,11 +110,6 @@ class DeviceOptions:
             device_bytes=self.device_prefetch_bytes,
             threads=self.transfer_threads,
         )
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def _float_dtype(value: object) -> torch.dtype | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torchpipe.errors import GraphError, StateError
@@ -65,24 +65,24 @@ class Dispatched(IterDataPipe[Any]):
     """Stands, in the shard section, for the part of the graph that the dispatcher runs."""
 
     divides = True
-    at_hand = True  # as far as this node knows: the feed knows more
+    at_hand = True  # as far as this node knows: the supply knows more
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         if any(context.rounds):
             raise GraphError(
                 "a dispatched stream can be read once in an epoch: put cycle() before sharding_round_robin_dispatch()"
             )
-        if not isinstance(context.feed, DispatchSupply):
+        if not isinstance(context.supply, DispatchSupply):
             raise GraphError("a dispatched part of a graph runs only under a reading service")
-        return DispatchedIterator(self, context, context.feed)
+        return DispatchedIterator(self, context, context.supply)
 
 
 class DispatchedIterator(NodeIterator[Any]):
     """One shard's part of the dispatched stream. State: how many items it has had, and the last mark it has passed."""
 
-    def __init__(self, node: Dispatched, context: Context, feed: DispatchSupply) -> None:
+    def __init__(self, node: Dispatched, context: Context, supply: DispatchSupply) -> None:
         super().__init__(node, context)
-        self._feed = feed
+        self._supply = supply
         self._taken = 0
         self._mark = Mark(0, None)
 
@@ -100,7 +100,7 @@ class DispatchedIterator(NodeIterator[Any]):
         return self.context.num_shards // self.context.world_size
 
     def run(self) -> Iterator[Any]:
-        take, shard = self._feed.take, self.context.local_shard
+        take, shard = self._supply.take, self.context.local_shard
         while (entry := take(shard)) is not None:
             if isinstance(entry, Mark):
                 self._mark = entry
@@ -199,10 +199,9 @@ class DispatchSource(DispatchSupply):
         passing: tuple[type[BaseException], ...] = (BaseException,),
     ) -> DispatchSource:
         """The source over ``graph`` from ``start`` on; ``spec`` is that of any of its shards."""
-        alone = replace(spec, shard=0, num_shards=1)
         producer = Shard(
             (graph,),
-            alone,
+            spec.alone,
             policy=policy,
             manage_random=manage_random,
             section=2,

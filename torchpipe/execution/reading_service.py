@@ -1,4 +1,4 @@
-"""Reading services decide where a graph runs. This file has their interface and in-process execution, the oracle.
+"""Reading services run a graph: what all of them share, and in-process execution, the oracle.
 
 Runs in the user's process.
 
@@ -8,18 +8,18 @@ supplies the :class:`~torchpipe.execution.merge.ShardProvider`; the stream and i
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from torchpipe.ahead.iterators import exact_after_error
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
-from torchpipe.execution.epoch import Epoch, ShardSpec
+from torchpipe.execution.epoch import EpochStart, ShardSpec
+from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
-from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, initialize_graphs
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.iter.running.prefetch import Prefetcher
@@ -28,105 +28,11 @@ from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
-from torchpipe.node.validate import MAX_SHARDS, check_count
+from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
+from torchpipe.state.flat import MAX_SHARDS
 
 __all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServiceInterface", "ShardedReadingService"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochStart(Epoch):
-    """What a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None.
-
-    ``delivered`` items of the epoch are before ``state``.
-    """
-
-    delivered: int = 0
-    state: dict[str, Any] | None = None
-
-
-class ReadingServiceInterface(ABC):
-    """Where a graph runs. A service belongs to one loader, which calls it from one thread, in this order:
-
-    ``initialize`` once; for every epoch ``prepare_iteration``, ``initialize_iteration``, pulls from the iterator,
-    ``finalize_iteration``; ``finalize`` at the end, after which a new epoch may still begin.
-
-    A service may define ``initialize`` alone: what it returns runs in process. It may then also have torchdata's
-    ``initialize_iteration(seed_generator)``, ``finalize_iteration()`` and ``finalize()``.
-    """
-
-    _arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-    _taken = False
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        service = super().__new__(cls)
-        service._arguments = args, kwargs
-        return service
-
-    def __init__(self) -> None:  # takes no arguments, unless a service says so: __new__ takes any
-        return
-
-    def take(self) -> Self:
-        """This service, for one loader; another one, made with the same arguments, if a loader has it already."""
-        service = _made_anew(self) if self._taken else self
-        service._taken = True
-        return service
-
-    @abstractmethod
-    def initialize(self, datapipe: DataPipe) -> DataPipe:
-        """Check that ``datapipe`` can run here and take it; starts nothing. Raises: GraphError and the like."""
-
-    @property
-    def default_num_shards(self) -> int:
-        """The number of shards if no state says otherwise."""
-        return 1
-
-    @property
-    def fixed_num_shards(self) -> int | None:
-        """The number of shards that the user asked for, or None if a state's number may be adopted."""
-        return None
-
-    @property
-    def rank(self) -> int:
-        """Which of ``world_size`` processes that divide the stream this is. Known once initialized."""
-        return 0
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes that divide the stream, each with a loader of its own."""
-        return 1
-
-    def agreed_length(self, lengths: list[int]) -> int:
-        """The length of an epoch here, if the ranks have ``lengths`` items."""
-        return lengths[self.rank]
-
-    def prepare_iteration(self, start: EpochStart) -> EpochStart:
-        """The epoch as it is to begin: the seed may be another, and is then the loader's from here on."""
-        return start
-
-    def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
-        """The stream of an epoch, from ``start.state`` on."""
-        raise NotImplementedError(f"{type(self).__name__} executes no graph itself: give it to DataLoader2")
-
-    def finalize_iteration(self) -> None:
-        """The epoch is over or abandoned; its iterator has been closed. Idempotent."""
-        return
-
-    def finalize(self) -> None:
-        """End every process and thread of this service. Idempotent."""
-        return
-
-    def explain(self) -> str:
-        """Which node runs where, as text."""
-        return type(self).__name__
-
-
-def _made_anew(value: Any) -> Any:
-    """A service, and those among its arguments, made once more; any other value itself."""
-    if not isinstance(value, ReadingServiceInterface):
-        return value
-    args, kwargs = value._arguments
-    return type(value)(*map(_made_anew, args), **{name: _made_anew(item) for name, item in kwargs.items()})
 
 
 class ShardedReadingService(ReadingServiceInterface):
@@ -151,10 +57,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._reset_fn = reset_fn
         self._policy = policy
         self._plan: Plan | None = None
-        self._shard_graphs: tuple[DataPipe, ...] = ()  # of each branch, with a stand-in for what is dispatched
-        self._graphs: dict[
-            tuple[int, int], tuple[DataPipe, ...]
-        ] = {}  # (num_shards, shard) -> what init_fn made of them
+        self._graphs = ShardGraphs((), None)  # of each branch, with a stand-in for what is dispatched
 
     @property
     def plan(self) -> Plan:
@@ -180,11 +83,16 @@ class ShardedReadingService(ReadingServiceInterface):
         self._plan = checked
         # What is dispatched is replaced in its own branch alone: another one may read from there as well
         stands_in = {} if checked.dispatch is None else {id(checked.dispatch): Dispatched()}
-        self._shard_graphs = tuple(
+        branches = tuple(
             replace_nodes(cut, stands_in if branch == checked.dispatch_branch else {})
             for branch, cut in enumerate(checked.cuts)
         )
+        self._graphs = ShardGraphs(branches, self._init_fn)
         return datapipe
+
+    @property
+    def default_num_shards(self) -> int:
+        return self._num_shards or 1
 
     @property
     def fixed_num_shards(self) -> int | None:
@@ -197,16 +105,11 @@ class ShardedReadingService(ReadingServiceInterface):
         merges = Merges(partial(self._start_shards, start))
 
         def merge(branch: int, context: Context) -> NodeIterator[Any]:
-            return MergeIterator(plan.cuts[branch], context, start.num_shards, merges, branch)
+            return MergeIterator(plan.cuts[branch], context, start, merges, branch)
 
         context = Context.for_graph(
             root,
-            seed=start.seed,
-            epoch=start.epoch,
-            shard=start.rank,
-            num_shards=start.world_size,
-            rank=start.rank,
-            world_size=start.world_size,
+            **start.alone.in_context,
             section=1,
             threads=self._threads_in_main(),
             allow_pickle=True,  # the loader has checked the state
@@ -234,40 +137,29 @@ class ShardedReadingService(ReadingServiceInterface):
         self, start: EpochStart, positions: list[ShardPosition], *, manage_random: bool = True
     ) -> ShardProvider:
         """Produce the shards in this process."""
-        source = None
-        if self.plan.dispatch is not None and positions:
+        plan, source = self.plan, None
+        if plan.dispatch is not None and positions:
+            snapshots = {item.shard: item.cursor.snapshot for item in positions if item.branch == plan.dispatch_branch}
             source = DispatchSource.open(
-                self.plan.dispatch,
+                plan.dispatch,
                 start.spec(positions[0].shard),
-                dispatch_start(
-                    {
-                        item.shard: item.cursor.snapshot
-                        for item in positions
-                        if item.branch == self.plan.dispatch_branch
-                    },
-                    start.num_shards,
-                ),
+                dispatch_start(snapshots, start.num_shards),
                 policy=self._policy,
                 manage_random=manage_random,
             )
-        return LocalShards(partial(self._shard, source=source, manage_random=manage_random), start, positions, source)
 
-    def _shard(self, spec: ShardSpec, branch: int, *, source: DispatchSource | None, manage_random: bool) -> Shard:
-        return Shard(
-            self._graphs_for(spec),
-            spec,
-            branch=branch,
-            reset_fn=self._reset_fn,
-            policy=self._policy,
-            manage_random=manage_random,
-            feed=source,
-        )
+        def shard(spec: ShardSpec, branch: int) -> Shard:
+            return Shard(
+                self._graphs.of(spec),
+                spec,
+                branch=branch,
+                reset_fn=self._reset_fn,
+                policy=self._policy,
+                manage_random=manage_random,
+                supply=source,
+            )
 
-    def _graphs_for(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
-        key = (spec.num_shards, spec.shard)
-        if key not in self._graphs:
-            self._graphs[key] = initialize_graphs(self._shard_graphs, self._init_fn, spec)
-        return self._graphs[key]
+        return LocalShards(shard, start, positions, source)
 
 
 class InProcessReadingService(ShardedReadingService):
@@ -306,16 +198,11 @@ class InProcessReadingService(ShardedReadingService):
     def prefetch_cnt(self) -> int:
         return self._prefetch_cnt
 
-    @property
-    def default_num_shards(self) -> int:
-        return self._num_shards or 1
-
     def explain(self) -> str:
         count = self.default_num_shards
         where = f"in this process, {count} shard{'s' if count > 1 else ''} one after the other"
-        appended = (
-            (f"Prefetcher({self._prefetch_cnt})",) if self._main_root(self.plan.root) is not self.plan.root else ()
-        )
+        prefetched = self._main_root(self.plan.root) is not self.plan.root
+        appended = (f"Prefetcher({self._prefetch_cnt})",) if prefetched else ()
         return draw(self.plan, where, "in this process", appended)
 
     def _main_root(self, root: DataPipe) -> DataPipe:

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.errors import StateError
-from torchpipe.execution.epoch import ShardSpec
-from torchpipe.execution.worker_info import WorkerInfo
+from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
 from torchpipe.node.context import Context, Memory, Trace
 from torchpipe.node.failure import add_position
@@ -27,7 +26,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "initialize_graphs"]
+__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs"]
 
 InitFn: TypeAlias = Callable[[Any, WorkerInfo], Any]
 ResetFn: TypeAlias = Callable[[Any, WorkerInfo, SeedGenerator], Any]
@@ -76,7 +75,7 @@ class Shard:
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     manage_random: bool = True
     section: int = 0
-    feed: Any = None
+    supply: Any = None
     trace: Trace | None = None
     memory: Memory | None = None
     announces: bool = False
@@ -120,15 +119,9 @@ class Shard:
             *self.graphs[: self.branch],
             graph,
             *self.graphs[self.branch + 1 :],
-            seed=spec.seed,
-            epoch=spec.epoch,
-            shard=spec.global_shard,
-            num_shards=spec.total_shards,
-            rank=spec.rank,
-            world_size=spec.world_size,
-            local_shard=spec.shard,
+            **spec.in_context,
             section=self.section,
-            feed=self.feed,
+            supply=self.supply,
             threads=False,  # threads would make the order of global random draws depend on timing
             allow_pickle=True,  # loaders check a state when it is loaded; what comes here is safe or allowed
             trace=self.trace,
@@ -150,7 +143,7 @@ class Shard:
         self._iterator.drop(cursor.skip)
         self._stream = self._iterator.items()
         self.produced = position
-        self._may_run_ahead = _at_hand(graph, context) and (self.feed is None or self.feed.at_hand)
+        self._may_run_ahead = _at_hand(graph, context) and (self.supply is None or self.supply.at_hand)
 
     @property
     def at_hand(self) -> bool:
@@ -245,16 +238,24 @@ class Shard:
         self._stream = iter(())
 
 
-def initialize_graphs(graphs: tuple[DataPipe, ...], init_fn: InitFn | None, spec: ShardSpec) -> tuple[DataPipe, ...]:
-    """What ``init_fn`` makes of each branch for this shard; it has global random states of its own meanwhile.
+class ShardGraphs:
+    """What ``init_fn`` makes of each branch: once for each shard in each process that hosts it, in its first epoch."""
 
-    Called once for each shard in each process that hosts it, before the shard's first epoch there.
-    """
-    if init_fn is None:
-        return graphs
-    info = WorkerInfo(spec.num_shards, spec.shard)
-    with GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS)).installed():
-        return tuple(_expect_node(init_fn(graph, info), "worker_init_fn") for graph in graphs)
+    def __init__(self, branches: tuple[DataPipe, ...], init_fn: InitFn | None) -> None:
+        self.branches = branches
+        self._init_fn = init_fn
+        self._made: dict[tuple[int, int], tuple[DataPipe, ...]] = {}
+
+    def of(self, spec: ShardSpec) -> tuple[DataPipe, ...]:
+        """The branches of a shard; ``init_fn`` has global random states of its own meanwhile."""
+        init_fn, key = self._init_fn, (spec.num_shards, spec.shard)
+        if init_fn is None:
+            return self.branches
+        if key not in self._made:
+            info = WorkerInfo(spec.num_shards, spec.shard)
+            with GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS)).installed():
+                self._made[key] = tuple(_expect_node(init_fn(item, info), "worker_init_fn") for item in self.branches)
+        return self._made[key]
 
 
 def _at_hand(graph: DataPipe, context: Context) -> bool:

@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from torchpipe.data.loader import DataLoader
 from torchpipe.errors import StateMismatchError
-from torchpipe.integrations._ranks import own_part, shared
+from torchpipe.integrations._ranks import own_part, shared, warn_undivided
 from torchpipe.loader.dataloader2 import DataLoader2
 
-__all__ = ["AnyLoader", "Handed", "LoaderOrMaker"]
+__all__ = ["AnyLoader", "Counted", "Handed", "LoaderOrMaker"]
 
 T = TypeVar("T")
 AnyLoader: TypeAlias = DataLoader[T] | DataLoader2[T]
@@ -44,6 +44,7 @@ class Handed(Generic[T]):
         self._entry: dict[str, Any] | None = None  # where the present pass began
         self._before: dict[str, Any] | None = None  # where it stood before the last batch that was taken
         self._batches: Iterator[T] | None = None  # of the present pass
+        self._first = 0  # the batches of the epoch before this pass
         self._taken = 0
         self._ended = False
 
@@ -54,6 +55,7 @@ class Handed(Generic[T]):
             made = self._given if isinstance(self._given, DataLoader | DataLoader2) else self._given()
             if not isinstance(made, DataLoader | DataLoader2):
                 raise TypeError(f"the function was to make a torchpipe.DataLoader or a DataLoader2, and made {made!r}")
+            warn_undivided(made)
             self._made = made
         return self._made
 
@@ -70,7 +72,7 @@ class Handed(Generic[T]):
 
     def _pass(self) -> Iterator[T]:
         self._batches = batches = self._begin()
-        looks_ahead = self._unused_now is not None and not self._sized()
+        looks_ahead = self._unused_now is not None and not self.sized
         while batches is not None:
             if looks_ahead:
                 self._before = self.loader.state_dict()
@@ -82,11 +84,24 @@ class Handed(Generic[T]):
             self._taken += 1
             yield batch
 
-    def _sized(self) -> bool:
+    @property
+    def sized(self) -> bool:
+        """Has the loader a length?"""
         try:
             return len(self.loader) >= 0
         except TypeError:
             return False
+
+    @property
+    def delivered(self) -> int:
+        """Of the state that was loaded, the batches of the epoch that the next pass goes on with."""
+        saved = self._loaded
+        return 0 if saved is None or self.loader.epoch > saved["epoch"] else int(saved["delivered"])
+
+    @property
+    def at_end(self) -> bool:
+        """Was the last batch that was taken the epoch's last one, by the loader's length?"""
+        return self._first + self._taken >= len(self.loader)
 
     def _unused(self) -> int:
         return 0 if self._ended or self._before is None or self._unused_now is None else self._unused_now()
@@ -99,9 +114,11 @@ class Handed(Generic[T]):
         elif self._entry is not None:
             self._find_end()
             self._loaded = None
-        self._taken, self._ended, self._before = 0, False, None
+        self._first, self._taken, self._ended, self._before = 0, 0, False, None
         self._entry = loader.state_dict()
         wanted, saved = self._epoch, self._loaded
+        if saved is not None and loader.epoch == saved["epoch"] == (saved["epoch"] if wanted is None else wanted):
+            self._first = saved["delivered"]
         if wanted is None:
             return iter(loader)
         if saved is None:
@@ -128,9 +145,9 @@ class Handed(Generic[T]):
         A resumed run asks, since the end is where its state stands: let every run do so.
         """
         loader, batches, self._batches = self.loader, self._batches, None
-        if not isinstance(loader, DataLoader) or self._ended or batches is None or not self._sized():
+        if not isinstance(loader, DataLoader) or self._ended or batches is None or not self.sized:
             return
-        if loader.state_dict()["delivered"] >= len(loader):
+        if self.at_end:
             next(batches, None)
 
     def _roll_over(self, epoch: int) -> Iterator[T]:
@@ -171,3 +188,30 @@ class Handed(Generic[T]):
         """End the loader's processes and threads, if it has been made. Idempotent."""
         if self._made is not None:
             self._made.shutdown()
+
+
+class Counted(Handed[T]):
+    """A :class:`Handed` loader that counts its epochs itself, where nobody names them: each pass is the next one."""
+
+    _last: int | None = None  # the epoch of the last pass, since a state was loaded
+    _named: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next pass; after a state has been loaded, the one to go on with."""
+        if self._named is not None:
+            return self._named
+        return self.loader.epoch if self._last is None else self._last + 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be of ``epoch``. Not needed: passes count their epochs."""
+        self._named = epoch
+
+    def __iter__(self) -> Iterator[T]:
+        self._epoch = self._last = self.epoch
+        self._named = None
+        return self._pass()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._last = self._named = None

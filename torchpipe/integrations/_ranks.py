@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch.distributed as dist
 
+from torchpipe.data.standing import chain_of
 from torchpipe.errors import StateMismatchError
 from torchpipe.loader.dataloader2 import DataLoader2
 
-__all__ = ["own_part", "shared"]
+__all__ = ["own_part", "shared", "warn_undivided"]
 
 _RANKS = "ranks"
+
+
+def warn_undivided(loader: Any) -> None:
+    """Say so where there are several ranks and nothing divides the data among them."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return
+    if isinstance(loader, DataLoader2):
+        divided = loader.reading_service.world_size > 1
+    else:
+        chain = [loader.dataset, *chain_of(loader.sampler), *chain_of(loader.batch_sampler)]
+        divided = any(hasattr(part, "num_replicas") or hasattr(part, "rank") for part in chain)
+    if not divided:
+        warnings.warn(
+            f"there are {dist.get_world_size()} ranks, and each has all the data: give a DataLoader a sampler that "
+            "divides (torch.utils.data.DistributedSampler), a DataLoader2 a DistributedReadingService",
+            stacklevel=4,
+        )
 
 
 def shared(loader: Any, state: dict[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,19 @@
 
 from typing import TYPE_CHECKING
 
+from torchpipe.iter._paths import PathList
+from torchpipe.iter.archives.decompressor import CompressionType, Decompressor, Extractor
+from torchpipe.iter.archives.file_decompressors import Bz2FileLoader, XzFileLoader
+from torchpipe.iter.archives.rar_loader import RarArchiveLoader
+from torchpipe.iter.archives.webdataset import WebDataset
+from torchpipe.iter.archives.zip_loader import ZipArchiveLoader
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.files.file_opener import FileOpener
+from torchpipe.iter.files.stream_reader import StreamReader
 from torchpipe.iter.files.tar_loader import TarArchiveLoader
 from torchpipe.iter.grouping.batcher import Batcher
+from torchpipe.iter.grouping.bucket_batcher import BucketBatcher
 from torchpipe.iter.grouping.collator import Collator
 from torchpipe.iter.grouping.unbatcher import UnBatcher
 from torchpipe.iter.items.enumerator import Enumerator
@@ -17,13 +25,23 @@ from torchpipe.iter.items.random_mapper import RandomMapper
 from torchpipe.iter.limiting.cycler import Cycler
 from torchpipe.iter.limiting.header import Header
 from torchpipe.iter.limiting.repeater import Repeater
+from torchpipe.iter.mixing.interleaver import Interleaver
+from torchpipe.iter.mixing.mixer import Mixer
+from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
+from torchpipe.iter.packing.packer import Packer
+from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
+from torchpipe.iter.parsing.json_parser import JsonParser
+from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.wrapper import IterableWrapper
+from torchpipe.iter.text.csv_reader import CsvReader
+from torchpipe.iter.text.jsonl_reader import JsonlReader
+from torchpipe.iter.text.text_line_reader import TextLineReader
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.not_ported import module_getattr
 
@@ -33,29 +51,51 @@ if not TYPE_CHECKING:  # checkers would take every name for an attribute
 __all__ = [
     "SHARDING_PRIORITIES",
     "Batcher",
+    "BucketBatcher",
+    "Bz2FileLoader",
+    "CSVDictParser",
+    "CSVParser",
     "Collator",
+    "CompressionType",
     "Concater",
+    "CsvReader",
     "Cycler",
     "DataChunk",
+    "Decompressor",
     "Enumerator",
+    "Extractor",
     "FileLister",
     "FileOpener",
     "Filter",
     "FlatMapper",
     "Header",
+    "InBatchShuffler",
+    "Interleaver",
     "IterDataPipe",
     "IterableWrapper",
+    "JsonParser",
+    "JsonlReader",
+    "LineReader",
     "MapToIterConverter",
     "Mapper",
+    "Mixer",
+    "Packer",
+    "PathList",
     "Prefetcher",
     "RandomMapper",
+    "RarArchiveLoader",
     "Repeater",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
+    "StreamReader",
     "TarArchiveLoader",
+    "TextLineReader",
     "ToDevice",
     "UnBatcher",
+    "WebDataset",
+    "XzFileLoader",
+    "ZipArchiveLoader",
     "Zipper",
     "functional_datapipe",
 ]

@@ -117,6 +117,10 @@ class ExpandingIterator(NodeIterator[T]):
         for part in parts:
             self._handed_out += 1
             yield part
+        self._leave()
+
+    def _leave(self) -> None:
+        """The current item has given all its parts."""
         self._parts = []
         self._handed_out = 0
         self._within = False

@@ -11,4 +11,10 @@ from torchpipe.node.not_ported import module_getattr
 if not TYPE_CHECKING:  # checkers would take every name for an attribute
     __getattr__ = module_getattr(__name__, "map")
 
-__all__ = ["MapDataPipe", "Mapper", "SequenceWrapper", "Shuffler", "functional_datapipe"]
+__all__ = [
+    "MapDataPipe",
+    "Mapper",
+    "SequenceWrapper",
+    "Shuffler",
+    "functional_datapipe",
+]

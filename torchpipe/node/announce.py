@@ -17,9 +17,11 @@ from pathlib import Path
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.state import Cursor, decode
 
-__all__ = ["REPLAYS", "announce_replay", "announce_replays", "warn_user"]
+__all__ = ["COMPRESSED", "REPLAYS", "announce_replay", "announce_replays", "warn_user"]
 
 REPLAYS = "replays"  # in a shard's snapshot: [name, number of items] of what is replayed from there
+
+COMPRESSED = "compressed data in "  # names that begin so are of files, which are decompressed again up to a place
 
 _ROOT = Path(__file__).resolve().parents[2]  # where both packages are
 _OURS = tuple(str(_ROOT / package) + "/" for package in ("torchpipe", "reading_services"))
@@ -35,6 +37,13 @@ def warn_user(text: str, category: type[Warning]) -> None:
 
 def announce_replay(name: str, length: int) -> None:
     """Say, before it starts, that ``length`` items of what ``name`` names are going to be made again."""
+    if name.startswith(COMPRESSED):
+        warn_user(
+            f"{name} can be read from the start alone: about {length} records are decompressed again to resume. Write "
+            "it in parts, with bgzip or torchpipe.formats.content.recompress, to resume at once",
+            ReplayWarning,
+        )
+        return
     warn_user(
         f"{name} keeps no state: replaying its first {length} items to resume. Give it state_dict() and "
         "load_state_dict() to resume at once; a node may also be written as a NodeIterator, data be held in a sequence",

@@ -72,12 +72,13 @@ class Context:
     rounds: tuple[int, ...] = ()
     trace: Trace | None = None
     memory: Memory | None = None
-    feed: Any = None  # where dispatched items come from, in a shard that gets any
+    supply: Any = None  # where dispatched items come from, in a shard that gets any
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     numbers: Mapping[int, int] = field(default_factory=dict)  # id(node) -> its place in the graph
     divided: Mapping[int, Division] = field(default_factory=dict)  # id(node), after sharding points
     leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
     replays: list[Replayed] = field(default_factory=list)
+    restoring: list[object] = field(default_factory=list)  # not empty while items are dropped that a state counts
     kept: tuple[DataPipe, ...] = ()  # keeps the nodes alive, so that their ids stay theirs
 
     @classmethod
@@ -89,7 +90,7 @@ class Context:
         for node in nodes:
             # Nodes that only move items in time or place have no number: with or without them, the streams stay.
             if traits_of(node).alters_stream:
-                numbers[id(node)] = sum(1 for _ in numbers)
+                numbers[id(node)] = len(numbers)
             among = division(node)
             for item in inputs_of(node):
                 among |= divided.get(id(item), Division.NONE)

@@ -1,7 +1,7 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 import torch
@@ -10,12 +10,16 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torchpipe.device import Backend
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._streams import StreamWrapper
+from torchpipe.iter.archives.decompressor import CompressionType
+from torchpipe.iter.mixing.mixer import Stop, Weights
+from torchpipe.iter.packing.packer import Overflow, Strategy
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
 
 __all__ = ["IterMethods", "MapMethods"]
 
 T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
+T = TypeVar("T")
 
 class IterMethods(Generic[T_co]):
     """The functional forms of iterable nodes."""
@@ -24,6 +28,17 @@ class IterMethods(Generic[T_co]):
         self, batch_size: int, drop_last: bool = False, wrapper_class: Callable[[list[Any]], Any] = ...
     ) -> IterDataPipe[list[T_co]]:
         """Gathers ``batch_size`` consecutive items into a list; a shorter last one is left out with ``drop_last``."""
+
+    def bucketbatch(
+        self,
+        batch_size: int,
+        drop_last: bool = False,
+        batch_num: int = 100,
+        bucket_num: int = 1,
+        sort_key: Callable[[list[Any]], Any] | None = None,
+        use_in_batch_shuffle: bool = True,
+    ) -> IterDataPipe[list[T_co]]:
+        """Batches of items that ``sort_key`` puts next to each other: a chain of ``shuffle``, ``map`` and ``batch``."""
 
     @overload
     def collate(self) -> IterDataPipe[Any]:
@@ -43,8 +58,18 @@ class IterMethods(Generic[T_co]):
     def cycle(self, count: int | None = None) -> IterDataPipe[T_co]:
         """Reads its input ``count`` times in a row, or for ever if ``count`` is None."""
 
+    def decompress(
+        self: IterMethods[tuple[str, Any]], file_type: str | CompressionType | None = None
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream), and yields pairs (path, decompressed stream)."""
+
     def enumerate(self, starting_index: int = 0) -> IterDataPipe[tuple[int, T_co]]:
         """Pairs ``(number, item)``, numbered from ``starting_index``."""
+
+    def extract(
+        self: IterMethods[tuple[str, Any]], file_type: str | CompressionType | None = None
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """The former name of ``decompress``, whose node it makes."""
 
     @overload
     def filter(self, filter_fn: Callable[[T_co], Any]) -> IterDataPipe[T_co]:
@@ -73,6 +98,23 @@ class IterMethods(Generic[T_co]):
     def header(self, limit: int | None = 10) -> IterDataPipe[T_co]:
         """The first ``limit`` items (None: all of them); no more than these are pulled from the input."""
 
+    def in_batch_shuffle(self: IterMethods[Sequence[T]]) -> IterDataPipe[list[T]]:
+        """Hands on each batch with its items in random order, as a ``DataChunk``; every order has the same chance."""
+
+    @overload
+    def interleave(self, *, cycle_length: int = ..., block_length: int = ...) -> IterDataPipe[Any]:
+        """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in
+        turn.
+        """
+
+    @overload
+    def interleave(
+        self, fn: Callable[[T_co], Iterable[R]], cycle_length: int = ..., block_length: int = ...
+    ) -> IterDataPipe[R]:
+        """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in
+        turn.
+        """
+
     def list_files(
         self,
         masks: str | Sequence[str] = "",
@@ -84,10 +126,32 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[str]:
         """Yields the paths of the files in ``root``: a folder, a list of folders, or a node that yields folders."""
 
+    def load_from_bz2(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream) of bz2 files, and yields pairs (path without ``.bz2``, decompressed
+        stream).
+        """
+
+    def load_from_rar(
+        self: IterMethods[tuple[str, Any]], *, length: int = -1
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream) of rar archives, and yields pairs (archive/member, stream) of their
+        files.
+        """
+
     def load_from_tar(
         self: IterMethods[tuple[str, Any]], mode: str = "r:*", length: int = -1
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream) of tar archives, and yields pairs (archive/member, stream) of their
+        files.
+        """
+
+    def load_from_xz(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream) of xz files, and yields pairs (path without ``.xz``, decompressed
+        stream).
+        """
+
+    def load_from_zip(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes pairs (path, binary stream) of zip archives, and yields pairs (archive/member, stream) of their
         files.
         """
 
@@ -99,10 +163,65 @@ class IterMethods(Generic[T_co]):
     def map(self, fn: Callable[..., Any], input_col: Any, output_col: Any = None) -> IterDataPipe[Any]:
         """Applies ``fn`` to every item."""
 
+    def mix(
+        self,
+        *datapipes: IterDataPipe[T_co],
+        weights: Weights,
+        by: Literal["samples", "tokens"] | Callable[[Any], float] = "samples",
+        stop: Stop = "first_exhausted",
+    ) -> IterDataPipe[T_co]:
+        """Hands out the items of several inputs in the proportion of ``weights``, in random order, and evenly."""
+
     def open_files(
         self, mode: str = "r", encoding: str | None = None, length: int = -1
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Yields pairs (path, open stream) for the paths of the input."""
+
+    def pack(
+        self,
+        length: int | Mapping[str, int],
+        *,
+        strategy: Strategy = "concat",
+        bins: int | None = None,
+        max_sequences_per_bin: int | None = None,
+        overflow: Overflow | None = None,
+        pad_value: Any = 0,
+        keep: Sequence[str] = ...,
+        drop_last: bool = False,
+    ) -> IterDataPipe[dict[str, Any]]:
+        """Packs samples of any length into sequences of ``length`` entries, and says which entry belongs to which
+        sample.
+        """
+
+    def parse_csv(
+        self: IterMethods[tuple[str, Any]],
+        *,
+        skip_lines: int = 0,
+        decode: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = False,
+        as_tuple: bool = False,
+        **fmtparams: Any,
+    ) -> IterDataPipe[Any]:
+        """Takes pairs (path, stream) of tables as text, and yields their rows: lists of text, tuples with
+        ``as_tuple``.
+        """
+
+    def parse_csv_as_dict(
+        self: IterMethods[tuple[str, Any]],
+        *,
+        skip_lines: int = 0,
+        decode: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = False,
+        **fmtparams: Any,
+    ) -> IterDataPipe[Any]:
+        """Takes pairs (path, stream) of tables as text, and yields each row as a dict from column to text."""
+
+    def parse_json_files(self: IterMethods[tuple[str, Any]], **kwargs: Any) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, stream) of JSON files, and yields pairs (path, what it says)."""
 
     def prefetch(self, buffer_size: int = 10) -> IterDataPipe[T_co]:
         """Pulls up to ``buffer_size`` items of ``source_datapipe`` ahead in one thread, and hands them on in order."""
@@ -111,6 +230,53 @@ class IterMethods(Generic[T_co]):
         """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item
         alone.
         """
+
+    def read_csv(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        header: bool = True,
+        encoding: str = "utf-8",
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+        **fmtparams: Any,
+    ) -> IterDataPipe[Any]:
+        """Yields the rows of CSV files (RFC 4180): dicts from column name to text, or lists without a ``header``."""
+
+    def read_from_stream(self: IterMethods[tuple[str, Any]], chunk: int | None = None) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, stream), and yields pairs (path, content): the whole, or pieces of ``chunk`` bytes or
+        letters.
+        """
+
+    def read_jsonl(
+        self,
+        encoding: str = "utf-8",
+        *,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the JSON value of each line of files of JSON Lines (jsonlines.org); blank lines count as none."""
+
+    def read_lines(
+        self,
+        encoding: str = "utf-8",
+        *,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[str]:
+        r"""Yields the lines of text files, without their ends (``\n`` or ``\r\n``), one file after the other."""
+
+    def readlines(
+        self: IterMethods[tuple[str, Any]],
+        *,
+        skip_lines: int = 0,
+        strip_newline: bool = True,
+        decode: bool = False,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = True,
+    ) -> IterDataPipe[Any]:
+        """Takes pairs (path, stream), and yields pairs (path, line), or lines alone with ``return_path=False``."""
 
     def repeat(self, times: int) -> IterDataPipe[T_co]:
         """Hands out every item ``times`` times in a row: the same object, not copies."""
@@ -149,6 +315,11 @@ class IterMethods(Generic[T_co]):
 
     def unbatch(self, unbatch_level: int = 1) -> IterDataPipe[Any]:
         """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole."""
+
+    def webdataset(self: IterMethods[tuple[str, Any]]) -> IterDataPipe[dict[str, Any]]:
+        """Takes pairs (path, content), and yields a dict for each run of paths that differ only in what follows the
+        first dot of the file's name: ``{"__key__": "shard.tar/0001", ".jpg": ..., ".cls": ...}``.
+        """
 
     def zip(self, *datapipes: IterDataPipe[Any]) -> IterDataPipe[tuple[Any, ...]]:
         """Tuples of the first items of all inputs, then of the second ones ..., until the shortest input ends."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -15,7 +16,7 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 from torchpipe.node.traits import callable_name
 
 __all__ = [
-    "MAX_SHARDS",
+    "check_choice",
     "check_columns",
     "check_count",
     "check_function",
@@ -23,10 +24,6 @@ __all__ = [
     "check_length",
     "check_map_input",
 ]
-
-
-MAX_SHARDS = 4096
-"""The most shards of a rank. Each has memory of its own when it runs, so a state must not ask for any number."""
 
 
 def check_count(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
@@ -42,6 +39,12 @@ def check_count(name: str, value: object, *, at_least: int, at_most: int | None 
     if at_most is not None and number > at_most:
         raise ValueError(f"{name} must be at most {at_most}, got {number}")
     return number
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raises: ValueError unless ``value`` is one of ``choices``."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def check_length(value: object) -> int:

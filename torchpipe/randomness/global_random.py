@@ -87,28 +87,15 @@ def batch_seeds(seed: int, epoch: int, batch: int) -> tuple[int, int, int]:
     return for_python, for_torch >> 1, for_numpy  # a dataset that returns torch.initial_seed() needs 63 bits
 
 
-class BatchRandom:
-    """Global random states that begin anew for each batch, from (seed, epoch, batch), wherever the batch is made."""
+class _Guest:
+    """What puts global random states in place of the process's own, and these back."""
 
-    def __init__(self) -> None:
-        self._numpy: Any = np.random.MT19937(0)
-        self._outside: tuple[Any, Any, float | None, torch.Tensor] | None = None
+    _outside: tuple[Any, Any, float | None, torch.Tensor] | None = None
 
-    @staticmethod
-    def seed(seed: int, epoch: int, batch: int) -> None:
-        """Seed the states that are in place: for processes whose own they are. 15 us or so."""
-        for_python, for_torch, for_numpy = batch_seeds(seed, epoch, batch)
-        random.seed(for_python)
-        torch.default_generator.manual_seed(for_torch)
-        np.random.seed(for_numpy)
-
-    def enter(self, seed: int, epoch: int, batch: int) -> None:
-        """Save the process's states and put a batch's in place, until :meth:`leave`."""
+    def _save_outside(self) -> None:
         self._outside = (random.getstate(), get_bit_generator(), _second_normal(), torch.get_rng_state())
-        set_bit_generator(self._numpy)
-        self.seed(seed, epoch, batch)
 
-    def leave(self) -> None:
+    def _put_back(self) -> None:
         """Restore the process's states. Idempotent, and to be called again if it is interrupted."""
         outside = self._outside
         if outside is not None:
@@ -121,7 +108,30 @@ class BatchRandom:
                 self._outside = None
 
 
-class GlobalRandom:
+class BatchRandom(_Guest):
+    """Global random states that begin anew for each batch, from (seed, epoch, batch), wherever the batch is made."""
+
+    def __init__(self) -> None:
+        self._numpy: Any = np.random.MT19937(0)
+
+    @staticmethod
+    def seed(seed: int, epoch: int, batch: int) -> None:
+        """Seed the states that are in place: for processes whose own they are. 15 us or so."""
+        for_python, for_torch, for_numpy = batch_seeds(seed, epoch, batch)
+        random.seed(for_python)
+        torch.default_generator.manual_seed(for_torch)
+        np.random.seed(for_numpy)
+
+    def enter(self, seed: int, epoch: int, batch: int) -> None:
+        """Save the process's states and put a batch's in place, until :meth:`leave`."""
+        self._save_outside()
+        set_bit_generator(self._numpy)
+        self.seed(seed, epoch, batch)
+
+    leave = _Guest._put_back
+
+
+class GlobalRandom(_Guest):
     """One set of global random states. ``enter`` puts it in place, ``leave`` takes it out; not reentrant.
 
     An interrupt between the two, or in the midst of them, costs this set, and not the process's states: these are put
@@ -138,14 +148,12 @@ class GlobalRandom:
         self._python = random.Random(seed).getstate()
         self._torch = torch.Generator().manual_seed(seed).get_state()
         self._initial = self.to_dict()
-        self._outside: tuple[Any, Any, float | None, torch.Tensor] | None = None
 
     @classmethod
     def present(cls) -> GlobalRandom:
         """A copy of the states that are in place now."""
         copied = object.__new__(cls)
         copied._initial = {}
-        copied._outside = None
         copied._capture()
         # the process goes on with its own generator
         standard = isinstance(copied._numpy, np.random.MT19937)
@@ -161,31 +169,20 @@ class GlobalRandom:
 
     def enter(self) -> None:
         """Save the process's states and put this set in place."""
-        self._outside = (random.getstate(), get_bit_generator(), _second_normal(), torch.get_rng_state())
+        self._save_outside()
         try:
             self._install()
         except BaseException:
-            self._put_back(self._outside)
+            self._put_back()
             raise
 
     def leave(self) -> None:
         """Keep what this set has become and restore the process's states. Idempotent."""
-        outside = self._outside
-        if outside is None:
-            return
-        try:
-            self._capture()
-        finally:
-            self._put_back(outside)
-
-    def _put_back(self, outside: tuple[Any, Any, float | None, torch.Tensor]) -> None:
-        try:
-            _put(*outside)
-        except BaseException:  # an interrupt, say: now whole
-            _put(*outside)
-            raise
-        finally:
-            self._outside = None
+        if self.entered:
+            try:
+                self._capture()
+            finally:
+                self._put_back()
 
     def installed(self) -> Self:
         """For ``with``: in place meanwhile."""

@@ -16,6 +16,7 @@ loaded; what has passed it has no pickle left in it, however deep, unless the us
 
 from __future__ import annotations
 
+import binascii
 import io
 import pickle
 import zlib
@@ -30,7 +31,7 @@ from torchpipe.state.kinds import MAKERS, Unfit, kind_of
 from torchpipe.state.named import IMAGE, NAMED, ClassMissing, make_image, make_named, take_image, take_named
 from torchpipe.state.pickling import dumps
 
-__all__ = ["FORMAT_VERSION", "OpaqueItem", "decode", "encode", "opaque_notes"]
+__all__ = ["FORMAT_VERSION", "OpaqueItem", "as_text", "decode", "encode", "from_text", "opaque_notes"]
 
 FORMAT_VERSION = 2
 _MAGIC = b"TPS"
@@ -40,7 +41,6 @@ _OPAQUE, _CURSOR, _EXTENSION = 8, 12, 42  # the codes of tags, beside those of k
 _MAX_SNAPSHOTS_DEEP = 32  # one for each stage that runs ahead of another, and two for the dispatcher
 _MAX_COUNT = 1 << 62
 _TAGS = {code: msgpack.ExtType(code, b"") for code in (*MAKERS, _OPAQUE, _CURSOR, _EXTENSION, NAMED, IMAGE)}
-_TUPLE = _TAGS[1]
 _MARKED = {bytearray, memoryview, msgpack.ExtType}  # msgpack would pack these its own way, without asking ``extend``
 
 Note = tuple[str, str]
@@ -294,6 +294,19 @@ class _Decoder:
                 f"the state holds a buffered item of type {type_name:.200} that cannot be unpickled here "
                 f"({type(error).__name__}: {error})"
             ) from error
+
+
+def as_text(data: bytes) -> str:
+    """Bytes from :func:`encode` as base64, for states that JSON is to hold."""
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def from_text(text: str) -> bytes:
+    """What :func:`as_text` was given. Raises: StateError for what is no such text."""
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError as error:  # or characters beyond ASCII
+        raise StateError(f"the state's text is damaged ({error}). Use an older checkpoint") from None
 
 
 def _check_head(data: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["Cursor", "SnapshotPolicy"]
 
 _KEY = "cursor"  # what makes a state a cursor is the type of what stands there, not this name
-_MANY = 1 << 30
+_MANY, _NEVER = 1 << 30, 1 << 62  # items
 _UNKNOWN = -1
 
 
@@ -68,6 +68,11 @@ class SnapshotPolicy:
         self._items = 0
         self._due_at = 0.0  # the first one at once: its cost sets the pace
         self._started_at = 0.0
+
+    @classmethod
+    def never(cls) -> SnapshotPolicy:
+        """None is ever due: whoever asks keeps the position himself, or reaches it by making everything again."""
+        return cls(every=_NEVER)
 
     def due(self, items: int = 1) -> bool:
         """Count ``items`` more; is a snapshot due after them?"""

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from torchpipe.state.codec import decode
+from torchpipe.state.codec import decode, from_text
 from torchpipe.state.cursor import Cursor
 
 __all__ = ["inspect"]
@@ -18,7 +18,7 @@ _REPR.maxlevel, _REPR.maxother, _REPR.maxstring = 4, _MAX_TEXT, _MAX_TEXT
 
 
 def inspect(state: Mapping[str, Any] | bytes) -> str:
-    """A readable, indented picture of a ``DataLoader2.state_dict()`` or of an encoded snapshot.
+    """A readable, indented picture of a loader's ``state_dict()`` or of an encoded snapshot.
 
     Snapshots inside the state are opened; items in buffers are counted and shortened; opaque items are shown by type
     and size. Nothing is unpickled. Raises: StateError when the bytes are no state.
@@ -26,7 +26,8 @@ def inspect(state: Mapping[str, Any] | bytes) -> str:
     lines: list[str] = []
     if isinstance(state, Mapping):
         for key, value in state.items():
-            if key == "payload" and isinstance(value, bytes):
+            if key == "payload" and isinstance(value, bytes | str):
+                value = from_text(value) if isinstance(value, str) else value
                 lines.append(f"payload: {len(value)} bytes")
                 _show(decode(value, keep_opaque=True), 1, lines)
             else:
@@ -38,9 +39,7 @@ def inspect(state: Mapping[str, Any] | bytes) -> str:
 
 def _show(value: Any, depth: int, lines: list[str]) -> None:
     pad = "  " * depth
-    cursor = Cursor.from_state(value)
-    if isinstance(value, Cursor):
-        cursor = value
+    cursor = value if isinstance(value, Cursor) else Cursor.from_state(value)
     if depth > _MAX_DEPTH:
         lines.append(f"{pad}...")
     elif cursor is not None:
@@ -50,13 +49,10 @@ def _show(value: Any, depth: int, lines: list[str]) -> None:
             _show(decode(cursor.snapshot, keep_opaque=True), depth + 1, lines)
     elif isinstance(value, dict):
         for key, item in value.items():
-            if isinstance(item, Cursor):
-                lines.append(f"{pad}{_short(key)}:")
-                _show(item, depth + 1, lines)
-            elif key == "graph" and isinstance(item, str):
+            if key == "graph" and isinstance(item, str):
                 lines.append(f"{pad}graph:")
                 lines.extend(f"{pad}  {line}" for line in item.splitlines())
-            elif isinstance(item, dict) or (isinstance(item, list) and item and isinstance(item[0], dict)):
+            elif isinstance(item, dict | Cursor) or (isinstance(item, list) and item and isinstance(item[0], dict)):
                 lines.append(f"{pad}{_short(key)}:")
                 _show(item, depth + 1, lines)
             else:

@@ -99,11 +99,6 @@ def _make_defaultdict(parts: list[Any]) -> Any:
 _NUMPY_KINDS = "biufcmMSUV"
 _DTYPE_TEXT = re.compile(r"[<>|=][biufcmMSUV]\d*(\[[^\]]*\])?")
 _LAST_CHARACTER = 0x10FFFF
-_DTYPE_NAMES = {
-    dtype: str(dtype).removeprefix("torch.")
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8,
-                  torch.uint8, torch.bool)
-}  # fmt: skip
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -124,16 +119,8 @@ def _take_tensor(value: torch.Tensor) -> list[Any]:
         )
     if not is_plain(value):
         raise Unfit
-    if value.requires_grad:
-        value = value.detach()
-        return [*_take_memory(value), True]
-    return [*_take_memory(value), False]
-
-
-def _take_memory(value: torch.Tensor) -> list[Any]:
-    name = _DTYPE_NAMES.get(value.dtype) or str(value.dtype).removeprefix("torch.")
-    data = bytes_of(value).reshape(-1).view(np.uint8)
-    return [name, list(value.shape), data.data]
+    data = bytes_of(value.detach()).reshape(-1).view(np.uint8).data
+    return [str(value.dtype).removeprefix("torch."), list(value.shape), data, value.requires_grad]
 
 
 def _make_tensor(parts: list[Any]) -> torch.Tensor:

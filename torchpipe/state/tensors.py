@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["bytes_of", "is_plain", "reduce_plain"]
+__all__ = ["bytes_of", "is_plain", "reduce_tensor"]
 
 _IN_NUMPY = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -39,8 +39,10 @@ def bytes_of(tensor: torch.Tensor) -> Any:
     return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
 
 
-def reduce_plain(tensor: torch.Tensor) -> Any:
-    """As ``__reduce_ex__``, for a plain tensor that requires no gradient: its bytes, which may go out of band."""
+def reduce_tensor(tensor: torch.Tensor) -> Any:
+    """As ``__reduce_ex__``; a plain tensor that requires no gradient as its bytes, which may go out of band."""
+    if tensor.requires_grad or not is_plain(tensor):
+        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
     if not tensor.numel():
         return _rebuild, (b"", tensor.dtype, tuple(tensor.shape))
     return _rebuild, (pickle.PickleBuffer(bytes_of(tensor)), tensor.dtype, tuple(tensor.shape))

@@ -113,7 +113,7 @@ class Deal:
                     if self._left[index]:
                         raise StopIteration
                     if self._over:
-                        self._raise_end()
+                        raise StopIteration if self._error is None else self._error
                     if not self._reading:
                         break
                     self._changed.wait()
@@ -126,11 +126,6 @@ class Deal:
                 with self._changed:
                     self._reading = False
                     self._changed.notify_all()
-
-    def _raise_end(self) -> None:
-        if self._error is None:
-            raise StopIteration
-        raise self._error
 
     def _read_one(self) -> None:
         try:

@@ -265,5 +265,4 @@ def _with_sharding(device: str | torch.device | Backend, input_sharding: Any) ->
     wanted = _normal(device)
     if not isinstance(wanted, torch.device) or wanted.type != "xla":
         raise ValueError(f"input_sharding is for XLA devices, got it for {device!r}: give it to the backend itself")
-    options: dict[str, Any] = {"input_sharding": input_sharding}
-    return XlaBackend(wanted.index, **options)
+    return XlaBackend(wanted.index, input_sharding=input_sharding)

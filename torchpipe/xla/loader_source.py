@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -50,7 +49,8 @@ class LoaderSource:
         self.end: bytes | None = None
         saved = None if cursor.snapshot is None else decode(cursor.snapshot, allow_pickle=allow_pickle)
         if saved is not None:
-            self._restore(saved)
+            with refusing_misfits(type(loader).__name__):
+                self._load(saved)
         self._generators = _generator_states(loader)
         self._iterator: Iterator[Any] | None = iter(loader)
         # A StatefulDataLoader puts back the order of its epoch and not the generator that draws those of later ones.
@@ -61,10 +61,6 @@ class LoaderSource:
                 _put_back(loader, states)
             if saved is not None and saved.get("over"):
                 self._iterator = iter(loader)  # the first one has drawn the order of the next epoch already
-
-    def _restore(self, saved: dict[str, Any]) -> None:
-        with refusing_misfits(type(self._loader).__name__):
-            self._load(saved)
 
     def _load(self, saved: dict[str, Any]) -> None:
         if self._stateful:
@@ -141,7 +137,7 @@ class LoaderSource:
         """End a wait inside a DataLoader2; what any other loader waits for is not known here."""
         iterator = self._iterator
         if iterator is not None and type(iterator).__module__.startswith("torchpipe."):
-            getattr(iterator, "_interrupt", _nothing)()
+            getattr(iterator, "_interrupt", lambda: None)()
 
     def close(self) -> None:
         if self._closed:
@@ -175,7 +171,7 @@ class _Policy(SnapshotPolicy):
 
 def source_policy(source: LoaderSource, policy: SnapshotPolicy, loader: Any) -> SnapshotPolicy:
     """When to take snapshots of ``source``: of a loader without state, only of its position at the start of a pass."""
-    return _Policy(source, policy if is_stateful(loader) else SnapshotPolicy(every=sys.maxsize))
+    return _Policy(source, policy if is_stateful(loader) else SnapshotPolicy.never())
 
 
 def loader_start(loader: Any) -> bytes:
@@ -229,7 +225,3 @@ def _replay_text(loader: Any, count: int) -> str:
             f"and all that drew from it are the same: pass {name}(..., generator=torch.Generator().manual_seed(...))"
         )
     return f"{text} Use a StatefulDataLoader or a torchpipe DataLoader2 to resume at once"
-
-
-def _nothing() -> None:
-    return

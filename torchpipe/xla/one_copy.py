@@ -14,7 +14,7 @@ import cloudpickle
 import torch
 
 from torchpipe.state.mapped import Places, dump_apart, load_mapped, write_file
-from torchpipe.state.tensors import is_plain, reduce_plain
+from torchpipe.state.tensors import reduce_tensor
 
 __all__ = ["SharedCopy"]
 
@@ -85,13 +85,7 @@ def _close_once(fd: int, pid: int) -> None:
         os.close(fd)
 
 
-def _reduce_tensor(tensor: torch.Tensor) -> Any:
-    if tensor.requires_grad or not is_plain(tensor):
-        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
-    return reduce_plain(tensor)
-
-
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """cloudpickle's, for lambdas in graphs, with the memory of tensors left out of the pickle."""
 
-    dispatch_table = ChainMap({torch.Tensor: _reduce_tensor}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table = ChainMap({torch.Tensor: reduce_tensor}, cloudpickle.Pickler.dispatch_table)

@@ -6,7 +6,6 @@ Runs in the consumer's process.
 from __future__ import annotations
 
 import logging
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -39,8 +38,8 @@ class DeviceStream(Iterator[Any]):
     """
 
     def __init__(self, deal: Deal, index: int, mover: Backend, depth: int, name: str) -> None:
-        never = SnapshotPolicy(every=sys.maxsize)  # the deal keeps the position
-        self._ahead = RunAhead(Share(deal, index), Stage(depth=depth, mover=mover), never, name)
+        stage = Stage(depth=depth, mover=mover)
+        self._ahead = RunAhead(Share(deal, index), stage, SnapshotPolicy.never(), name)  # the deal keeps the position
         self._items: Iterator[Any] | None = None
         self._deal = deal
         self._index = index

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from torchpipe.errors import StateError
 from torchpipe.iter import FileLister, IterableWrapper, TarArchiveLoader
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import encode
@@ -191,3 +192,44 @@ def test_wrong_arguments_are_refused() -> None:
         IterableWrapper([("a", None)]).load_from_tar("w")
     with pytest.raises(TypeError, match="IterableWrapper"):
         TarArchiveLoader([])
+
+
+@pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_L5_a_resume_goes_to_the_place_in_the_archive(tmp_path: Path, format: int) -> None:
+    path = tmp_path / "long.tar"
+    with tarfile.open(path, "w", format=format, pax_headers={"comment": "of all"}) as archive:
+        for number in range(200):
+            info = tarfile.TarInfo(f"{'x' * 120}/{number}")  # a name that takes a header of its own
+            info.size = 5000
+            archive.addfile(info, io.BytesIO(b"%5000d" % number))
+    node = IterableWrapper([str(path)]).open_files("b").load_from_tar()
+    iterator = iterate(node)
+    iterator.drop(197)
+    read: list[int] = []
+
+    class Counting(io.FileIO):
+        def readinto(self, buffer: Any) -> Any:
+            read.append(len(buffer))
+            return super().readinto(buffer)
+
+    opened = IterableWrapper([str(path)]).map(lambda name: (name, io.BufferedReader(Counting(name), 512)))
+    resumed = iterate(opened.load_from_tar())
+    resumed.load_state_dict(iterator.state_dict() | {"inputs": [{"inputs": [{"position": 0}]}]})
+    contents = [(name, stream.read()) for name, stream in resumed]
+    assert contents == [(name, stream.read()) for name, stream in iterator]
+    assert [int(content) for _, content in contents] == [197, 198, 199]
+    assert sum(read) < 40_000  # of a million
+
+
+def test_L8_a_forged_place_is_refused(archives: list[str]) -> None:
+    node = IterableWrapper(archives).open_files("b").load_from_tar()
+    iterator = iterate(node)
+    next(iterator)
+    for change in ({"place": 100}, {"place": 1 << 61}, {"place": -1}, {"of_all": {"a": 1}}, {"of_all": 3}):
+        state = iterator.state_dict()
+        state["iterator"] |= change
+        resumed = iterate(node)
+        resumed.load_state_dict(state)
+        with pytest.raises(StateError):
+            next(resumed)
+    iterator.close()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterator
-from io import IOBase
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+from torchpipe.errors import StateError
 from torchpipe.iter._expanding import ExpandingIterator
+from torchpipe.iter._pairs import naming_path, path_and_stream
+from torchpipe.iter._places import can_seek
 from torchpipe.iter._streams import StreamWrapper, close_stream, close_stream_after_parts, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.validate import check_input, check_length
 
 __all__ = ["TarArchiveLoader"]
@@ -39,7 +41,9 @@ class TarArchiveLoader(IterDataPipe[tuple[str, StreamWrapper]]):
     ``length`` is what ``len()`` says, -1 if unknown. An archive is closed when it and the streams made of it are done
     with, all of them by ``close()``.
 
-    State: that of the input before the current archive and the number of its files handed out. Resuming opens it again.
+    State: that of the input before the current archive, and the place in it. Resuming opens it again and goes there at
+    once (of compressed ones, the bytes before are decompressed again); a stream that cannot seek is read again up to
+    there, which a :class:`~torchpipe.ReplayWarning` announces.
 
     Raises: while iterating, TypeError for items that are no such pairs, and the error of ``tarfile`` with a note of the
     path for archives that are damaged or cut off, even where ``tarfile`` alone would see a regular end.
@@ -71,42 +75,76 @@ class _TarIterator(ExpandingIterator[tuple[str, StreamWrapper]]):
         super().__init__(node, context, node.datapipe)
 
     def expand(self, item: Any) -> Iterator[tuple[str, StreamWrapper]]:
-        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str | os.PathLike)):
-            raise TypeError(
-                f"load_from_tar needs pairs (path, binary stream), as from open_files(mode='b'), got {item!r}"
-            )
-        path, stream = os.fspath(item[0]), item[1]
-        if not isinstance(stream, IOBase | StreamWrapper) and not hasattr(stream, "read"):
-            raise TypeError(f"load_from_tar needs a binary stream for {path!r}, got {stream!r}")
-        return self._members(path, stream if isinstance(stream, StreamWrapper) else wrap_stream(stream, name=path))
+        path, stream = path_and_stream("load_from_tar", item)
+        mode = self.node.mode
+        if isinstance(stream.file_obj, tarfile.TarFile):  # from decompress()
+            return _Members(path, stream, lambda: stream.file_obj)
+        if "|" in mode or not can_seek(stream):
+            return _Members(path, stream, lambda: _opened(stream, mode.replace(":", "|")))
+        return _PlacedMembers(path, stream, lambda: _opened(stream, mode))
 
-    def _members(self, path: str, stream: StreamWrapper) -> Iterator[tuple[str, StreamWrapper]]:
-        archive: tarfile.TarFile | None = None
-        ended = False
+
+def _opened(stream: StreamWrapper, mode: Any) -> tarfile.TarFile:
+    return tarfile.open(fileobj=stream, mode=mode, tarinfo=_StrictTarInfo)
+
+
+class _Members(Iterator[tuple[str, StreamWrapper]]):
+    """The files of one archive, in order. Without state: an archive that is read as a stream has no way back."""
+
+    def __init__(self, path: str, stream: StreamWrapper, open_archive: Callable[[], tarfile.TarFile]) -> None:
+        self._path = path
+        self._stream = stream
         try:
-            archive = self._open(stream)
-            while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # else it keeps every header it has seen
-                if not member.isfile():
-                    continue
-                content = archive.extractfile(member)
-                inner = os.path.normpath(os.path.join(path, member.name))
-                yield inner, wrap_stream(content, parent=stream, name=inner)
-            ended = True
-        except Exception as error:
-            error.add_note(f"while reading the archive {path}")
+            with naming_path(path, "reading the archive"):
+                self._archive = open_archive()
+        except Exception:
+            close_stream(stream)
             raise
-        finally:
-            if ended:
-                close_stream_after_parts(stream)  # once the streams made of it are closed: they may be read later
-            else:
-                if archive is not None:
-                    archive.close()
-                close_stream(stream)
 
-    def _open(self, stream: StreamWrapper) -> tarfile.TarFile:
-        if isinstance(stream.file_obj, tarfile.TarFile):
-            return stream.file_obj
-        seekable = getattr(stream, "seekable", None)
-        mode: Any = self.node.mode if seekable is not None and seekable() else self.node.mode.replace(":", "|")
-        return tarfile.open(fileobj=stream, mode=mode, tarinfo=_StrictTarInfo)
+    def __next__(self) -> tuple[str, StreamWrapper]:
+        try:
+            with naming_path(self._path, "reading the archive"):
+                member = self._next_file()
+                content = None if member is None else self._archive.extractfile(member)
+        except Exception:
+            self._archive.close()
+            close_stream(self._stream)
+            raise
+        if member is None:
+            close_stream_after_parts(self._stream)  # once the streams made of it are closed: they may be read later
+            raise StopIteration
+        inner = os.path.normpath(os.path.join(self._path, member.name))
+        return inner, wrap_stream(content, parent=self._stream, name=inner)
+
+    def _next_file(self) -> tarfile.TarInfo | None:
+        while True:
+            member = self._archive.next()
+            self._archive.members.clear()  # type: ignore[attr-defined]  # else it keeps every header it has seen
+            if member is None or member.isfile():
+                return member
+
+
+class _PlacedMembers(_Members):
+    """The same of an archive that can seek. State: the place of the next header, and what a header said of all."""
+
+    _found: list[tarfile.TarInfo | None] | None = None  # by going to a place
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self._archive.offset, "of_all": dict(self._archive.pax_headers)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        of_all = state["of_all"]
+        if type(of_all) is not dict or not all(type(text) is str for pair in of_all.items() for text in pair):
+            raise StateError("the state has no pax headers, as tar archives have them")
+        self._archive.offset = place = stored_count(state, "place")
+        self._archive.firstmember = None  # type: ignore[attr-defined]  # it was read when the archive was opened
+        self._archive.pax_headers = of_all
+        try:
+            self._found = [self._next_file()]
+        except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
+            raise StateError(
+                f"{self._path} has no header at byte {place}, where the state stands: is it the same?"
+            ) from error
+
+    def _next_file(self) -> tarfile.TarInfo | None:
+        return self._found.pop() if self._found else super()._next_file()

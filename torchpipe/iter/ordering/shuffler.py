@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.indexed.selecting import SelectingIterator
+from torchpipe.iter._switchable import Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator, stored_items
 from torchpipe.node.validate import check_count, check_input
-from torchpipe.randomness.seeds import IndexStream, StreamKey, check_seed
+from torchpipe.randomness.seeds import IndexStream, StreamKey
 
 __all__ = ["Shuffler"]
 
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 @functional_datapipe("shuffle")
-class Shuffler(IterDataPipe[T]):
+class Shuffler(Switchable[T]):
     """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left.
 
     The order is a function of seed, epoch and place in the graph. Before ``sharding_filter`` all shards shuffle alike,
@@ -46,25 +47,14 @@ class Shuffler(IterDataPipe[T]):
             assert unbatch is not None
             datapipe = unbatch(unbatch_level=unbatch_level)
         self.datapipe = datapipe
-        self.own_seed: int | None = None
+        self.own_seed = None
         self.enabled = True
-
-    def set_seed(self, seed: int) -> Self:
-        """Use ``seed`` instead of the pass's own, from the next pass on. For torch's loaders; it changes the node."""
-        self.own_seed = check_seed(seed)
-        return self
-
-    def set_shuffle(self, shuffle: bool = True) -> Self:
-        """Switch shuffling on or off, from the next pass on. For torch's loaders; it changes the node."""
-        self.enabled = shuffle
-        return self
 
     def __len__(self) -> int:
         return len(self.datapipe)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        key = context.stream_key(self)
-        return _ShuffleIterator(self, context, key if self.own_seed is None else (self.own_seed, *key[1:]))
+        return _ShuffleIterator(self, context, self.random_key(context))
 
 
 class _ShuffleIterator(SelectingIterator[T]):

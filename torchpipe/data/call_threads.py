@@ -1,4 +1,4 @@
-"""``Lanes``: threads that each run calls in the order they are given, and the wait for what comes of them.
+"""``CallThreads``: threads that each run calls in the order they are given, and the wait for what comes of them.
 
 Runs in the user's process: the calls in the threads, everything else in the thread that iterates the loader.
 
@@ -7,14 +7,14 @@ is not used: it joins its threads when the interpreter exits, however long they 
 nobody can say which of its threads runs what.
 
 Who owns what
-    a lane's thread  runs the calls. It holds its queue, the call at hand and what ``begin`` holds, and nothing else: an
-                     abandoned loader can be collected
-    Lanes            owns the threads; its ``weakref.finalize`` asks them to end. At exit they are asked and joined, so
-                     that none is cut off inside native code
-    a Future         belongs to whoever has submitted the call: let go of, its result is gone
+    a thread     runs its calls. It holds its queue, the call at hand and what ``begin`` holds, and nothing else: an
+                 abandoned loader can be collected
+    CallThreads  owns the threads; its ``weakref.finalize`` asks them to end. At exit they are asked and joined, so that
+                 none is cut off inside native code
+    a Future     belongs to whoever has submitted the call: let go of, its result is gone
 
 How each wait ends
-    the thread waits for a call    one is submitted; close(); Lanes is collected
+    the thread waits for a call    one is submitted; close(); CallThreads is collected
     the thread is in user code     it returns, or raises: any exception is the call's result
     wait_first() waits for a call  one is done; ``timeout_s``; interrupt(); close(), which cancels what has not begun
     close() waits for the threads  they end; after 5 s a warning names those that are stuck, which end when they return
@@ -36,34 +36,34 @@ from typing import Any, TypeAlias
 
 from torchpipe.errors import IteratorInvalidated
 
-__all__ = ["Begin", "Lanes"]
+__all__ = ["Begin", "CallThreads"]
 
 _JOIN_S = 5.0
 
 _log = logging.getLogger("torchpipe")
 
 Begin: TypeAlias = Callable[[], Callable[[], None]]
-"""Called first in a lane's thread; what it returns is called last. What it raises is raised by every call."""
+"""Called first in a thread; what it returns is called last. What it raises is raised by every call."""
 
 _Calls: TypeAlias = "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]"
 
-_running: weakref.WeakSet[Lanes] = weakref.WeakSet()
+_running: weakref.WeakSet[CallThreads] = weakref.WeakSet()
 
 
 def _stop_all() -> None:
     """At exit, let the threads end while they can still end."""
     deadline = time.monotonic() + _JOIN_S
-    lanes = list(_running)
-    for item in lanes:
-        item.ask()
-    for item in lanes:
-        item.join(deadline)
+    all_of_them = list(_running)
+    for threads in all_of_them:
+        threads.ask()
+    for threads in all_of_them:
+        threads.join(deadline)
 
 
-class Lanes:
+class CallThreads:
     """One thread for each of ``begins``. Not thread-safe, except for :meth:`interrupt`.
 
-    Threads start with the first :meth:`submit`. ``name`` is the prefix of their names, which end in the lane's number.
+    Threads start with the first :meth:`submit`. ``name`` is the prefix of their names, which end in its number.
     """
 
     def __init__(self, name: str, begins: Sequence[Begin]) -> None:
@@ -79,8 +79,8 @@ class Lanes:
         return len(self._begins)
 
     def _start(self) -> None:
-        for lane, (begin, calls) in enumerate(zip(self._begins, self._queues)):
-            thread = threading.Thread(target=_run, args=(begin, calls), name=f"{self._name} {lane}", daemon=True)
+        for number, (begin, calls) in enumerate(zip(self._begins, self._queues)):
+            thread = threading.Thread(target=_run, args=(begin, calls), name=f"{self._name} {number}", daemon=True)
             thread.start()
             self.threads.append(thread)
         weakref.finalize(self, _ask, self._queues, self._pid).atexit = False
@@ -88,12 +88,12 @@ class Lanes:
         atexit.unregister(_stop_all)  # last registered, first called: before libraries take themselves down
         atexit.register(_stop_all)
 
-    def submit(self, lane: int, call: Callable[[], Any]) -> Future[Any]:
-        """Let the lane's thread run ``call`` after all those before."""
+    def submit(self, number: int, call: Callable[[], Any]) -> Future[Any]:
+        """Let thread ``number`` run ``call`` after all those before."""
         if not self.threads:
             self._start()
         future: Future[Any] = Future()
-        self._queues[lane].put((future, call))
+        self._queues[number].put((future, call))
         return future
 
     def wait_first(self, futures: Collection[Future[Any]], timeout_s: float | None) -> Future[Any]:

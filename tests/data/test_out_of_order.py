@@ -1,0 +1,85 @@
+"""``in_order=False``: batches as they are ready, also of iterable datasets; each comes once, also after a resume."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import IterableDataset, get_worker_info
+
+from torchpipe import DataLoader
+
+EACH = 6
+
+
+class Gated(IterableDataset[int]):
+    """Of two workers, the second gives nothing before somebody has written to ``gate``."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        if info.id == 1:
+            self.gate.read_bytes()
+        yield from range(10 * info.id, 10 * info.id + EACH)
+
+
+def loader_of(gate: Path, method: Any, **more: Any) -> DataLoader[Any]:
+    return DataLoader(
+        Gated(gate), batch_size=2, num_workers=2, in_order=False, worker_method=method, collate_fn=as_it_is, **more
+    )
+
+
+def as_it_is(batch: Any) -> Any:
+    return batch
+
+
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+def test_nobody_waits_for_a_slow_worker_of_an_iterable_dataset(method: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with loader_of(gate, method) as loader:
+        stream = iter(loader)
+        assert [next(stream) for _ in range(2)] == [[0, 1], [2, 3]]
+        early = loader.state_dict()
+        assert next(stream) == [4, 5]
+        state = loader.state_dict()
+        gate.write_bytes(b"go")
+        assert list(stream) == [[10, 11], [12, 13], [14, 15]]
+    gate.unlink()
+    gate.write_bytes(b"open")
+    for known, missing in ((early, [[4, 5]]), (state, [])):
+        for in_order in (False, True):
+            other = loader_of(gate, method)
+            other.in_order = in_order
+            with other:
+                other.load_state_dict(known)
+                assert sorted(other) == [*missing, [10, 11], [12, 13], [14, 15]]
+
+
+class Killing(Gated):
+    """Its first worker dies after its third item, once."""
+
+    def __iter__(self) -> Iterator[int]:
+        for item in super().__iter__():
+            yield item
+            if item == 2 and not (fuse := self.gate.with_name("struck")).exists():
+                fuse.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+                signal.pause()
+
+
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
+def test_L4_a_killed_worker_loses_nothing_out_of_order(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.write_bytes(b"open")
+    with DataLoader(Killing(gate), num_workers=2, in_order=False, collate_fn=as_it_is) as loader:
+        assert sorted(loader) == [[number] for number in (*range(EACH), *range(10, 10 + EACH))]
+    assert gate.with_name("struck").exists()

@@ -1,0 +1,126 @@
+"""Names of many files in one text: braces and globs. Runs in the user's process, where a graph is made."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+__all__ = ["MOST_NAMES", "expand_braces", "expand_paths", "is_remote"]
+
+MOST_NAMES = 1_000_000  # from one text; more are a slip of the pen, such as {0..999999999}
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)$")
+_PADDED = re.compile(r"-?0\d")
+_GLOB = re.compile(r"[*?\[]")
+
+
+def is_remote(path: str) -> bool:
+    """Is it a URL, which fsspec opens?"""
+    return "://" in path or "::" in path
+
+
+def expand_braces(text: str) -> list[str]:
+    """The texts that ``text`` stands for: ``{a,b}`` for each of these, ``{008..012}`` for the numbers, zeros kept.
+
+    As in a shell: braces nest, several multiply, the last ones change quickest; ``{}`` and ``{a}`` stay as they are.
+    Raises: ValueError for more than a million.
+    """
+    found = list(itertools.islice(_expanded(text), MOST_NAMES + 1))
+    if len(found) > MOST_NAMES:
+        raise ValueError(f"{text!r:.80} stands for more than {MOST_NAMES:,} names: is it meant to?")
+    return found
+
+
+def _expanded(text: str) -> Iterator[str]:
+    pair = _first_pair(text)
+    if pair is None:
+        yield text
+        return
+    first, last = pair
+    inner = text[first + 1 : last]
+    for choice in _choices(inner):
+        for middle in _expanded(choice):
+            for rest in _expanded(text[last + 1 :]):
+                yield text[:first] + middle + rest
+
+
+def _choices(inner: str) -> Iterable[str]:
+    if (match := _RANGE.match(inner)) is not None:
+        first, last = int(match[1]), int(match[2])
+        width = max(map(len, match.groups())) if any(_PADDED.match(one) for one in match.groups()) else 0
+        step = 1 if last >= first else -1
+        return (f"{number:0{width}}" for number in range(first, last + step, step))
+    return _split(inner)
+
+
+def _first_pair(text: str) -> tuple[int, int] | None:
+    """Where the first braces that stand for something open and close."""
+    for first in (place for place, letter in enumerate(text) if letter == "{"):
+        depth = 0
+        for place in range(first, len(text)):
+            depth += (text[place] == "{") - (text[place] == "}")
+            if not depth:
+                inner = text[first + 1 : place]
+                if len(_split(inner)) > 1 or _RANGE.match(inner):
+                    return first, place
+                break
+    return None
+
+
+def _split(inner: str) -> list[str]:
+    """At its commas, but for those within braces."""
+    parts, depth = [""], 0
+    for letter in inner:
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def expand_paths(what: str, paths: Any) -> tuple[str, ...]:
+    """The files that ``paths`` names: one path or several, in which braces and globs may stand, URLs too.
+
+    What exists under the very name is that file. Globs give sorted names, and ``**`` goes down. ``what`` is who asks,
+    for errors. Raises: TypeError for what is no path; FileNotFoundError for a local file that is missing and a glob
+    that finds nothing; ValueError without any path.
+    """
+    given: Iterable[Any] = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not isinstance(given, Iterable) or isinstance(given, bytes | dict | set | frozenset):
+        raise TypeError(f"{what} needs paths, got {paths!r:.80} of type {type(paths).__name__}")
+    found = tuple(one for path in given for one in _found(what, path))
+    if not found:
+        raise ValueError(f"{what} needs at least one path, got none")
+    return found
+
+
+def _found(what: str, path: Any) -> Sequence[str]:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{what} needs paths, got {path!r:.80} of type {type(path).__name__}")
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"{what} needs paths as text, got the bytes {text!r:.80}: decode them with os.fsdecode()")
+    if not is_remote(text) and os.path.exists(text):
+        return [text]
+    return [one for name in expand_braces(text) for one in _globbed(what, name)]
+
+
+def _globbed(what: str, name: str) -> Sequence[str]:
+    if not _GLOB.search(name):
+        if not is_remote(name) and not os.path.exists(name):
+            raise FileNotFoundError(f"{what} found no file {name!r} (working directory {os.getcwd()!r})")
+        return [name]
+    if is_remote(name):
+        import fsspec  # takes a while, and local files do without
+
+        system, path = fsspec.core.url_to_fs(name)
+        found = sorted(map(system.unstrip_protocol, system.glob(path)))
+    else:
+        found = sorted(glob.glob(name, recursive=True))
+    if not found:
+        raise FileNotFoundError(f"{what} found no file for {name!r} (working directory {os.getcwd()!r})")
+    return found

@@ -1,0 +1,45 @@
+"""``load_from_rar``: the files in rar archives. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchpipe.iter._members import ArchiveLoader
+from torchpipe.iter._optional import needs
+from torchpipe.iter._streams import StreamWrapper
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+
+__all__ = ["RarArchiveLoader"]
+
+
+@functional_datapipe("load_from_rar")
+class RarArchiveLoader(ArchiveLoader):
+    """Takes pairs (path, binary stream) of rar archives, and yields pairs (archive/member, stream) of their files.
+
+    Needs ``rarfile`` (``pip install "torchpipe[rar]"``), and for files that are compressed in the archive one of the
+    programs ``unrar``, ``unar``, ``7z`` or ``bsdtar``. ``length`` is what ``len()`` says, -1 if unknown.
+
+    State: that of the input before the current archive and the number of its files handed out: resuming opens the
+    archive again and goes on at once.
+
+    Raises: ImportError without ``rarfile``; while iterating, TypeError for items that are no such pairs, ValueError for
+    an archive within an archive (extract the outer one first), and the error of ``rarfile`` with a note of the path.
+    """
+
+    form = "load_from_rar"
+
+    def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], *, length: int = -1) -> None:
+        needs("rarfile", "rar", "load_from_rar")
+        super().__init__(datapipe, length)
+
+    def files(self, stream: StreamWrapper) -> tuple[Any, Sequence[Any]]:
+        import rarfile
+
+        if isinstance(stream.file_obj, rarfile.RarExtFile):
+            raise ValueError("Nested RAR archive is not supported by load_from_rar: extract the outer one first")
+        archive = rarfile.RarFile(stream)
+        return archive, [file for file in archive.infolist() if not file.is_dir()]
+
+    def open_file(self, archive: Any, file: Any) -> Any:
+        return archive.open(file)

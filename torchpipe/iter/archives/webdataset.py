@@ -1,0 +1,108 @@
+"""``webdataset``: the files of one sample together, by the common part of their names. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torchpipe.errors import StateError
+from torchpipe.iter._streams import StreamWrapper, wrap_stream
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_input
+
+__all__ = ["WebDataset"]
+
+_NAME = re.compile(r"^(.*?)(\.[^/]*)$", re.DOTALL)
+
+
+@functional_datapipe("webdataset")
+class WebDataset(IterDataPipe[dict[str, Any]]):
+    """Takes pairs (path, content), and yields a dict for each run of paths that differ only in what follows the first
+    dot of the file's name: ``{"__key__": "shard.tar/0001", ".jpg": ..., ".cls": ...}``.
+
+    The contents may be anything: what ``load_from_tar().map(decode)`` makes, or open streams. Paths without a dot in
+    their last part are left out.
+
+    State: the first pair of the sample after the one handed out, which had to be read to know that this one is whole.
+    If it is an open stream, its content.
+
+    Raises: while iterating, TypeError for items that are no such pairs; ValueError if a sample has two files of one
+    ending (are samples of several shards named alike?).
+    """
+
+    thins = True
+
+    def __init__(self, source_datapipe: IterDataPipe[tuple[str, Any]]) -> None:
+        check_input("webdataset", source_datapipe)
+        self.source_datapipe = source_datapipe
+
+    def iterate(self, context: Context) -> NodeIterator[dict[str, Any]]:
+        return _SampleIterator(self, context, self.source_datapipe)
+
+
+class _SampleIterator(NodeIterator[dict[str, Any]]):
+    held: tuple[str, str, Any] | None = None  # key, ending and content of the next sample's first file
+
+    def get_state(self) -> dict[str, Any]:
+        if self.held is None:
+            return {"held": None}
+        key, ending, content = self.held
+        if not (isinstance(content, StreamWrapper) or hasattr(content, "read")):
+            return {"held": [key, ending, content]}
+        name, data = getattr(content, "name", None), content.read()
+        name = name if isinstance(name, str) else key + ending
+        self.held = key, ending, _reopened(name, data)  # nobody else has it yet
+        return {"held": [key, ending], "stream": [name, data]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        held = state["held"]
+        if held is None:
+            return
+        if "stream" in state:
+            name, data = state["stream"]
+            if type(name) is not str or type(data) not in (str, bytes):
+                raise StateError("the stream that webdataset holds has no name and content in the state")
+            held = [*held, _reopened(name, data)]
+        if len(held) != 3 or not all(type(text) is str for text in held[:2]):
+            raise StateError("what webdataset holds is a key, an ending and a content, and the state has none of these")
+        self.held = tuple(held)
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        source = self._files()
+        while self.held is not None or self._hold_next(source):
+            key, ending, content = self.held  # type: ignore[misc]  # _hold_next() said so
+            sample = {"__key__": key, ending: content}
+            self.held = None
+            while self._hold_next(source) and self.held[0] == key:  # type: ignore[index]
+                _, ending, content = self.held  # type: ignore[misc]
+                if ending in sample:
+                    raise ValueError(
+                        f"the sample {key!r} has two files {ending!r}: are samples of two shards named alike, one "
+                        "straight behind the other?"
+                    )
+                sample[ending] = content
+                self.held = None
+            content = None  # the consumer alone decides how long streams live
+            made = [sample]
+            del sample
+            yield made.pop()
+
+    def _hold_next(self, source: Iterator[tuple[str, str, Any]]) -> bool:
+        self.held = next(source, None)
+        return self.held is not None
+
+    def _files(self) -> Iterator[tuple[str, str, Any]]:
+        for item in self.source.items():
+            if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], str)):
+                raise TypeError(f"webdataset needs pairs (path, content), as from load_from_tar(), got {item!r:.200}")
+            found = _NAME.match(item[0].replace("\\", "/"))
+            if found is not None:
+                yield found[1], found[2], item[1]
+
+
+def _reopened(name: str, data: str | bytes) -> StreamWrapper:
+    return wrap_stream(io.BytesIO(data) if isinstance(data, bytes) else io.StringIO(data), name=name)

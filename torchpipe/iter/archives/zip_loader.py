@@ -1,0 +1,46 @@
+"""``load_from_zip``: the files in zip archives. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+from torchpipe.iter._members import ArchiveLoader
+from torchpipe.iter._places import can_seek
+from torchpipe.iter._streams import StreamWrapper
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+
+__all__ = ["ZipArchiveLoader"]
+
+
+@functional_datapipe("load_from_zip")
+class ZipArchiveLoader(ArchiveLoader):
+    """Takes pairs (path, binary stream) of zip archives, and yields pairs (archive/member, stream) of their files.
+
+    They come in the order of the archive's table, without folders. ``length`` is what ``len()`` says, -1 if unknown. An
+    archive is closed when it and the streams made of it are done with.
+
+    State: that of the input before the current archive and the number of its files handed out: resuming opens the
+    archive again and goes on at once.
+
+    Raises: while iterating, TypeError for items that are no such pairs, ValueError for a stream that cannot seek (the
+    table stands at the end), and ``zipfile.BadZipFile`` with a note of the path for damaged archives.
+    """
+
+    form = "load_from_zip"
+
+    def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:
+        super().__init__(datapipe, length)
+
+    def files(self, stream: StreamWrapper) -> tuple[Any, Sequence[Any]]:
+        if isinstance(stream.file_obj, zipfile.ZipFile):  # from decompress()
+            archive = stream.file_obj
+        elif not can_seek(stream):
+            raise ValueError("a zip archive's table stands at its end: load_from_zip needs a stream that can seek")
+        else:
+            archive = zipfile.ZipFile(stream)
+        return archive, [file for file in archive.infolist() if not file.is_dir()]
+
+    def open_file(self, archive: Any, file: Any) -> Any:
+        return archive.open(file)

@@ -1,0 +1,259 @@
+"""``pack``: samples of any length into sequences of one length. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+from torchpipe.errors import StateError
+from torchpipe.iter.packing._bins import Bin, Layout, Segment, stored_bin, stored_segment
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.failure import add_note
+from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
+from torchpipe.node.validate import check_choice, check_count, check_input
+
+__all__ = ["Overflow", "Packer", "Strategy"]
+
+Strategy: TypeAlias = Literal["concat", "first_fit", "best_fit"]
+Overflow: TypeAlias = Literal["split", "truncate", "drop", "raise"]
+
+_log = logging.getLogger("torchpipe")
+_END: Any = object()
+_BINS = 8
+
+
+@functional_datapipe("pack")
+class Packer(IterDataPipe[dict[str, Any]]):
+    """Packs samples of any length into sequences of ``length`` entries, and says which entry belongs to which sample.
+
+    A sample is a sequence of numbers (list, array, tensor, bytes), or a dict of such. With a number as ``length``, all
+    fields of a sample go together (tokens, labels, a loss mask). With a dict, each of its fields has a length and is
+    filled by itself (inputs and targets); other fields are left out. A pack is a dict of the fields (``"tokens"`` where
+    samples are bare), of shape (length, ...) and the dtype of the samples, and of ``segment_ids`` and ``positions``
+    (int32; of a dict's fields, ``<field>_segment_ids`` and so on). Segments count from 1 in each pack, and positions
+    from 0 in each segment; padding has 0 in both, and ``pad_value``, a number or a dict of them, in the fields.
+    Fields in ``keep`` become lists, with an entry for each segment. Arrays give arrays, all else tensors.
+
+    ``strategy``: ``"concat"`` puts samples one after the other and cuts every ``length`` entries: no padding but at the
+    end. ``"first_fit"`` and ``"best_fit"`` keep samples whole. Of at most ``bins`` (8) open packs a sample goes into
+    the first one with room for it, or the one that it fills best; if it fits none, the fullest is handed out, as is one
+    that is full or has ``max_sequences_per_bin`` samples. (Csirik and Johnson: "Bounded Space On-Line Bin Packing:
+    Best Is Better than First", Algorithmica 31, 2001; these are their AFB and ABB.)
+
+    ``overflow``: what becomes of a sample longer than ``length``. ``"split"`` makes segments of it, each with positions
+    from 0 (the default with one length); ``"truncate"`` keeps its beginning; ``"drop"`` leaves it out; ``"raise"`` is
+    a ValueError (the default with several lengths). The state counts what was cut and left out, and a warning of the
+    logger ``torchpipe`` tells of the first. Samples without any entry make no segment. With ``drop_last``, packs that
+    are not full when the input ends are left out.
+
+    State: the open packs and the rest of the sample being cut.
+
+    Raises: ValueError for lengths and counts below 1 or options that do not go together. While iterating: TypeError,
+    ValueError or KeyError for what is no sample, or unlike those before.
+    """
+
+    thins = True
+
+    def __init__(
+        self,
+        datapipe: IterDataPipe[Any],
+        length: int | Mapping[str, int],
+        *,
+        strategy: Strategy = "concat",
+        bins: int | None = None,
+        max_sequences_per_bin: int | None = None,
+        overflow: Overflow | None = None,
+        pad_value: Any = 0,
+        keep: Sequence[str] = (),
+        drop_last: bool = False,
+    ) -> None:
+        check_input("pack", datapipe)
+        ragged = isinstance(length, Mapping)
+        if ragged and not length:
+            raise ValueError("length must name at least one field, got an empty dict")
+        self.datapipe = datapipe
+        self.length = (
+            {name: check_count(f"length[{name!r}]", size, at_least=1) for name, size in length.items()}
+            if isinstance(length, Mapping)
+            else check_count("length", length, at_least=1)
+        )
+        self.strategy = strategy
+        self.overflow = overflow or ("raise" if ragged else "split")
+        check_choice("strategy", strategy, get_args(Strategy))
+        check_choice("overflow", self.overflow, get_args(Overflow))
+        if strategy == "concat" and (bins is not None or max_sequences_per_bin is not None):
+            raise ValueError("strategy='concat' has no bins: use 'first_fit' or 'best_fit', or leave bins= out")
+        if ragged and (strategy == "concat" or overflow == "split"):
+            raise ValueError(
+                "a sample whose fields have lengths of their own cannot be cut: with a dict as length, use strategy="
+                "'first_fit' or 'best_fit', and overflow='truncate', 'drop' or 'raise'"
+            )
+        self.bins = check_count("bins", _BINS if bins is None else bins, at_least=1)
+        self.max_sequences_per_bin = (
+            None
+            if max_sequences_per_bin is None
+            else check_count("max_sequences_per_bin", max_sequences_per_bin, at_least=1)
+        )
+        self.pad_value = dict(pad_value) if isinstance(pad_value, Mapping) else pad_value
+        self.keep = (keep,) if isinstance(keep, str) else tuple(keep)
+        if ragged and set(self.keep) & set(length):  # type: ignore[arg-type]
+            raise ValueError(f"keep={self.keep!r} has a field that length packs: a field is packed or kept")
+        self.drop_last = drop_last
+
+    def iterate(self, context: Context) -> NodeIterator[dict[str, Any]]:
+        return _PackIterator(self, context)
+
+
+class _PackIterator(NodeIterator[dict[str, Any]]):
+    node: Packer
+
+    def __init__(self, node: Packer, context: Context) -> None:
+        super().__init__(node, context, node.datapipe)
+        self.layout: Layout | None = None  # known from the first sample on
+        self.rest: Segment | None = None  # what is left of a sample that is being cut
+        self.open: list[Bin] = []
+        self.ready: deque[Bin] = deque()  # packs to be handed out
+        self.counts = {"samples": 0, "truncated": 0, "dropped": 0}
+        self.loaded = False  # is ``layout`` a state's, and no sample has been compared with it?
+        self.place = self._concatenate if node.strategy == "concat" else self._fit
+
+    def get_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(self.counts)
+        if self.layout is not None:
+            state |= {"layout": self.layout.state(), "open": [item.state() for item in self.open]}
+            state["ready"] = [item.state() for item in self.ready]
+        if self.rest is not None:
+            parts = [part.copy() for part in self.rest.parts]
+            state["rest"] = {"data": parts, "kept": [list(self.rest.kept)]}
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        node = self.node
+        self.counts = {name: stored_count(state, name) for name in self.counts}
+        if "layout" in state:
+            self.layout, self.loaded = Layout.of(None, node.length, node.keep, state["layout"]), True
+            most = node.bins if node.strategy != "concat" else 1
+            self.open = [stored_bin(item, self.layout) for item in stored_items(state, "open", at_most=most)]
+            self.ready.extend(stored_bin(item, self.layout) for item in stored_items(state, "ready", at_most=most + 1))
+            if "rest" in state:
+                self.rest = stored_segment(state["rest"], self.layout)
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        source, ready, place = self.source.items(), self.ready, self.place
+        while True:
+            while ready:
+                yield self._finished(ready.popleft())
+            if self.rest is not None:
+                segment, self.rest = self.rest, None
+                place(segment)
+                continue
+            item = next(source, _END)
+            if item is _END:
+                if not self.open:
+                    return
+                ready.extend(() if self.node.drop_last else self.open)
+                self.open = []
+                continue
+            whole = self._read(item)
+            if whole is not None:
+                place(whole)
+
+    def _finished(self, done: Bin) -> dict[str, Any]:
+        pads = self.node.pad_value
+        fields = done.layout.fields
+        return done.finished([pads.get(name, 0) for name in fields] if isinstance(pads, dict) else [pads] * len(fields))
+
+    def _read(self, item: Any) -> Segment | None:
+        """The sample as a segment, or as what its overflow leaves of it. None: nothing."""
+        node, number = self.node, self.counts["samples"]
+        self.counts["samples"] = number + 1
+        try:
+            layout = self.layout or Layout.of(item, node.length, node.keep)
+            segment = layout.read(item)
+            if self.layout is None and any(segment.sizes):  # an empty list says nothing of dtypes
+                self._begin(layout)
+        except (KeyError, TypeError, ValueError) as error:
+            if self.loaded:
+                raise StateError(
+                    f"sample {number} of pack() is not like those before, which the state tells of ({error}): is it "
+                    "the same data?"
+                ) from error
+            add_note(error, f"pack: at sample {number} of this pass")
+            raise
+        self.loaded = False
+        if not any(segment.sizes):
+            return None
+        if node.overflow != "split" and any(size > room for size, room in zip(segment.sizes, layout.lengths)):
+            return self._cut(segment, layout)
+        return segment
+
+    def _begin(self, layout: Layout) -> None:
+        pads = self.node.pad_value
+        unknown = pads.keys() - set(layout.fields) if isinstance(pads, dict) else ()
+        if unknown:
+            raise ValueError(
+                f"pad_value has {sorted(unknown)!r}, and the fields are {layout.fields!r}: is it misspelt?"
+            )
+        self.layout = layout
+
+    def _cut(self, segment: Segment, layout: Layout) -> Segment | None:
+        overflow, sizes = self.node.overflow, segment.sizes
+        what = f"{sizes[0] if len(sizes) == 1 else sizes} entries, more than length={self.node.length}"
+        if overflow == "raise":
+            raise ValueError(f"sample {self.counts['samples'] - 1} of pack() has {what}: choose another overflow")
+        counted = "truncated" if overflow == "truncate" else "dropped"
+        if not self.counts[counted]:
+            number = self.counts["samples"] - 1
+            _log.warning("pack: sample %d has %s, and was %s; the state counts further ones", number, what, counted)
+        self.counts[counted] += 1
+        if overflow == "drop":
+            return None
+        parts = tuple(part[: layout.lengths[budget]] for part, budget in zip(segment.parts, layout.budget))
+        return Segment(parts, tuple(map(min, sizes, layout.lengths)), segment.kept)
+
+    def _concatenate(self, segment: Segment) -> None:
+        """Into the one open bin, as much as there is room for."""
+        if not self.open:
+            self.open.append(self._new_bin())
+        room = self.open[0].room[0]
+        if segment.sizes[0] > room:
+            self.rest, segment = segment.rest(room), segment.head(room)
+        self.open[0].add(segment)
+        if not self.open[0].room[0]:
+            self.ready.append(self.open.pop())
+
+    def _fit(self, segment: Segment) -> None:
+        """Whole into one bin; of one that has to be split, the first part."""
+        length = self.node.length
+        if isinstance(length, int) and segment.sizes[0] > length:
+            self.rest, segment = segment.rest(length), segment.head(length)
+        fitting = (item for item in self.open if item.takes(segment))
+        chosen = next(fitting, None) if self.node.strategy == "first_fit" else min(fitting, key=_room, default=None)
+        new = chosen is None
+        chosen = chosen or self._new_bin()
+        chosen.add(segment)
+        if not any(chosen.room) or len(chosen.sizes) == self.node.max_sequences_per_bin:
+            self.ready.append(chosen)
+            if not new:
+                self.open.remove(chosen)
+        elif new:
+            if len(self.open) == self.node.bins:
+                self.ready.append(min(self.open, key=_room))
+                self.open.remove(self.ready[-1])
+            self.open.append(chosen)
+
+    def _new_bin(self) -> Bin:
+        assert self.layout is not None
+        return Bin(self.layout)
+
+    def close(self) -> None:
+        super().close()
+        self.rest, self.open = None, []
+        self.ready.clear()
+
+
+def _room(item: Bin) -> int:
+    return sum(item.room)

@@ -1,0 +1,65 @@
+"""``read_csv``: the rows of CSV files, from any place on. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchpipe.formats.content import Content, check_compression
+from torchpipe.formats.text import CsvRows, check_encoding
+from torchpipe.iter._paths import Paths
+from torchpipe.iter._reading import FileReader, path_of
+from torchpipe.node.datapipe import functional_datapipe
+
+__all__ = ["CsvReader"]
+
+
+@functional_datapipe("read_csv")
+class CsvReader(FileReader[Any]):
+    """Yields the rows of CSV files (RFC 4180): dicts from column name to text, or lists without a ``header``.
+
+    ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand. URLs are opened by
+    fsspec with ``storage_options``. With ``header`` the first line of each file names the columns, of which
+    ``columns`` are handed out, all by default. A quoted field may go over several lines; empty lines count as none.
+    ``fmtparams`` are those of :func:`csv.reader` (``delimiter="\\t"``), with ``strict=True`` for a default, so that a
+    quote that is never closed is an error.
+
+    State: the place in the file in bytes, at which resuming goes on at once; in a compressed file as
+    :class:`~torchpipe.iter.TextLineReader`.
+
+    Raises: TypeError for unknown ``fmtparams``, ValueError for ``columns`` without a header; while iterating,
+    ValueError for a missing column, a file without a header and rows of another length, :class:`csv.Error` for broken
+    quotes, with the path, line and byte; else as :class:`~torchpipe.iter.TextLineReader`.
+    """
+
+    def __init__(
+        self,
+        datapipe: Paths,
+        columns: Sequence[str] | None = None,
+        *,
+        header: bool = True,
+        encoding: str = "utf-8",
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+        **fmtparams: Any,
+    ) -> None:
+        super().__init__("read_csv", datapipe, storage_options)
+        if columns is not None and (isinstance(columns, str) or not columns):
+            raise ValueError(f"columns must be a list of names, at least one, got {columns!r}")
+        if columns is not None and not header:
+            raise ValueError(f"columns={list(columns)!r} need a header that names them, and header is False")
+        self.columns = None if columns is None else tuple(columns)
+        self.has_header = header
+        self.encoding = check_encoding(encoding)
+        self.compression = check_compression(compression)
+        self.fmtparams = {"strict": True} | fmtparams
+        csv.reader([], **self.fmtparams)
+
+    def records(self, item: Any) -> CsvRows:
+        content = Content(path_of("read_csv", item), self.compression, self.storage_options)
+        try:
+            return CsvRows(content, self.encoding, self.has_header, self.columns, self.fmtparams)
+        except BaseException:
+            content.close()
+            raise
