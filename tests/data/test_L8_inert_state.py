@@ -170,7 +170,7 @@ def test_L8_hostile_values_in_what_workers_have_of_a_state() -> None:
             for _ in islice(loader, 4):
                 pass
             state = loader.state_dict()
-            content = opened_deep(state["payload"])
+            content = opened_deep(from_text(state["payload"]))
             if "lanes" in (content["batches"] or {}):  # as of a worker that took no snapshot with its last batch
                 entry = ("batches", "again", 1)
                 content = replaced(content, entry, lambda _: [[msgpack.ExtType(1, b""), 1, [3, 4, 5]]])
