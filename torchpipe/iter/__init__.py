@@ -8,6 +8,9 @@ from torchpipe.iter.archives.file_decompressors import Bz2FileLoader, XzFileLoad
 from torchpipe.iter.archives.rar_loader import RarArchiveLoader
 from torchpipe.iter.archives.webdataset import WebDataset
 from torchpipe.iter.archives.zip_loader import ZipArchiveLoader
+from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemultiplexer
+from torchpipe.iter.branching.forker import Forker
+from torchpipe.iter.branching.unzipper import UnZipper
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.files.file_opener import FileOpener
@@ -60,12 +63,14 @@ __all__ = [
     "Cycler",
     "DataChunk",
     "Decompressor",
+    "Demultiplexer",
     "Enumerator",
     "Extractor",
     "FileLister",
     "FileOpener",
     "Filter",
     "FlatMapper",
+    "Forker",
     "Header",
     "InBatchShuffler",
     "IterDataPipe",
@@ -82,6 +87,7 @@ __all__ = [
     "RandomMapper",
     "RarArchiveLoader",
     "Repeater",
+    "RoundRobinDemultiplexer",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
@@ -91,6 +97,7 @@ __all__ = [
     "TextLineReader",
     "ToDevice",
     "UnBatcher",
+    "UnZipper",
     "WebDataset",
     "XzFileLoader",
     "ZipArchiveLoader",
