@@ -141,6 +141,44 @@ def test_persisting_workers_of_an_iterable_dataset_are_those_of_a_state() -> Non
         assert other.epoch == 2
 
 
+class OwnIterator(IterableDataset[int]):
+    """It is its own iterator: a pass begins where the last one has stopped."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 6:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def test_a_state_from_before_the_first_batch_puts_a_dataset_back_that_has_been_used_up() -> None:
+    dataset = OwnIterator()
+    loader = DataLoader(dataset, batch_size=2)
+    stream = iter(loader)
+    state = loader.state_dict()
+    assert plain(stream) == [[1, 2], [3, 4], [5, 6]]
+    loader.load_state_dict(state)
+    stream = iter(loader)
+    assert next(stream).tolist() == [1, 2]
+    state = loader.state_dict()
+    assert plain(stream) == [[3, 4], [5, 6]]
+    other = DataLoader(dataset, batch_size=2)
+    other.load_state_dict(state)
+    assert plain(other) == [[3, 4], [5, 6]]
+
+
 def without_pid(batch: list[Any]) -> list[Any]:
     return [item[:3] for item in batch]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -18,13 +19,14 @@ from torch.utils.data import get_worker_info
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import make_worker_info, set_worker_info
 from torchpipe.data.nodes import seed_worker
+from torchpipe.data.standing import load_into
 from torchpipe.errors import StateError
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
-from torchpipe.node.validate import MAX_SHARDS
+from torchpipe.state.flat import MAX_SHARDS
 
 __all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "saved_shards"]
 
@@ -99,7 +101,7 @@ class Begun:
         self._begin(begin)
         iterator: Any = iter(self.dataset)
         if begin["iterator"] is not None:
-            iterator.load_state_dict(copy.deepcopy(begin["iterator"]))
+            load_into(iterator, begin["iterator"])
         return iterator  # type: ignore[no-any-return]
 
     def _begin(self, begin: dict[str, Any]) -> None:
@@ -113,7 +115,7 @@ class BegunStateful(Begun):
 
     def _begin(self, begin: dict[str, Any]) -> None:
         if begin["dataset"] is not None and not self._loaded:
-            self.dataset.load_state_dict(copy.deepcopy(begin["dataset"]))
+            load_into(self.dataset, begin["dataset"])
         self._loaded = False
 
     def state_dict(self) -> Any:
@@ -162,7 +164,8 @@ class IterableBatches(Batches):
     """``start.delivered`` batches are before the first; ``start.state`` is what :meth:`position` gave.
 
     ``service`` has been given the graph; it is ended with the epoch, unless ``keeps``: its workers are to persist.
-    ``begins``: where the dataset began, if not at its start.
+    ``begins``: where the dataset began, if not at its start. ``here``: the dataset, if it has a state and is read in
+    this process, by the loop itself: whoever has used it up goes back to where it was before the first batch.
     """
 
     def __init__(
@@ -173,8 +176,10 @@ class IterableBatches(Batches):
         workers: bool,
         keeps: bool = False,
         begins: list[dict[str, Any]] | None = None,
+        here: Any = None,
     ) -> None:
         self.number = start.delivered
+        self._here = here
         self._service = service
         self._keeps = keeps
         self._begins = begins
@@ -192,7 +197,11 @@ class IterableBatches(Batches):
     def position(self) -> dict[str, Any]:
         position = {"stream": self._stream.state_dict(), "shards": self._shards, "workers": self._workers}
         position["seed"] = self._seed
-        return position if self._begins is None else position | {"begins": self._begins}
+        begins = self._begins
+        if begins is None and self._here is not None and not self.number:
+            with suppress(Exception):  # before its first iter(), it may have none to tell
+                begins = [{"dataset": copy.deepcopy(self._here.state_dict()), "iterator": None}]
+        return position if begins is None else position | {"begins": begins}
 
     @property
     def processes(self) -> list[Any]:

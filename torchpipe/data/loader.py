@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from torchpipe.data import processes, threads
 from torchpipe.data.batches import Batches, LocalBatches
+from torchpipe.data.draws import Draws
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.iterator import DataLoaderIterator
 from torchpipe.data.known_names import KnownToTools
@@ -150,6 +151,7 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         self._base_seed: int | None = None  # of persistent workers
         self._sampler_loaded = False  # it stands at the end of an epoch, by a state that was loaded
         self._opaque = OpaqueWarnings()
+        self._draws = Draws()
 
     @property
     def _is_iterable(self) -> bool:
@@ -224,6 +226,7 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         order = begin_order(
             self._index_sampler,
             self.generator,
+            self._draws,
             base_seed=self._base_seed if self.persistent_workers and saved is None else None,
             saved=None if saved is None or saved.order is None else (saved.order, saved.delivered),
             loaded=self._sampler_loaded and saved is None,
@@ -279,6 +282,7 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
             position = live.position()
         if position is None:
             position = Position(epoch=self._next_epoch, delivered=0)
+        position = replace(position, default=None if self.generator is not None else self._draws.state())
         if position.order is not None:
             return position
         return replace(position, standing=standing(self, begun=position.epoch + position.finished > 0))
@@ -311,6 +315,7 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         self._live = _none
         self._parked = None
         self._loaded = position
+        self._draws = Draws(None if position is None else position.default)
         if position is None:
             self._next_epoch = 0
             forget(self)

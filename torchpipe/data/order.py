@@ -26,6 +26,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from torchpipe.data.draws import Draws
 from torchpipe.data.rollover import RolloverBatchSampler, RolloverPass
 from torchpipe.data.standing import (
     MOST_SEED,
@@ -37,12 +38,12 @@ from torchpipe.data.standing import (
     own_state,
 )
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.loader.state import damaged, shown
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.global_random import GlobalRandom
-from torchpipe.randomness.seeds import fresh_seed, next_fresh_seed
+from torchpipe.randomness.seeds import fresh_seed
+from torchpipe.state.flat import damaged, shown
 
-__all__ = ["DRAW_FROM_NOBODY", "Order", "OrderState", "begin_order", "check_order", "draw_base_seed", "is_computed"]
+__all__ = ["DRAW_FROM_NOBODY", "Order", "OrderState", "begin_order", "check_order", "is_computed"]
 
 OrderState = dict[str, Any]
 """Plain data: how an epoch's order began, and for samplers with a state, where it stands."""
@@ -90,6 +91,7 @@ class Order(ABC):
 def begin_order(
     sampler: Any,
     generator: torch.Generator | None,
+    draws: Draws,
     *,
     base_seed: int | None = None,
     saved: tuple[OrderState, int] | None = None,
@@ -102,8 +104,8 @@ def begin_order(
     does not take its state.
     """
     if is_computed(sampler):
-        return _Computed(sampler, generator, base_seed, saved)
-    return _Sampled(sampler, generator, base_seed, saved, loaded)
+        return _Computed(sampler, generator, draws, base_seed, saved)
+    return _Sampled(sampler, generator, draws, base_seed, saved, loaded)
 
 
 def check_order(sampler: Any, generator: torch.Generator | None, state: OrderState, number: int) -> None:
@@ -127,6 +129,8 @@ def check_order(sampler: Any, generator: torch.Generator | None, state: OrderSta
             raise StateMismatchError("the state has a seed for an order that has none, or the reverse")
         if shuffled:
             stored_count(state, "seed", MOST_SEED)
+        if "drawn_by" in state:
+            check_generators([state["drawn_by"]], [torch.Generator()])
 
 
 def _check_start(sampler: Any, generator: torch.Generator | None, start: Any) -> None:
@@ -149,11 +153,6 @@ def _check_start(sampler: Any, generator: torch.Generator | None, start: Any) ->
             raise damaged(f"the global random states cannot be used: {error!s:.200}") from None
 
 
-def draw_base_seed(generator: torch.Generator | None) -> int:
-    """The draw that torch's loader makes for each of its iterators."""
-    return fresh_seed(generator)
-
-
 def is_computed(sampler: Any) -> bool:
     """Is it torch's sequential or shuffled order, in batches or not, with nobody else's generator in it?"""
     inner = sampler.sampler if type(sampler) is BatchSampler else sampler
@@ -172,6 +171,7 @@ class _Computed(Order):
         self,
         sampler: Any,
         generator: torch.Generator | None,
+        draws: Draws,
         base_seed: int | None,
         saved: tuple[OrderState, int] | None,
     ) -> None:
@@ -180,10 +180,11 @@ class _Computed(Order):
         self._sampler = sampler if self._batch_sampler is None else sampler.sampler
         self._shuffled = type(self._sampler) is RandomSampler
         self._indices: Any = None  # once the first batch is asked for
+        self._draws = draws
         self._seed: int | None = None
         self._drawn_by: Any = None  # the state of the generator that another library's sampler drew the order from
         if saved is None:
-            self.base_seed = draw_base_seed(generator) if base_seed is None else base_seed
+            self.base_seed = draws.seed(generator) if base_seed is None else base_seed
         else:
             state, self.number = saved
             self.base_seed, self._seed = state["base_seed"], state.get("seed")
@@ -201,7 +202,7 @@ class _Computed(Order):
         if not self._shuffled:
             return range(length)
         if self._seed is None:
-            self._seed = fresh_seed()
+            self._seed = self._draws.seed()
         generator = torch.Generator()
         if self._drawn_by is None:
             generator.manual_seed(self._seed)
@@ -228,7 +229,7 @@ class _Computed(Order):
             return state
         if self._drawn_by is not None:
             state["drawn_by"] = self._drawn_by
-        return state | {"seed": next_fresh_seed() if self._seed is None else self._seed}  # what it would draw now
+        return state | {"seed": self._draws.next_seed() if self._seed is None else self._seed}  # what it would draw now
 
 
 class _Sampled(Order):
@@ -242,6 +243,7 @@ class _Sampled(Order):
         self,
         sampler: Any,
         generator: torch.Generator | None,
+        draws: Draws,
         base_seed: int | None,
         saved: tuple[OrderState, int] | None,
         loaded: bool,
@@ -264,7 +266,7 @@ class _Sampled(Order):
             if self._rolls:
                 self._note()
             self._iterator = iter(sampler)
-            self.base_seed = draw_base_seed(generator) if base_seed is None else base_seed
+            self.base_seed = draws.seed(generator) if base_seed is None else base_seed
         else:
             self._restore(generator, *saved)
         if self._owner is None and is_stateful(self._iterator):
@@ -321,7 +323,7 @@ class _Sampled(Order):
                 raise StateError("the state has the state of a sampler's iterator, and this sampler's has none")
             load_into(self._iterator, known[1])
         if self._start.get("drew"):
-            draw_base_seed(generator)  # as the epoch did: the generators must go on as they did then
+            fresh_seed(generator)  # as the epoch did: the generators must go on as they did then
         done = sum(1 for _ in islice(self._iterator, skip))
         if done < skip:
             raise StateError(

@@ -12,11 +12,11 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torchpipe.data import processes, thread_shards
 from torchpipe.data.batches import Batches
 from torchpipe.data.iterable import IterableBatches, batch_graph, saved_shards
-from torchpipe.data.order import draw_base_seed
 from torchpipe.data.state import Position
+from torchpipe.errors import StateError
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import stored_count
+from torchpipe.node.iterator import is_stateful, stored_count
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -51,17 +51,25 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         state=None if position is None else position["stream"],
         in_order=loader.in_order,
     )
-    batches = IterableBatches(service, start, workers=workers, keeps=keeps, begins=begins)
-    for _ in range(0 if position is None else position.get("drop", 0)):
-        batches.take()
+    here = dataset if not workers and is_stateful(dataset) and not isinstance(dataset, TorchIterDataPipe) else None
+    batches = IterableBatches(service, start, workers=workers, keeps=keeps, begins=begins, here=here)
+    drop = 0 if position is None else stored_count({"drop": 0} | position, "drop")
+    for done in range(drop):
+        try:
+            batches.take()
+        except StopIteration:
+            batches.close()
+            raise StateError(
+                f"the dataset ended after {done} of {drop} batches to be made again: has it become shorter?"
+            ) from None
     return batches
 
 
 def _draw(loader: DataLoader[Any], dataset: Any) -> int:
     """What torch's loader draws for an epoch: a seed that the nodes share, and, for new workers, the base seed."""
-    shared = draw_base_seed(loader.generator) if isinstance(dataset, TorchIterDataPipe) else None
+    shared = loader._draws.seed(loader.generator) if isinstance(dataset, TorchIterDataPipe) else None
     if loader._base_seed is None:
-        return draw_base_seed(loader.generator)
+        return loader._draws.seed(loader.generator)
     return loader._base_seed if shared is None else shared
 
 

@@ -15,7 +15,7 @@ from torchpipe.errors import StateMismatchError
 from torchpipe.integrations._ranks import own_part, shared, warn_undivided
 from torchpipe.loader.dataloader2 import DataLoader2
 
-__all__ = ["AnyLoader", "Handed", "LoaderOrMaker"]
+__all__ = ["AnyLoader", "Counted", "Handed", "LoaderOrMaker"]
 
 T = TypeVar("T")
 AnyLoader: TypeAlias = DataLoader[T] | DataLoader2[T]
@@ -91,6 +91,12 @@ class Handed(Generic[T]):
             return len(self.loader) >= 0
         except TypeError:
             return False
+
+    @property
+    def delivered(self) -> int:
+        """Of the state that was loaded, the batches of the epoch that the next pass goes on with."""
+        saved = self._loaded
+        return 0 if saved is None or self.loader.epoch > saved["epoch"] else int(saved["delivered"])
 
     @property
     def at_end(self) -> bool:
@@ -182,3 +188,30 @@ class Handed(Generic[T]):
         """End the loader's processes and threads, if it has been made. Idempotent."""
         if self._made is not None:
             self._made.shutdown()
+
+
+class Counted(Handed[T]):
+    """A :class:`Handed` loader that counts its epochs itself, where nobody names them: each pass is the next one."""
+
+    _last: int | None = None  # the epoch of the last pass, since a state was loaded
+    _named: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next pass; after a state has been loaded, the one to go on with."""
+        if self._named is not None:
+            return self._named
+        return self.loader.epoch if self._last is None else self._last + 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be of ``epoch``. Not needed: passes count their epochs."""
+        self._named = epoch
+
+    def __iter__(self) -> Iterator[T]:
+        self._epoch = self._last = self.epoch
+        self._named = None
+        return self._pass()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._last = self._named = None

@@ -28,6 +28,8 @@ from torchpipe.iter.items.random_mapper import RandomMapper
 from torchpipe.iter.limiting.cycler import Cycler
 from torchpipe.iter.limiting.header import Header
 from torchpipe.iter.limiting.repeater import Repeater
+from torchpipe.iter.mixing.interleaver import Interleaver
+from torchpipe.iter.mixing.mixer import Mixer
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
@@ -40,6 +42,9 @@ from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.wrapper import IterableWrapper
+from torchpipe.iter.tables.arrow_reader import ArrowReader
+from torchpipe.iter.tables.parquet_reader import ParquetReader
+from torchpipe.iter.tables.row_group_lister import RowGroupLister
 from torchpipe.iter.text.csv_reader import CsvReader
 from torchpipe.iter.text.jsonl_reader import JsonlReader
 from torchpipe.iter.text.text_line_reader import TextLineReader
@@ -51,6 +56,7 @@ if not TYPE_CHECKING:  # checkers would take every name for an attribute
 
 __all__ = [
     "SHARDING_PRIORITIES",
+    "ArrowReader",
     "Batcher",
     "BucketBatcher",
     "Bz2FileLoader",
@@ -73,6 +79,7 @@ __all__ = [
     "Forker",
     "Header",
     "InBatchShuffler",
+    "Interleaver",
     "IterDataPipe",
     "IterableWrapper",
     "JsonParser",
@@ -80,18 +87,19 @@ __all__ = [
     "LineReader",
     "MapToIterConverter",
     "Mapper",
-    "Overflow",
+    "Mixer",
     "Packer",
+    "ParquetReader",
     "PathList",
     "Prefetcher",
     "RandomMapper",
     "RarArchiveLoader",
     "Repeater",
     "RoundRobinDemultiplexer",
+    "RowGroupLister",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
-    "Strategy",
     "StreamReader",
     "TarArchiveLoader",
     "TextLineReader",

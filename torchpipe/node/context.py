@@ -80,6 +80,7 @@ class Context:
     divided: Mapping[int, Division] = field(default_factory=dict)  # id(node), after sharding points
     leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
     replays: list[Replayed] = field(default_factory=list)
+    restoring: list[object] = field(default_factory=list)  # not empty while items are dropped that a state counts
     kept: tuple[DataPipe, ...] = ()  # keeps the nodes alive, so that their ids stay theirs
     roots: tuple[DataPipe, ...] = ()
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators share, of whoever shares them

@@ -11,6 +11,7 @@ from torchpipe.device import Backend
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._streams import StreamWrapper
 from torchpipe.iter.archives.decompressor import CompressionType
+from torchpipe.iter.mixing.mixer import Stop, Weights
 from torchpipe.iter.packing.packer import Overflow, Strategy
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
 
@@ -116,6 +117,20 @@ class IterMethods(Generic[T_co]):
     def in_batch_shuffle(self: IterMethods[Sequence[T]]) -> IterDataPipe[list[T]]:
         """Hands on each batch with its items in random order, as a ``DataChunk``; every order has the same chance."""
 
+    @overload
+    def interleave(self, *, cycle_length: int = ..., block_length: int = ...) -> IterDataPipe[Any]:
+        """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in
+        turn.
+        """
+
+    @overload
+    def interleave(
+        self, fn: Callable[[T_co], Iterable[R]], cycle_length: int = ..., block_length: int = ...
+    ) -> IterDataPipe[R]:
+        """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in
+        turn.
+        """
+
     def list_files(
         self,
         masks: str | Sequence[str] = "",
@@ -126,6 +141,9 @@ class IterMethods(Generic[T_co]):
         length: int = -1,
     ) -> IterDataPipe[str]:
         """Yields the paths of the files in ``root``: a folder, a list of folders, or a node that yields folders."""
+
+    def list_row_groups(self, *, storage_options: Mapping[str, Any] | None = None) -> IterDataPipe[tuple[str, int]]:
+        """Yields a pair (path, number) for each row group of parquet files: small things to shuffle and to divide."""
 
     def load_from_bz2(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream) of bz2 files, and yields pairs (path without ``.bz2``, decompressed
@@ -163,6 +181,15 @@ class IterMethods(Generic[T_co]):
     @overload
     def map(self, fn: Callable[..., Any], input_col: Any, output_col: Any = None) -> IterDataPipe[Any]:
         """Applies ``fn`` to every item."""
+
+    def mix(
+        self,
+        *datapipes: IterDataPipe[T_co],
+        weights: Weights,
+        by: Literal["samples", "tokens"] | Callable[[Any], float] = "samples",
+        stop: Stop = "first_exhausted",
+    ) -> IterDataPipe[T_co]:
+        """Hands out the items of several inputs in the proportion of ``weights``, in random order, and evenly."""
 
     def open_files(
         self, mode: str = "r", encoding: str | None = None, length: int = -1
@@ -223,6 +250,20 @@ class IterMethods(Generic[T_co]):
         alone.
         """
 
+    def read_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: Any = None,
+        batch_size: int | None = None,
+        format: str | None = None,
+        fill_null: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the rows of Arrow files as dicts, or with ``batch_size`` dicts of columns: the file (Feather) and
+        the stream format, which Hugging Face ``datasets`` keeps its data in.
+        """
+
     def read_csv(
         self,
         columns: Sequence[str] | None = None,
@@ -257,6 +298,19 @@ class IterMethods(Generic[T_co]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> IterDataPipe[str]:
         r"""Yields the lines of text files, without their ends (``\n`` or ``\r\n``), one file after the other."""
+
+    def read_parquet(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: Any = None,
+        batch_size: int | None = None,
+        format: str | None = None,
+        fill_null: Any = None,
+        use_threads: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""
 
     def readlines(
         self: IterMethods[tuple[str, Any]],

@@ -45,7 +45,7 @@ def is_stateful(value: object) -> bool:
 
 def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None) -> int:
     """``state[name]``, a number of items. Raises: StateError unless it is an int from 0 to ``at_most`` (2**62)."""
-    value = state[name]
+    value = state.get(name)
     if type(value) is not int or not 0 <= value <= (_MOST if at_most is None else at_most):
         limit = "" if at_most is None else f", at most {at_most}"
         raise StateError(f"{name} is a number of items{limit}, and the state says {value!r:.40}")
@@ -54,7 +54,7 @@ def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None
 
 def stored_items(state: Mapping[str, Any], name: str, at_most: int | None = None) -> list[Any]:
     """``state[name]``, items that are held, as a list of its own. Raises: StateError if it is none or too long."""
-    value = state[name]
+    value = state.get(name)
     if type(value) is not list or (at_most is not None and len(value) > at_most):
         held = f"{len(value)} items" if type(value) is list else f"a {type(value).__name__}"
         raise StateError(
@@ -176,6 +176,18 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             state["inputs"] = [item.state_dict() for item in self.inputs]
         return state
 
+    def mark(self) -> Callable[[], dict[str, Any]] | None:
+        """What gives later the state that :meth:`state_dict` would give now; None if noting that costs as much.
+
+        Called between two items, by whoever pulls them.
+        """
+        kind = type(self)
+        plain = kind.state_dict is NodeIterator.state_dict and kind.get_state is NodeIterator.get_state
+        if not plain or self._functions or not self.inputs:
+            return None
+        marks = [mark for item in self.inputs if (mark := item.mark()) is not None]
+        return (lambda: {"inputs": [mark() for mark in marks]}) if len(marks) == len(self.inputs) else None
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the position that ``state`` describes; only before the first item.
 
@@ -220,14 +232,16 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     def drop(self, count: int) -> None:
         """Pull ``count`` items and forget them. Raises: StateError if the stream ends before."""
         stream = self.items() if count else iter(())
-        for done in range(count):
-            try:
-                next(stream)
-            except StopIteration:
-                raise StateError(
-                    f"the stream ended after {done} of {count} items that the state says were delivered: has the data "
-                    "become shorter, or does a function not depend on its input alone?"
-                ) from None
+        self.context.restoring.append(self)
+        try:
+            for done in range(count):
+                if next(stream, self) is self:
+                    raise StateError(
+                        f"the stream ended after {done} of {count} items that the state says were delivered: has the "
+                        "data become shorter, or does a function not depend on its input alone?"
+                    )
+        finally:
+            self.context.restoring.pop()
 
     def interrupt(self) -> None:
         """Wake whoever waits for this iterator's inputs in another thread; the pass is then over. Thread-safe."""

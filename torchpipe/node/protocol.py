@@ -48,6 +48,9 @@ class NodeProtocol:
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ()
     """Its attributes that are no part of the graph's identity."""
 
+    one_to_one: ClassVar[bool] = False
+    """Does it make each item of one item of each input, in their order, and of nothing else?"""
+
     runs_in_main: ClassVar[bool] = False
     """Must it run in the user's process, and all after it?"""
 

@@ -16,7 +16,6 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 from torchpipe.node.traits import callable_name
 
 __all__ = [
-    "MAX_SHARDS",
     "check_choice",
     "check_columns",
     "check_count",
@@ -25,10 +24,6 @@ __all__ = [
     "check_length",
     "check_map_input",
 ]
-
-
-MAX_SHARDS = 4096
-"""The most shards of a rank. Each has memory of its own when it runs, so a state must not ask for any number."""
 
 
 def check_count(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:

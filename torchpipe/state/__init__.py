@@ -1,8 +1,12 @@
-"""States: plain data in, bytes out, and cursors that remember a position. See ``codec``, ``cursor`` and ``inspect``."""
+"""States: plain data in, bytes out, and cursors that remember a position. See ``codec``, ``cursor`` and ``inspect``.
+
+``merge`` makes one state of those that the ranks of a run have saved.
+"""
 
 from torchpipe.state.codec import FORMAT_VERSION, OpaqueItem, as_text, decode, encode, from_text, opaque_notes
 from torchpipe.state.cursor import Cursor, SnapshotPolicy
 from torchpipe.state.inspect import inspect
+from torchpipe.state.ranks import merge
 
 __all__ = [
     "FORMAT_VERSION",
@@ -14,5 +18,6 @@ __all__ = [
     "encode",
     "from_text",
     "inspect",
+    "merge",
     "opaque_notes",
 ]

@@ -34,6 +34,8 @@ class Collator(IterDataPipe[R]):
     which are no longer made); ValueError if it does not take one argument.
     """
 
+    one_to_one = True
+
     @overload
     def __init__(self: Collator[Any], datapipe: IterDataPipe[Any]) -> None: ...
     @overload

@@ -30,6 +30,8 @@ class Mapper(IterDataPipe[R]):
     Raises: TypeError if ``fn`` is no function; ValueError if it cannot take the columns, or for ``output_col`` alone.
     """
 
+    one_to_one = True
+
     @overload
     def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T], R]) -> None: ...
     @overload

@@ -1,0 +1,138 @@
+"""Without ``generator=``: the epochs after a resume, in a script that does not put torch's default generator back."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from tests.data.datasets import Augmented, Lines, epochs_of
+from torchpipe import DataLoader
+
+LENGTH = 23
+
+
+@pytest.fixture(autouse=True)
+def generator_put_back() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def script(**options: Any) -> DataLoader[Any]:
+    """As it begins, each time it is run."""
+    torch.manual_seed(0)
+    return DataLoader(Augmented(LENGTH), batch_size=4, **options)
+
+
+def text(batches: Any) -> list[str]:
+    return [repr(batch) for batch in batches]
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {}, {"shuffle": True, "num_workers": 1}])
+@pytest.mark.parametrize("delivered", [0, 2, 6, 8])
+def test_L2_all_epochs_after_a_resume_are_those_of_an_unbroken_run(delivered: int, options: Any) -> None:
+    def saved_and_followed(loader: DataLoader[Any]) -> tuple[Any, list[list[str]]]:
+        left, state, found = delivered, None if delivered else loader.state_dict(), []
+        for _ in range(4):
+            rest = []
+            for batch in loader:
+                rest += [] if state is None else [repr(batch)]
+                left -= 1
+                state = loader.state_dict() if left == 0 else state
+            found += [rest] if rest else []
+        return state, found
+
+    with script(**options) as loader:
+        state, expected = saved_and_followed(loader)
+    with script(**options) as other:
+        other.load_state_dict(state)
+        assert [text(other) for _ in expected] == expected
+    with script(**options) as other:  # loaded twice on the way
+        other.load_state_dict(state)
+        copied = pickle.loads(pickle.dumps(other))
+        assert [text(copied), text(copied)] == expected[:2]
+        other.load_state_dict(other.state_dict())
+        assert text(other) == expected[0]
+        state = other.state_dict()
+    with script(**options) as third:
+        third.load_state_dict(state)
+        assert [text(third) for _ in expected[1:]] == expected[1:]
+
+
+def test_L2_iterable_datasets_too() -> None:
+    def made() -> DataLoader[Any]:
+        torch.manual_seed(0)
+        return DataLoader(Lines(LENGTH), batch_size=4)
+
+    loader = made()
+    list(loader)
+    state, expected = loader.state_dict(), [text(loader), text(loader)]
+    other = made()
+    other.load_state_dict(state)
+    assert [text(other), text(other)] == expected
+
+
+def at_the_end_of_an_epoch() -> tuple[Any, list[str]]:
+    loader = script(shuffle=True)
+    list(loader)
+    return loader.state_dict(), text(loader)
+
+
+def test_who_seeds_or_puts_back_the_default_generator_has_it_so() -> None:
+    state, expected = at_the_end_of_an_epoch()
+    seeded = epochs_of(Augmented(LENGTH), 3, seed=77, batch_size=4, shuffle=True)
+    loader = script(shuffle=True)
+    loader.load_state_dict(state)
+    torch.manual_seed(77)
+    # The epoch's number belongs to the augmentation, so the orders are compared
+    assert [orders_of(loader), orders_of(loader)] == [orders_in(seeded[0]), orders_in(seeded[1])]
+    torch.manual_seed(77)
+    assert orders_of(loader) == orders_in(seeded[0])
+    loader = script(shuffle=True)
+    before = torch.get_rng_state()
+    loader.load_state_dict(state)
+    assert orders_of(loader) == orders_in(expected)
+    torch.set_rng_state(before)  # late, as some trainers do
+    assert orders_of(loader) == orders_in(epochs_of(Augmented(LENGTH), 1, seed=0, batch_size=4, shuffle=True)[0])
+
+
+def orders_of(loader: DataLoader[Any]) -> list[str]:
+    return orders_in(text(loader))
+
+
+def orders_in(batches: list[str]) -> list[str]:
+    return [batch.split(")")[0] for batch in batches]
+
+
+def test_loaders_of_ours_do_not_disturb_each_other_and_others_do() -> None:
+    def run(validate: Any, state: Any = None) -> tuple[Any, list[str]]:
+        training = script(shuffle=True)
+        if state is not None:
+            training.load_state_dict(state)
+        found, kept = [], None
+        for number in range(4):
+            found.append("".join(orders_of(training)))
+            kept = training.state_dict() if number == 1 else kept
+            list(validate)
+        return kept, found
+
+    ours, torchs = DataLoader(Augmented(3)), TorchDataLoader(Augmented(3))
+    state, unbroken = run(())
+    assert run(ours, state)[1][:2] == unbroken[2:]
+    assert run(torchs, state)[1][0] == unbroken[2]
+    assert run(torchs, state)[1][1] != unbroken[3]  # it's torch's way then: the second order that the seed 0 gives
+
+
+def test_the_default_generator_is_drawn_from_as_ever() -> None:
+    state, _ = at_the_end_of_an_epoch()
+    loader = script(shuffle=True)
+    list(loader)
+    expected = torch.get_rng_state()
+    loader = script(shuffle=True)
+    loader.load_state_dict(state)
+    list(loader)
+    assert torch.equal(torch.get_rng_state(), expected)

@@ -1,0 +1,219 @@
+"""``mix``: proportions hold in every stretch, stop policies, weights that change, exact between any two items."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.laws.executors import make_service
+from torchpipe import DataLoader2
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.iter import IterableWrapper, Mixer
+from torchpipe.node.datapipe import iterate
+from torchpipe.state import decode, encode
+from torchpipe.testing import CountingSource, check_node
+
+WEIGHTS = st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any)
+
+
+def sources(*lengths: int) -> list[CountingSource[Any]]:
+    return [CountingSource([(number, index) for index in range(length)]) for number, length in enumerate(lengths)]
+
+
+@given(WEIGHTS, st.integers(0, 9))
+def test_proportions_hold_in_every_stretch(weights: list[int], seed: int) -> None:
+    counts = [0 for _ in weights]
+    node = Mixer(*sources(*[200] * len(weights)), weights=weights)
+    for total, (number, index) in enumerate(iterate(node, seed=seed), 1):
+        assert index == counts[number]  # each input in its own order
+        counts[number] += 1
+        for count, weight in zip(counts, weights):
+            share = total * weight / sum(weights)
+            assert -max(0, len(weights) - 1) - 1e-9 <= count - share <= 1 + 1e-9
+    assert 200 in counts
+
+
+@given(WEIGHTS, st.lists(st.integers(1, 9), min_size=1, max_size=5))
+def test_proportions_hold_by_tokens(weights: list[int], sizes: list[int]) -> None:
+    inputs = [CountingSource([[n] * (sizes[k % len(sizes)] + n) for k in range(300)]) for n in range(len(weights))]
+    tokens = [0 for _ in weights]
+    for item in iterate(Mixer(*inputs, weights=weights, by="tokens")):
+        tokens[item[0]] += len(item)
+        for count, weight in zip(tokens, weights):
+            assert abs(count - sum(tokens) * weight / sum(weights)) <= 2 * len(weights) * (max(sizes) + 3)
+    assert max(tokens) >= 300
+
+
+def test_the_order_has_no_period_that_sharding_could_meet() -> None:
+    one, other = (IterableWrapper([name] * 200) for name in "ab")
+    for shard in range(2):
+        node = one.mix(other, weights=[1, 1]).sharding_filter()
+        counts = Counter(iterate(node, shard=shard, num_shards=2))
+        assert 60 < counts["a"] < 140
+    assert list(iterate(one.mix(other, weights=[1, 1]), seed=1)) != list(iterate(one.mix(other, weights=[1, 1])))
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=3), st.integers(0, 5))
+def test_stop_policies(lengths: list[int], seed: int) -> None:
+    def run(stop: Any) -> list[tuple[int, int]]:
+        return list(iterate(Mixer(*sources(*lengths), weights=[3, 2, 1][: len(lengths)], stop=stop), seed=seed))
+
+    first, every, restart = run("first_exhausted"), run("all_exhausted"), run("restart")
+    counts = Counter(number for number, _ in first)
+    assert any(counts[number] == length for number, length in enumerate(lengths))
+    assert sorted(every) == sorted((number, index) for number, length in enumerate(lengths) for index in range(length))
+    assert every[: len(first)] == first == restart[: len(first)]
+    assert set(restart) == set(every)
+    whole = [Counter(number for number, _ in restart)[number] // length for number, length in enumerate(lengths)]
+    assert min(whole) == 1
+    endless = iterate(Mixer(*sources(*lengths), weights=[1] * len(lengths), stop="never"))
+    assert len([next(endless) for _ in range(100)]) == 100
+    assert len(Mixer(*sources(*lengths), weights=[1] * len(lengths), stop="all_exhausted")) == sum(lengths)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weights": [2, 1, 1]},
+        {"weights": [0.7, 0.0, 0.3], "by": "tokens", "stop": "restart"},
+        {"weights": {0: [1, 1, 0], 7: [0, 1, 3]}, "stop": "all_exhausted"},
+        {"weights": lambda count: [1, count / 10, 0.5], "by": len, "stop": "never"},
+    ],
+    ids=["plain", "restart", "schedule", "function"],
+)
+def test_L2_exact_resume(options: Any) -> None:
+    def make() -> Any:
+        inputs = [IterableWrapper([[n] * (k % 3 + 1) for k in range(5 + n)]).shuffle() for n in range(3)]
+        return Mixer(*inputs, **options)
+
+    check_node(make, limit=30, positions=12)
+    check_node(lambda: Mixer(*sources(9, 9, 9), weights=[2, 1, 1]), num_shards=1, epochs=[0])  # pulls one for each item
+
+
+def test_a_restarted_input_is_shuffled_anew() -> None:
+    node = IterableWrapper(range(8)).shuffle().mix(weights=[1], stop="never")
+    items = [item for item, _ in zip(iterate(node), range(24))]
+    assert sorted(items[:8]) == sorted(items[8:16]) == list(range(8))
+    assert items[:8] != items[8:16]
+
+
+def mixed(weights: Any) -> Any:
+    one, other = (IterableWrapper([name] * 400).sharding_filter() for name in "ab")
+    return one.mix(other, weights=weights)
+
+
+def test_L2_weights_that_change_after_a_checkpoint() -> None:
+    """The stream of the longer schedule from the start on, whatever was made again or ahead."""
+    loaders = {}
+    for name, weights in (("short", [3, 1]), ("long", {0: [3, 1], 60: [1, 3]})):
+        loaders[name] = DataLoader2(mixed(weights), reading_service=make_service(None, 2, every=7))
+        loaders[name].seed(1)
+    got = [item for _, item in zip(range(50), loaders["short"])]
+    loaders["long"].load_state_dict(loaders["short"].state_dict())
+    got += list(loaders["long"])
+    whole = DataLoader2(mixed({0: [3, 1], 60: [1, 3]}), reading_service=make_service(None, 2))
+    whole.seed(1)
+    assert got == list(whole)
+
+
+def test_other_weights_at_the_position_are_refused_with_the_way_out() -> None:
+    iterator = iterate(mixed([3, 1]))
+    iterator.drop(40)
+    state = iterator.state_dict()
+    with pytest.raises(StateMismatchError) as caught:
+        iterate(mixed([1, 1])).load_state_dict(state)
+    assert "after 40 samples in shard 0" in str(caught.value)
+    assert "weights={0: [0.75, 0.25], 1040: [0.5, 0.5]}" in str(caught.value)
+    iterate(mixed({0: [0.75, 0.25], 1040: [0.5, 0.5]})).load_state_dict(state)
+    iterate(mixed({0: [1, 1], 20: [6, 2]})).load_state_dict(state)  # what is past does not matter any more
+    by_function = iterate(mixed(lambda count: [3, 1] if count < 41 else [1, 1]))
+    by_function.load_state_dict(state)
+    with pytest.raises(StateMismatchError):
+        iterate(mixed(lambda count: [1, 1])).load_state_dict(state)
+
+
+def test_L2_weights_that_would_change_what_was_delivered_are_refused() -> None:
+    short = DataLoader2(mixed([3, 1]), reading_service=make_service(None, 1, every=20))
+    short.seed(1)
+    iterator = iter(short)
+    for _ in range(35):
+        next(iterator)
+    state = short.state_dict()  # a snapshot after 20, and 15 to drop
+    loader = DataLoader2(mixed({0: [3, 1], 30: [1, 3]}), reading_service=make_service(None, 1))
+    loader.load_state_dict(state)
+    with pytest.raises(StateMismatchError, match="from a later number on"):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("weights", "kind", "message"),
+    [
+        ([1], ValueError, "1 numbers for 2 inputs"),
+        ([0, 0], ValueError, "not all 0"),
+        ([-1, 2], ValueError, "0 or more"),
+        ([float("nan"), 1], ValueError, "0 or more"),
+        ([float("inf"), 1], ValueError, "0 or more"),
+        (["a", 1], TypeError, "weights are 2 numbers"),
+        (3, TypeError, "weights are 2 numbers"),
+        ({}, ValueError, "need a key 0"),
+        ({5: [1, 1]}, ValueError, "need a key 0"),
+        ({0: [1, 1], 5: [1]}, ValueError, "1 numbers for 2 inputs"),
+        ({-1: [1, 1]}, ValueError, "at least 0"),
+    ],
+)
+def test_wrong_weights_are_refused(weights: Any, kind: Any, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        IterableWrapper([1]).mix(IterableWrapper([2]), weights=weights)
+
+
+def test_other_wrong_arguments_are_refused() -> None:
+    node = IterableWrapper([1])
+    with pytest.raises(ValueError, match="at least one datapipe"):
+        Mixer(weights=[])
+    with pytest.raises(TypeError, match="IterableWrapper"):
+        Mixer(node, [1], weights=[1, 1])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="stop must be one of"):
+        node.mix(node, weights=[1, 1], stop="last")
+    with pytest.raises(ValueError, match="by must be one of"):
+        node.mix(node, weights=[1, 1], by="bytes")
+    with pytest.raises(TypeError, match="by must be a function"):
+        node.mix(node, weights=[1, 1], by=3)
+    with pytest.raises(TypeError, match="an item of type int has no length"):
+        list(node.mix(weights=[1], by="tokens"))
+    with pytest.raises(TypeError, match="a dict without input_ids or tokens"):
+        list(IterableWrapper([{"x": [1]}]).mix(weights=[1], by="tokens"))
+    with pytest.raises(ValueError, match="the size of an item must be a number from 0 on, got -1"):
+        list(node.mix(weights=[1], by=lambda item: -1))
+    with pytest.raises(RuntimeError, match="input 1 anew, and it has no items"):
+        list(node.mix(IterableWrapper([]), weights=[1, 1], stop="never").header(50))
+    with pytest.raises(TypeError, match="length"):
+        len(node.mix(weights=[1]))
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        {"lacks": [0.0]},
+        {"lacks": [float("nan"), 0.0]},
+        {"lacks": ["x", 0.0]},
+        {"rounds": [0, -1]},
+        {"rounds": [0, 1 << 40]},
+        {"count": float("inf")},
+        {"count": "1"},
+        {"now": [1.0]},
+        {"weights": [[0, [0.0, 0.0]]]},
+        {"weights": [["x", [0.5, 0.5]]]},
+        {"random": {"key": [], "draws": 0}},
+    ],
+    ids=str,
+)
+def test_L8_forged_states_are_refused(forge: dict[str, Any]) -> None:
+    iterator = iterate(mixed([3, 1]))
+    iterator.drop(9)
+    state = decode(encode(iterator.state_dict()))
+    with pytest.raises(StateError):
+        iterate(mixed([3, 1])).load_state_dict(state | forge)

@@ -1,0 +1,3 @@
+"""Several sources in proportion, several files at a time. A file for each node."""
+
+__all__: list[str] = []

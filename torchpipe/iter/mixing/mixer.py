@@ -1,0 +1,302 @@
+"""``mix``: several sources in proportion. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
+
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.iter._sizes import checked_size, length_of
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
+from torchpipe.node.validate import check_choice, check_count, check_function, check_input
+from torchpipe.randomness.seeds import IndexStream
+
+__all__ = ["Mixer", "Stop", "Weights"]
+
+T = TypeVar("T")
+
+Stop: TypeAlias = Literal["first_exhausted", "all_exhausted", "restart", "never"]
+Weights: TypeAlias = Sequence[float] | Mapping[int, Sequence[float]] | Callable[[int], Sequence[float]]
+
+_END: Any = object()
+_FINE = 1 << 53
+_LARGEST = float(1 << 62)  # of a count that a state may tell
+
+
+@functional_datapipe("mix")
+class Mixer(IterDataPipe[T]):
+    """Hands out the items of several inputs in the proportion of ``weights``, in random order, and evenly.
+
+    After any number of items, each input has given at most one more than its share, and at most as many less as there
+    are other inputs: an input is drawn with a chance in proportion to what it lacks. ``by="tokens"`` weighs items by
+    their length (``len``; of a dict, that of ``input_ids`` or ``tokens``), a function by what it returns for an item.
+
+    ``weights`` are numbers from 0 on, one for each input; or a dict, from how many samples (or tokens) of this node on
+    which weights hold, ``{0: [7, 3], 50_000: [5, 5]}``; or a function that is told that number. Each shard counts
+    alone. Let each input have its own ``sharding_filter``: then the proportion holds in every shard, and no shard reads
+    what others keep.
+
+    ``stop``: ``"first_exhausted"`` ends when an input has no more items; ``"all_exhausted"`` goes on with the others;
+    ``"restart"`` begins a new pass over it, shuffled anew, until each has ended once; ``"never"`` does so for ever.
+
+    Weights are no part of the graph's identity, and a state loads with others if they hold from a later number on: the
+    items since its snapshot are made again, as they were. What would change them raises StateMismatchError.
+
+    State: what each input lacks, the number of samples (tokens), the pass over each input, a key and a count of draws.
+
+    Raises: ValueError for weights that do not fit the inputs, are negative or sum to nothing; TypeError for an input
+    that is no iterable node. While iterating: RuntimeError for an input to be restarted that has no items.
+    """
+
+    fingerprint_ignores = ("weights",)
+
+    def __init__(
+        self,
+        *datapipes: IterDataPipe[T],
+        weights: Weights,
+        by: Literal["samples", "tokens"] | Callable[[Any], float] = "samples",
+        stop: Stop = "first_exhausted",
+    ) -> None:
+        if not datapipes:
+            raise ValueError("mix needs at least one datapipe, got none")
+        for datapipe in datapipes:
+            check_input("mix", datapipe)
+        check_choice("stop", stop, get_args(Stop))
+        if isinstance(by, str):
+            check_choice("by", by, ("samples", "tokens"))
+        else:
+            check_function("by", by)
+        self.datapipes = datapipes
+        self.weights = weights
+        self.by = by
+        self.stop = stop
+        self.schedule()
+
+    def schedule(self) -> _Schedule:
+        """Which weights hold when. Raises: ValueError, TypeError."""
+        weights, count = self.weights, len(self.datapipes)
+        if callable(weights):
+            return _Schedule([], weights, count)
+        if not isinstance(weights, Mapping):
+            return _Schedule([(0, _normal(weights, count))], None, count)
+        steps = [(check_count("a key of weights", at, at_least=0), _normal(weights[at], count)) for at in weights]
+        if not steps or min(steps)[0] != 0:
+            raise ValueError(f"weights as a dict need a key 0, from which they begin, got {list(weights)!r:.60}")
+        return _Schedule(sorted(steps), None, count)
+
+    def __len__(self) -> int:
+        """Raises: TypeError unless every input is read once, to its end."""
+        if self.stop != "all_exhausted" or not all(all(weights) for _, weights in self.schedule().steps or [(0, [0])]):
+            raise TypeError(f"the length of mix(stop={self.stop!r}) is not known")
+        return sum(len(datapipe) for datapipe in self.datapipes)
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        return _MixIterator(self, context)
+
+
+def _normal(weights: Any, count: int) -> list[float]:
+    """``weights`` such that they sum to 1. Raises: ValueError, TypeError."""
+    try:
+        found = [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        raise TypeError(f"weights are {count} numbers, one for each input, got {weights!r:.80}") from None
+    if len(found) != count:
+        raise ValueError(f"weights has {len(found)} numbers for {count} inputs: {weights!r:.80}")
+    total = math.fsum(found)
+    if not all(0 <= weight < math.inf for weight in found) or not 0 < total < math.inf:
+        raise ValueError(f"weights must be 0 or more, and not all 0, got {weights!r:.80}")
+    return [weight / total for weight in found]
+
+
+def _stored(weights: Any, count: int) -> list[float]:
+    """Weights as :func:`_normal` made them, out of a state: to the bit."""
+    if type(weights) is not list or len(weights) != count or not all(type(weight) is float for weight in weights):
+        raise StateError(f"the state has weights {weights!r:.60}, this mix has {count} inputs")
+    _normal(weights, count)
+    return weights
+
+
+class _Schedule:
+    """Weights by the number of samples or tokens: steps, or a function."""
+
+    def __init__(self, steps: list[tuple[int, list[float]]], fn: Callable[[int], Any] | None, count: int) -> None:
+        self.steps = steps
+        self.fn = fn
+        self._count = count
+
+    def at(self, number: float) -> tuple[list[float], float]:
+        """The weights that hold at ``number``, and until when they do so for sure."""
+        if self.fn is not None:
+            return _normal(self.fn(int(number)), self._count), 0
+        weights, until = self.steps[0][1], math.inf
+        for start, those in self.steps:
+            if start > number:
+                until = start
+                break
+            weights = those
+        return weights, until
+
+    def parts_from(self, other: _Schedule, number: float) -> float:
+        """The first number, from ``number`` on, at which the two differ."""
+        if self.at(number)[0] != other.at(number)[0]:
+            return number
+        if self.fn is not None or other.fn is not None:
+            return math.inf
+        later = sorted(start for start, _ in (*self.steps, *other.steps) if start > number)
+        return next((start for start in later if self.at(start)[0] != other.at(start)[0]), math.inf)
+
+
+class _MixIterator(NodeIterator[T]):
+    node: Mixer[T]
+
+    def __init__(self, node: Mixer[T], context: Context) -> None:
+        super().__init__(node, context, *node.datapipes)
+        self.schedule = node.schedule()
+        self.random = IndexStream(context.stream_key(node))
+        self.lacks = [0.0 for _ in self.inputs]
+        self.rounds = [0 for _ in self.inputs]
+        self.ended = [False for _ in self.inputs]  # has it ended once?
+        self.gave = [False for _ in self.inputs]  # has this pass over it given an item?
+        self.over = False
+        self.items_before = 0
+        self.count: float = 0  # samples or tokens
+        self.weights: list[float] = []  # of those inputs that are drawn from
+        self.until: float = 0  # and until when they hold
+        self.agreed: float = math.inf  # until where these weights are those of the state that was loaded
+        by = node.by
+        self.size_of = None if by == "samples" else self.adopt(length_of if by == "tokens" else by)
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "items": self.items_before,
+            "count": self.count,
+            "lacks": list(self.lacks),
+            "rounds": list(self.rounds),
+            "ended": list(self.ended),
+            "gave": list(self.gave),
+            "over": self.over,
+            "random": self.random.state_dict(),
+            "weights": [[start, list(weights)] for start, weights in self.schedule.steps],
+            "now": self.schedule.at(self.count)[0],
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        inputs = len(self.inputs)
+        lists = [stored_items(state, name, inputs) for name in ("lacks", "rounds", "ended", "gave")]
+        lacks, rounds, ended, gave = lists
+        rounds = [stored_count({"round": number}, "round", 1 << 31) for number in rounds]
+        count = state["count"]
+        if any(len(values) != inputs for values in lists) or type(count) not in (int, float):
+            raise StateError(f"the state is of a mix of {len(lacks)} inputs, this one has {inputs}")
+        if not all(type(lack) is float and abs(lack) < _LARGEST for lack in lacks) or not 0 <= count < _LARGEST:
+            raise StateError("the state tells of what inputs lack in other than numbers")
+        self.items_before, self.count, self.lacks = stored_count(state, "items"), count, lacks
+        self.random.load_state_dict(state["random"])
+        for number, passes in enumerate(rounds):
+            if passes:
+                self._restart(number, passes)
+        self.ended, self.gave, self.over = list(map(bool, ended)), list(map(bool, gave)), bool(state["over"])
+        self._check_weights(state)
+
+    def _check_weights(self, state: dict[str, Any]) -> None:
+        inputs = len(self.inputs)
+        saved = [(stored_count({"start": start}, "start"), _stored(those, inputs)) for start, those in state["weights"]]
+        now = _stored(state["now"], inputs)
+        if saved and saved[0][0] == 0:
+            self.agreed = self.schedule.parts_from(_Schedule(sorted(saved), None, inputs), self.count)
+        elif now != self.schedule.at(self.count)[0]:  # of a function, known at this place alone
+            self.agreed = self.count
+        if self.agreed <= self.count:
+            raise self._other_weights(now)
+
+    def _other_weights(self, before: list[float]) -> StateMismatchError:
+        there, unit = self.count, "samples" if self.size_of is None else "tokens"
+        later = int(there + max(1000, there // 10))
+        here, then = ([round(weight, 6) for weight in those] for those in (self.schedule.at(there)[0], before))
+        return StateMismatchError(
+            f"mix() stands after {there} {unit} in shard {self.context.shard}, where the state has the weights {then} "
+            f"and this graph has {here}. Items since the last snapshot are made again as they were, so new weights "
+            f"can hold from a later number on: weights={{0: {then}, {later}: {here}}}"
+        )
+
+    def _restart(self, number: int, passes: int) -> None:
+        self.inputs[number].close()
+        fresh = self.context.for_round(passes).iterate(self.node.datapipes[number])
+        self.inputs = (*self.inputs[:number], fresh, *self.inputs[number + 1 :])
+        self.rounds[number], self.gave[number] = passes, False
+
+    def run(self) -> Iterator[T]:
+        while not self.over and (number := self._draw()) is not None:
+            item = next(self.inputs[number].items(), _END)
+            if item is _END:
+                self._end(number)
+            else:
+                self._account(number, item)
+                yield item
+
+    def _draw(self) -> int | None:
+        """The input that gives the next item; None if there is none."""
+        if self.count >= self.until:
+            self._weigh()
+        step = 1.0 if self.size_of is None or not self.items_before else self.count / self.items_before
+        chances = [max(0.0, lack + weight * step) if weight else 0.0 for lack, weight in zip(self.lacks, self.weights)]
+        total = math.fsum(chances)
+        if not total:  # those that lack something are not drawn from any more
+            chances, total = self.weights, math.fsum(self.weights)
+        if not total:
+            return None
+        rest = self.random.index(_FINE) / _FINE * total
+        for number, chance in enumerate(chances):
+            rest -= chance
+            if rest < 0:
+                return number
+        return max(range(len(chances)), key=chances.__getitem__)
+
+    def _weigh(self) -> None:
+        """Look up the weights that hold now, and share those of inputs that are done with among the others."""
+        weights, self.until = self.schedule.at(self.count)
+        if self.count >= self.agreed:
+            if self.context.restoring:
+                raise self._other_weights(self.weights or weights)
+            self.agreed = math.inf
+        self.until = min(self.until, self.agreed)
+        if self.node.stop == "all_exhausted" and any(self.ended):
+            weights = [0.0 if ended else weight for weight, ended in zip(weights, self.ended)]
+            if not any(weights):
+                self.weights = weights
+                return
+            weights = _normal(weights, len(weights))
+            lost = math.fsum(lack for lack, ended in zip(self.lacks, self.ended) if ended)
+            shares = zip(self.lacks, weights, self.ended)
+            self.lacks = [0.0 if ended else lack + weight * lost for lack, weight, ended in shares]
+        self.weights = weights
+
+    def _account(self, number: int, item: T) -> None:
+        size = 1 if self.size_of is None else checked_size(self.size_of, item, "the size")
+        self.lacks = [lack + weight * size for lack, weight in zip(self.lacks, self.weights)]
+        self.lacks[number] -= size
+        self.gave[number] = True
+        self.items_before += 1
+        self.count += size
+
+    def _end(self, number: int) -> None:
+        """Input ``number`` has ended. Raises: RuntimeError if it is to be restarted, and has no items."""
+        stop = self.node.stop
+        self.ended[number] = True
+        if stop == "all_exhausted":
+            self.until = 0  # other weights hold from now on
+        elif stop == "first_exhausted" or (stop == "restart" and self._all_have_ended()):
+            self.over = True
+        elif self.gave[number]:
+            self._restart(number, self.rounds[number] + 1)
+        else:
+            raise RuntimeError(
+                f"mix(stop={stop!r}) is to begin input {number} anew, and it has no items: it would do so for ever. "
+                f"Does shard {self.context.shard} of {self.context.num_shards} get any?"
+            )
+
+    def _all_have_ended(self) -> bool:
+        return all(ended for ended, weight in zip(self.ended, self.weights) if weight)
