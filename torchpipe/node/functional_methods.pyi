@@ -11,6 +11,7 @@ from torchpipe.device import Backend
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._streams import StreamWrapper
 from torchpipe.iter.archives.decompressor import CompressionType
+from torchpipe.iter.grouping.batcher import Last
 from torchpipe.iter.mixing.mixer import Stop, Weights
 from torchpipe.iter.packing.packer import Overflow, Strategy
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
@@ -25,9 +26,23 @@ class IterMethods(Generic[T_co]):
     """The functional forms of iterable nodes."""
 
     def batch(
-        self, batch_size: int, drop_last: bool = False, wrapper_class: Callable[[list[Any]], Any] = ...
+        self,
+        batch_size: int,
+        drop_last: bool = False,
+        wrapper_class: Callable[[list[Any]], Any] = ...,
+        *,
+        last: Last | None = None,
     ) -> IterDataPipe[list[T_co]]:
         """Gathers ``batch_size`` consecutive items into a list; a shorter last one is left out with ``drop_last``."""
+
+    def bucket_by_length(
+        self,
+        boundaries: Sequence[int],
+        batch_size: int | Sequence[int],
+        length_fn: Callable[[T_co], int] = ...,
+        drop_last: bool = False,
+    ) -> IterDataPipe[list[T_co]]:
+        """Gathers items into buckets by their length, and hands out a bucket as a batch when it is full."""
 
     def bucketbatch(
         self,
@@ -62,6 +77,17 @@ class IterMethods(Generic[T_co]):
         self: IterMethods[tuple[str, Any]], file_type: str | CompressionType | None = None
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream), and yields pairs (path, decompressed stream)."""
+
+    def dynamic_batch(
+        self,
+        max_cost: float,
+        cost_fn: Callable[[T_co], float] = ...,
+        *,
+        padded: bool = False,
+        max_items: int | None = None,
+        overflow: Literal["raise", "drop", "keep"] = "raise",
+    ) -> IterDataPipe[list[T_co]]:
+        """Gathers consecutive items into a list as long as they cost no more than ``max_cost`` together."""
 
     def enumerate(self, starting_index: int = 0) -> IterDataPipe[tuple[int, T_co]]:
         """Pairs ``(number, item)``, numbered from ``starting_index``."""
@@ -163,6 +189,17 @@ class IterMethods(Generic[T_co]):
     def map(self, fn: Callable[..., Any], input_col: Any, output_col: Any = None) -> IterDataPipe[Any]:
         """Applies ``fn`` to every item."""
 
+    def max_token_bucketize(
+        self,
+        max_token_count: int,
+        len_fn: Callable[[T_co], int] = ...,
+        min_len: int = 0,
+        max_len: int | None = None,
+        buffer_size: int | None = 1000,
+        include_padding: bool = False,
+    ) -> IterDataPipe[list[T_co]]:
+        """Makes batches of the shortest items first, out of the next ``buffer_size`` (None: all there are)."""
+
     def mix(
         self,
         *datapipes: IterDataPipe[T_co],
@@ -192,6 +229,16 @@ class IterMethods(Generic[T_co]):
         """Packs samples of any length into sequences of ``length`` entries, and says which entry belongs to which
         sample.
         """
+
+    def pad_batch(
+        self,
+        pad_value: Any = 0,
+        *,
+        length: int | Sequence[int] | None = None,
+        multiple_of: int | None = None,
+        side: Literal["left", "right"] = "right",
+    ) -> IterDataPipe[Any]:
+        """Pads the samples of each batch (a list, from ``batch`` or its like) to one length, and stacks them."""
 
     def parse_csv(
         self: IterMethods[tuple[str, Any]],
@@ -278,6 +325,11 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Takes pairs (path, stream), and yields pairs (path, line), or lines alone with ``return_path=False``."""
 
+    def rebatch(self, batch_size: int, drop_last: bool = False, *, collated: bool = False) -> IterDataPipe[Any]:
+        """Cuts and joins batches such that each has ``batch_size`` rows; a shorter last one is left out with
+        ``drop_last``.
+        """
+
     def repeat(self, times: int) -> IterDataPipe[T_co]:
         """Hands out every item ``times`` times in a row: the same object, not copies."""
 
@@ -291,6 +343,15 @@ class IterMethods(Generic[T_co]):
 
     def shuffle(self, *, buffer_size: int = 10000, unbatch_level: int = 0) -> IterDataPipe[T_co]:
         """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left."""
+
+    def skip(self, count: int) -> IterDataPipe[T_co]:
+        """All items but the first ``count``."""
+
+    def sort(self, window: int, key_fn: Callable[[T_co], Any] = ..., *, reverse: bool = False) -> IterDataPipe[T_co]:
+        """Takes ``window`` items at a time and hands them out in the order of ``key_fn``; equal ones stay in order."""
+
+    def take(self, count: int) -> IterDataPipe[T_co]:
+        """The first ``count`` items: ``header`` under the name that other libraries have, without a default."""
 
     def to_device(
         self,
@@ -320,6 +381,9 @@ class IterMethods(Generic[T_co]):
         """Takes pairs (path, content), and yields a dict for each run of paths that differ only in what follows the
         first dot of the file's name: ``{"__key__": "shard.tar/0001", ".jpg": ..., ".cls": ...}``.
         """
+
+    def window_shuffle(self, window: int) -> IterDataPipe[T_co]:
+        """Takes ``window`` items at a time and hands them out in random order, every order having the same chance."""
 
     def zip(self, *datapipes: IterDataPipe[Any]) -> IterDataPipe[tuple[Any, ...]]:
         """Tuples of the first items of all inputs, then of the second ones ..., until the shortest input ends."""
