@@ -46,6 +46,9 @@ from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.wrapper import IterableWrapper
+from torchpipe.iter.tables.arrow_reader import ArrowReader
+from torchpipe.iter.tables.parquet_reader import ParquetReader
+from torchpipe.iter.tables.row_group_lister import RowGroupLister
 from torchpipe.iter.text.csv_reader import CsvReader
 from torchpipe.iter.text.jsonl_reader import JsonlReader
 from torchpipe.iter.text.text_line_reader import TextLineReader
@@ -58,6 +61,7 @@ if not TYPE_CHECKING:  # checkers would take every name for an attribute
 __all__ = [
     "SHARDING_PRIORITIES",
     "BatchPadder",
+    "ArrowReader",
     "Batcher",
     "BucketBatcher",
     "Bz2FileLoader",
@@ -91,12 +95,14 @@ __all__ = [
     "MaxTokenBucketizer",
     "Mixer",
     "Packer",
+    "ParquetReader",
     "PathList",
     "Prefetcher",
     "RandomMapper",
     "RarArchiveLoader",
     "ReBatcher",
     "Repeater",
+    "RowGroupLister",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",

@@ -152,6 +152,9 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[str]:
         """Yields the paths of the files in ``root``: a folder, a list of folders, or a node that yields folders."""
 
+    def list_row_groups(self, *, storage_options: Mapping[str, Any] | None = None) -> IterDataPipe[tuple[str, int]]:
+        """Yields a pair (path, number) for each row group of parquet files: small things to shuffle and to divide."""
+
     def load_from_bz2(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream) of bz2 files, and yields pairs (path without ``.bz2``, decompressed
         stream).
@@ -278,6 +281,20 @@ class IterMethods(Generic[T_co]):
         alone.
         """
 
+    def read_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: Any = None,
+        batch_size: int | None = None,
+        format: str | None = None,
+        fill_null: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the rows of Arrow files as dicts, or with ``batch_size`` dicts of columns: the file (Feather) and
+        the stream format, which Hugging Face ``datasets`` keeps its data in.
+        """
+
     def read_csv(
         self,
         columns: Sequence[str] | None = None,
@@ -312,6 +329,19 @@ class IterMethods(Generic[T_co]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> IterDataPipe[str]:
         r"""Yields the lines of text files, without their ends (``\n`` or ``\r\n``), one file after the other."""
+
+    def read_parquet(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: Any = None,
+        batch_size: int | None = None,
+        format: str | None = None,
+        fill_null: Any = None,
+        use_threads: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""
 
     def readlines(
         self: IterMethods[tuple[str, Any]],
