@@ -60,8 +60,8 @@ if not TYPE_CHECKING:  # checkers would take every name for an attribute
 
 __all__ = [
     "SHARDING_PRIORITIES",
-    "BatchPadder",
     "ArrowReader",
+    "BatchPadder",
     "Batcher",
     "BucketBatcher",
     "Bz2FileLoader",
