@@ -19,6 +19,7 @@ from torchpipe.iter.files.tar_loader import TarArchiveLoader
 from torchpipe.iter.grouping.batcher import Batcher
 from torchpipe.iter.grouping.bucket_batcher import BucketBatcher
 from torchpipe.iter.grouping.collator import Collator
+from torchpipe.iter.grouping.rebatcher import ReBatcher
 from torchpipe.iter.grouping.unbatcher import UnBatcher
 from torchpipe.iter.items.enumerator import Enumerator
 from torchpipe.iter.items.filter import Filter
@@ -26,13 +27,19 @@ from torchpipe.iter.items.flatmapper import FlatMapper
 from torchpipe.iter.items.mapper import Mapper
 from torchpipe.iter.items.random_mapper import RandomMapper
 from torchpipe.iter.limiting.cycler import Cycler
-from torchpipe.iter.limiting.header import Header
+from torchpipe.iter.limiting.header import Header, Taker
 from torchpipe.iter.limiting.repeater import Repeater
+from torchpipe.iter.limiting.skipper import Skipper
 from torchpipe.iter.mixing.interleaver import Interleaver
 from torchpipe.iter.mixing.mixer import Mixer
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
+from torchpipe.iter.ordering.sorter import Sorter, WindowShuffler
+from torchpipe.iter.packing.batch_padder import BatchPadder
+from torchpipe.iter.packing.dynamic_batcher import DynamicBatcher
+from torchpipe.iter.packing.length_bucketer import LengthBucketer
+from torchpipe.iter.packing.max_token_bucketizer import MaxTokenBucketizer
 from torchpipe.iter.packing.packer import Packer
 from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
 from torchpipe.iter.parsing.json_parser import JsonParser
@@ -57,6 +64,7 @@ if not TYPE_CHECKING:  # checkers would take every name for an attribute
 __all__ = [
     "SHARDING_PRIORITIES",
     "ArrowReader",
+    "BatchPadder",
     "Batcher",
     "BucketBatcher",
     "Bz2FileLoader",
@@ -70,6 +78,7 @@ __all__ = [
     "DataChunk",
     "Decompressor",
     "Demultiplexer",
+    "DynamicBatcher",
     "Enumerator",
     "Extractor",
     "FileLister",
@@ -84,9 +93,11 @@ __all__ = [
     "IterableWrapper",
     "JsonParser",
     "JsonlReader",
+    "LengthBucketer",
     "LineReader",
     "MapToIterConverter",
     "Mapper",
+    "MaxTokenBucketizer",
     "Mixer",
     "Packer",
     "ParquetReader",
@@ -94,19 +105,24 @@ __all__ = [
     "Prefetcher",
     "RandomMapper",
     "RarArchiveLoader",
+    "ReBatcher",
     "Repeater",
     "RoundRobinDemultiplexer",
     "RowGroupLister",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
+    "Skipper",
+    "Sorter",
     "StreamReader",
+    "Taker",
     "TarArchiveLoader",
     "TextLineReader",
     "ToDevice",
     "UnBatcher",
     "UnZipper",
     "WebDataset",
+    "WindowShuffler",
     "XzFileLoader",
     "ZipArchiveLoader",
     "Zipper",

@@ -22,7 +22,7 @@ _ITER = {
     "HttpReader": "read_from_http", "HuggingFaceHubReader": "", "InMemoryCacheHolder": "in_memory_cache",
     "IndexAdder": "add_index", "IoPathFileLister": "list_files_by_iopath", "IoPathFileOpener": "open_files_by_iopath",
     "IoPathSaver": "save_by_iopath", "IterKeyZipper": "zip_with_iter", "LengthSetter": "set_length",
-    "MapKeyZipper": "zip_with_map", "MaxTokenBucketizer": "max_token_bucketize", "Multiplexer": "mux",
+    "MapKeyZipper": "zip_with_map", "Multiplexer": "mux",
     "MultiplexerLongest": "mux_longest", "OnDiskCacheHolder": "on_disk_cache", "OnlineReader": "read_from_remote",
     "ParagraphAggregator": "lines_to_paragraphs", "ParquetDataFrameLoader": "load_parquet_as_df",
     "PinMemory": "pin_memory", "RandomSplitter": "random_split", "RoutedDecoder": "routed_decode",
