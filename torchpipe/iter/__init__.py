@@ -8,6 +8,9 @@ from torchpipe.iter.archives.file_decompressors import Bz2FileLoader, XzFileLoad
 from torchpipe.iter.archives.rar_loader import RarArchiveLoader
 from torchpipe.iter.archives.webdataset import WebDataset
 from torchpipe.iter.archives.zip_loader import ZipArchiveLoader
+from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemultiplexer
+from torchpipe.iter.branching.forker import Forker
+from torchpipe.iter.branching.unzipper import UnZipper
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.files.file_opener import FileOpener
@@ -16,6 +19,7 @@ from torchpipe.iter.files.tar_loader import TarArchiveLoader
 from torchpipe.iter.grouping.batcher import Batcher
 from torchpipe.iter.grouping.bucket_batcher import BucketBatcher
 from torchpipe.iter.grouping.collator import Collator
+from torchpipe.iter.grouping.rebatcher import ReBatcher
 from torchpipe.iter.grouping.unbatcher import UnBatcher
 from torchpipe.iter.items.enumerator import Enumerator
 from torchpipe.iter.items.filter import Filter
@@ -23,12 +27,19 @@ from torchpipe.iter.items.flatmapper import FlatMapper
 from torchpipe.iter.items.mapper import Mapper
 from torchpipe.iter.items.random_mapper import RandomMapper
 from torchpipe.iter.limiting.cycler import Cycler
-from torchpipe.iter.limiting.header import Header
+from torchpipe.iter.limiting.header import Header, Taker
 from torchpipe.iter.limiting.repeater import Repeater
+from torchpipe.iter.limiting.skipper import Skipper
+from torchpipe.iter.mixing.interleaver import Interleaver
 from torchpipe.iter.mixing.mixer import Mixer
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
+from torchpipe.iter.ordering.sorter import Sorter, WindowShuffler
+from torchpipe.iter.packing.batch_padder import BatchPadder
+from torchpipe.iter.packing.dynamic_batcher import DynamicBatcher
+from torchpipe.iter.packing.length_bucketer import LengthBucketer
+from torchpipe.iter.packing.max_token_bucketizer import MaxTokenBucketizer
 from torchpipe.iter.packing.packer import Packer
 from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
 from torchpipe.iter.parsing.json_parser import JsonParser
@@ -38,6 +49,9 @@ from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.wrapper import IterableWrapper
+from torchpipe.iter.tables.arrow_reader import ArrowReader
+from torchpipe.iter.tables.parquet_reader import ParquetReader
+from torchpipe.iter.tables.row_group_lister import RowGroupLister
 from torchpipe.iter.text.csv_reader import CsvReader
 from torchpipe.iter.text.jsonl_reader import JsonlReader
 from torchpipe.iter.text.text_line_reader import TextLineReader
@@ -49,6 +63,8 @@ if not TYPE_CHECKING:  # checkers would take every name for an attribute
 
 __all__ = [
     "SHARDING_PRIORITIES",
+    "ArrowReader",
+    "BatchPadder",
     "Batcher",
     "BucketBatcher",
     "Bz2FileLoader",
@@ -61,37 +77,52 @@ __all__ = [
     "Cycler",
     "DataChunk",
     "Decompressor",
+    "Demultiplexer",
+    "DynamicBatcher",
     "Enumerator",
     "Extractor",
     "FileLister",
     "FileOpener",
     "Filter",
     "FlatMapper",
+    "Forker",
     "Header",
     "InBatchShuffler",
+    "Interleaver",
     "IterDataPipe",
     "IterableWrapper",
     "JsonParser",
     "JsonlReader",
+    "LengthBucketer",
     "LineReader",
     "MapToIterConverter",
     "Mapper",
+    "MaxTokenBucketizer",
     "Mixer",
     "Packer",
+    "ParquetReader",
     "PathList",
     "Prefetcher",
     "RandomMapper",
     "RarArchiveLoader",
+    "ReBatcher",
     "Repeater",
+    "RoundRobinDemultiplexer",
+    "RowGroupLister",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
+    "Skipper",
+    "Sorter",
     "StreamReader",
+    "Taker",
     "TarArchiveLoader",
     "TextLineReader",
     "ToDevice",
     "UnBatcher",
+    "UnZipper",
     "WebDataset",
+    "WindowShuffler",
     "XzFileLoader",
     "ZipArchiveLoader",
     "Zipper",
