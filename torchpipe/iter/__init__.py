@@ -8,6 +8,9 @@ from torchpipe.iter.archives.file_decompressors import Bz2FileLoader, XzFileLoad
 from torchpipe.iter.archives.rar_loader import RarArchiveLoader
 from torchpipe.iter.archives.webdataset import WebDataset
 from torchpipe.iter.archives.zip_loader import ZipArchiveLoader
+from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemultiplexer
+from torchpipe.iter.branching.forker import Forker
+from torchpipe.iter.branching.unzipper import UnZipper
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.files.file_opener import FileOpener
@@ -74,6 +77,7 @@ __all__ = [
     "Cycler",
     "DataChunk",
     "Decompressor",
+    "Demultiplexer",
     "DynamicBatcher",
     "Enumerator",
     "Extractor",
@@ -81,6 +85,7 @@ __all__ = [
     "FileOpener",
     "Filter",
     "FlatMapper",
+    "Forker",
     "Header",
     "InBatchShuffler",
     "Interleaver",
@@ -102,6 +107,7 @@ __all__ = [
     "RarArchiveLoader",
     "ReBatcher",
     "Repeater",
+    "RoundRobinDemultiplexer",
     "RowGroupLister",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
@@ -114,6 +120,7 @@ __all__ = [
     "TextLineReader",
     "ToDevice",
     "UnBatcher",
+    "UnZipper",
     "WebDataset",
     "WindowShuffler",
     "XzFileLoader",

@@ -78,6 +78,17 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream), and yields pairs (path, decompressed stream)."""
 
+    def demux(
+        self,
+        num_instances: int,
+        classifier_fn: Callable[[T_co], int | None],
+        drop_none: bool = False,
+        buffer_size: int = 1000,
+    ) -> list[IterDataPipe[T_co]]:
+        """``num_instances`` branches, to which ``classifier_fn`` deals the items of the input: it returns a branch's
+        number.
+        """
+
     def dynamic_batch(
         self,
         max_cost: float,
@@ -120,6 +131,11 @@ class IterMethods(Generic[T_co]):
     @overload
     def flatmap(self, fn: Callable[..., Iterable[R]], input_col: Any) -> IterDataPipe[R]:
         """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
+
+    def fork(
+        self, num_instances: int, buffer_size: int = 1000, copy: Literal["shallow", "deep"] | None = None
+    ) -> list[IterDataPipe[T_co]]:
+        """``num_instances`` branches that all yield the items of the input, which is read once for all of them."""
 
     def header(self, limit: int | None = 10) -> IterDataPipe[T_co]:
         """The first ``limit`` items (None: all of them); no more than these are pulled from the input."""
@@ -363,6 +379,9 @@ class IterMethods(Generic[T_co]):
     def repeat(self, times: int) -> IterDataPipe[T_co]:
         """Hands out every item ``times`` times in a row: the same object, not copies."""
 
+    def round_robin_demux(self, num_instances: int, buffer_size: int = 1000) -> list[IterDataPipe[T_co]]:
+        """``num_instances`` branches that get the items of the input in turn."""
+
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> IterDataPipe[T_co]:
         """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input."""
 
@@ -406,6 +425,16 @@ class IterMethods(Generic[T_co]):
 
     def unbatch(self, unbatch_level: int = 1) -> IterDataPipe[Any]:
         """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole."""
+
+    def unzip(
+        self: IterMethods[Sequence[T]],
+        sequence_length: int,
+        buffer_size: int = 1000,
+        columns_to_skip: Sequence[int] | None = None,
+    ) -> list[IterDataPipe[T]]:
+        """Takes sequences of ``sequence_length`` values, and makes a branch for each place in them: all first
+        values, all second ones, and so on, but for the places ``columns_to_skip``.
+        """
 
     def webdataset(self: IterMethods[tuple[str, Any]]) -> IterDataPipe[dict[str, Any]]:
         """Takes pairs (path, content), and yields a dict for each run of paths that differ only in what follows the
