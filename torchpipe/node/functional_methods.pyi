@@ -545,10 +545,8 @@ class MapMethods(Generic[T_co]):
     def map(self) -> MapDataPipe[T_co]:
         """Applies ``fn`` to every item that is read."""
 
-    def shuffle(self, *, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
-        """Reads a map-style node once through in random order, every order having the same chance: an *iterable*
-        node.
-        """
+    def shuffle(self, *, indices: Sequence[Any] | None = None, computed: bool | None = None) -> IterDataPipe[T_co]:
+        """Reads a map-style node once through in random order: an *iterable* node."""
 
     def to_iter_datapipe(self, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
         """Reads the keys ``indices`` of a map-style node in order, by default ``range(len(datapipe))``."""
