@@ -169,7 +169,10 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         state = self.get_state()
         if self._functions:
             state["functions"] = [copy.deepcopy(fn.state_dict()) for fn in self._functions]
-        if self.inputs:
+        if len(self.inputs) > 1 and self.context.passes:
+            with self.context.gathering():
+                state["inputs"] = [item.state_dict() for item in self.inputs]
+        elif self.inputs:
             state["inputs"] = [item.state_dict() for item in self.inputs]
         return state
 
