@@ -19,6 +19,7 @@ from torch.utils.data import get_worker_info
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import make_worker_info, set_worker_info
 from torchpipe.data.nodes import seed_worker
+from torchpipe.data.standing import load_into
 from torchpipe.errors import StateError
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
 from torchpipe.iter import IterableWrapper
@@ -100,7 +101,7 @@ class Begun:
         self._begin(begin)
         iterator: Any = iter(self.dataset)
         if begin["iterator"] is not None:
-            iterator.load_state_dict(copy.deepcopy(begin["iterator"]))
+            load_into(iterator, begin["iterator"])
         return iterator  # type: ignore[no-any-return]
 
     def _begin(self, begin: dict[str, Any]) -> None:
@@ -114,7 +115,7 @@ class BegunStateful(Begun):
 
     def _begin(self, begin: dict[str, Any]) -> None:
         if begin["dataset"] is not None and not self._loaded:
-            self.dataset.load_state_dict(copy.deepcopy(begin["dataset"]))
+            load_into(self.dataset, begin["dataset"])
         self._loaded = False
 
     def state_dict(self) -> Any:

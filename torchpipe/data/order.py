@@ -133,6 +133,8 @@ def check_order(sampler: Any, generator: torch.Generator | None, state: OrderSta
             raise StateMismatchError("the state has a seed for an order that has none, or the reverse")
         if shuffled:
             stored_count(state, "seed", MOST_SEED)
+        if "drawn_by" in state:
+            check_generators([state["drawn_by"]], [torch.Generator()])
 
 
 def _check_start(sampler: Any, generator: torch.Generator | None, start: Any) -> None:

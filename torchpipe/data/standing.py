@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import RandomSampler, SequentialSampler
 
 from torchpipe.data.rollover import RolloverBatchSampler
 from torchpipe.errors import StateError, StateMismatchError
@@ -144,6 +145,10 @@ def check_carried(sampler: Any, state: dict[str, Any]) -> None:
         raise StateMismatchError(f"last_batch: the state was saved with {saved}, this loader has {here}")
     if rolls and (type(state["carried"]) is not list or len(state["carried"]) >= sampler.batch_size):
         raise damaged(f"what is left over is {shown(state['carried'])}, and not less than a batch of indices")
+    if rolls and type(sampler.sampler) in (SequentialSampler, RandomSampler):  # others may give keys of any kind
+        length = len(sampler.sampler.data_source)
+        if not all(type(index) is int and 0 <= index < length for index in state["carried"]):
+            raise damaged(f"what is left over is {shown(state['carried'])}, and not of {length} samples")
 
 
 def check_generators(saved: Any, here: list[torch.Generator]) -> None:

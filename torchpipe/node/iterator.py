@@ -45,7 +45,7 @@ def is_stateful(value: object) -> bool:
 
 def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None) -> int:
     """``state[name]``, a number of items. Raises: StateError unless it is an int from 0 to ``at_most`` (2**62)."""
-    value = state[name]
+    value = state.get(name)
     if type(value) is not int or not 0 <= value <= (_MOST if at_most is None else at_most):
         limit = "" if at_most is None else f", at most {at_most}"
         raise StateError(f"{name} is a number of items{limit}, and the state says {value!r:.40}")
@@ -54,7 +54,7 @@ def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None
 
 def stored_items(state: Mapping[str, Any], name: str, at_most: int | None = None) -> list[Any]:
     """``state[name]``, items that are held, as a list of its own. Raises: StateError if it is none or too long."""
-    value = state[name]
+    value = state.get(name)
     if type(value) is not list or (at_most is not None and len(value) > at_most):
         held = f"{len(value)} items" if type(value) is list else f"a {type(value).__name__}"
         raise StateError(
@@ -169,7 +169,10 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         state = self.get_state()
         if self._functions:
             state["functions"] = [copy.deepcopy(fn.state_dict()) for fn in self._functions]
-        if self.inputs:
+        if len(self.inputs) > 1 and self.context.passes:
+            with self.context.gathering():
+                state["inputs"] = [item.state_dict() for item in self.inputs]
+        elif self.inputs:
             state["inputs"] = [item.state_dict() for item in self.inputs]
         return state
 
