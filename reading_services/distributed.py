@@ -144,7 +144,7 @@ class DistributedReadingService(RankedReadingService):
         told = ranks.objects(Talk.BEGIN, (start.seed, start.seeded or start.delivered > 0, same))
         for name in same:
             _check_equal(name, dict(enumerate(theirs[name] for _, _, theirs in told)))
-        _check_equal("seed", {rank: seed for rank, (seed, fixed, _) in enumerate(told) if fixed})
+        _check_equal("seed", {rank: seed for rank, (seed, fixed, _) in enumerate(told) if fixed or not rank})
         return self.hosting(replace(start, seed=told[0][0]))
 
     def run_iteration(self, start: EpochStart, begin: Begin) -> NodeIterator[Any]:
