@@ -9,6 +9,7 @@ from typing import Any
 
 from torchpipe.errors import RankError, StateMismatchError
 from torchpipe.execution.epoch import Epoch
+from torchpipe.graph.fingerprint import first_difference
 from torchpipe.state.flat import MAX_SHARDS, STATE_KEYS, STATE_VERSION, FlatState, digest
 from torchpipe.state.ranks import deal, merge
 
@@ -124,14 +125,10 @@ def _check_shards(shards: int, place: Place, total: int | None = None) -> None:
 
 
 def _graph_difference(saved: str, ours: str) -> str:
-    theirs, mine = saved.splitlines(), ours.splitlines()
-    length = max(len(theirs), len(mine))
-    theirs += ["(no node)"] * (length - len(theirs))
-    mine += ["(no node)"] * (length - len(mine))
-    where = next(index for index in range(length) if theirs[index] != mine[index])
+    theirs, mine = first_difference(saved, ours)
     return (
         f"the state belongs to another graph: fingerprint {digest(saved)} was saved, this graph has {digest(ours)}. "
-        f"The first node that differs:\n  saved: {theirs[where]}\n  here:  {mine[where]}\n"
+        f"The first node that differs:\n  saved: {theirs}\n  here:  {mine}\n"
         "Load it into the graph that saved it, or begin a new run"
     )
 
