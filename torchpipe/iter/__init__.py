@@ -55,6 +55,7 @@ from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.shards.webdataset_reader import WebDatasetReader
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.wrapper import IterableWrapper
@@ -148,6 +149,7 @@ __all__ = [
     "UnBatcher",
     "UnZipper",
     "WebDataset",
+    "WebDatasetReader",
     "Weights",
     "WindowShuffler",
     "XzFileLoader",
