@@ -131,6 +131,13 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if prefetch_factor == 0:
+            raise ValueError("prefetch_factor=0: a worker that may make no batch ahead never makes one. Give 1 or more")
+        if timeout and not num_workers:
+            raise ValueError(
+                f"timeout={timeout} needs workers: with num_workers=0 batches are made in your own thread, which "
+                "nothing interrupts"
+            )
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.worker_seeding = worker_seeding
         self.worker_method = worker_method
