@@ -44,7 +44,9 @@ from torchpipe.iter.packing.packer import Packer
 from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
 from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader
+from torchpipe.iter.running.on_error import OnError
 from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
@@ -99,6 +101,7 @@ __all__ = [
     "Mapper",
     "MaxTokenBucketizer",
     "Mixer",
+    "OnError",
     "Packer",
     "ParquetReader",
     "PathList",
@@ -107,6 +110,7 @@ __all__ = [
     "RarArchiveLoader",
     "ReBatcher",
     "Repeater",
+    "Retrier",
     "RoundRobinDemultiplexer",
     "RowGroupLister",
     "ShardingFilter",
