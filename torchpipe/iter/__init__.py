@@ -66,6 +66,7 @@ from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.sampler import Sampler
 from torchpipe.iter.sources.wrapper import IterableWrapper
 from torchpipe.iter.tables.arrow_reader import ArrowReader
+from torchpipe.iter.tables.hugging_face_reader import HuggingFaceReader
 from torchpipe.iter.tables.parquet_reader import ParquetReader
 from torchpipe.iter.tables.row_group_lister import RowGroupLister
 from torchpipe.iter.text.csv_reader import CsvReader
@@ -109,6 +110,7 @@ __all__ = [
     "Grouper",
     "HashChecker",
     "Header",
+    "HuggingFaceReader",
     "InBatchShuffler",
     "IndexAdder",
     "Interleaver",
