@@ -1,6 +1,6 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
@@ -24,6 +24,20 @@ T = TypeVar("T")
 
 class IterMethods(Generic[T_co]):
     """The functional forms of iterable nodes."""
+
+    def add_index(self: IterMethods[dict[Any, Any]], index_name: str = "index") -> IterDataPipe[dict[Any, Any]]:
+        """Adds to a copy of each dict its number in the stream, from 0 on, under the key ``index_name``."""
+
+    def async_map_batches(
+        self,
+        async_fn: Callable[..., Awaitable[R]],
+        batch_size: int,
+        input_col: Any = None,
+        output_col: Any = None,
+        max_concurrency: int = 32,
+        flatten: bool = True,
+    ) -> IterDataPipe[R]:
+        """Awaits ``async_fn`` of all items of a batch at once, at most ``max_concurrency`` at a time, in order."""
 
     def batch(
         self,
@@ -54,6 +68,13 @@ class IterMethods(Generic[T_co]):
         use_in_batch_shuffle: bool = True,
     ) -> IterDataPipe[list[T_co]]:
         """Batches of items that ``sort_key`` puts next to each other: a chain of ``shuffle``, ``map`` and ``batch``."""
+
+    def check_hash(
+        self: IterMethods[tuple[str, Any]], hash_dict: Mapping[str, str], hash_type: str = "sha256", rewind: bool = True
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Hands on pairs (path, content) whose content has the hash that ``hash_dict`` has for the path, in
+        hexadecimal.
+        """
 
     @overload
     def collate(self) -> IterDataPipe[Any]:
@@ -87,6 +108,11 @@ class IterMethods(Generic[T_co]):
     ) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches, to which ``classifier_fn`` deals the items of the input: it returns a branch's
         number.
+        """
+
+    def drop(self, indices: Hashable | list[Hashable]) -> IterDataPipe[Any]:
+        """Leaves out the parts ``indices`` of each item: places of tuples and lists, keys of dicts; one, or a list
+        of them.
         """
 
     def dynamic_batch(
@@ -132,10 +158,29 @@ class IterMethods(Generic[T_co]):
     def flatmap(self, fn: Callable[..., Iterable[R]], input_col: Any) -> IterDataPipe[R]:
         """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
 
+    def flatten(self, indices: Hashable | list[Hashable] | None = None) -> IterDataPipe[Any]:
+        """Puts what stands in the parts ``indices`` of each item in their place: lists and tuples into lists and
+        tuples, dicts into dicts.
+        """
+
     def fork(
         self, num_instances: int, buffer_size: int = 1000, copy: Literal["shallow", "deep"] | None = None
     ) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that all yield the items of the input, which is read once for all of them."""
+
+    def groupby(
+        self,
+        group_key_fn: Callable[[T_co], Hashable],
+        *,
+        keep_key: bool = False,
+        buffer_size: int = 10000,
+        group_size: int | None = None,
+        guaranteed_group_size: int | None = None,
+        drop_remaining: bool = False,
+    ) -> IterDataPipe[Any]:
+        """Gathers the items that have one key, as ``group_key_fn`` tells it, into lists; with ``keep_key`` into
+        pairs (key, list).
+        """
 
     def header(self, limit: int | None = 10) -> IterDataPipe[T_co]:
         """The first ``limit`` items (None: all of them); no more than these are pulled from the input."""
@@ -155,6 +200,13 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[R]:
         """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in
         turn.
+        """
+
+    def lines_to_paragraphs(
+        self: IterMethods[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = ...
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, line), and yields pairs (path, paragraph): the lines up to an empty one, or to the next
+        path.
         """
 
     def list_files(
@@ -208,6 +260,13 @@ class IterMethods(Generic[T_co]):
     def map(self, fn: Callable[..., Any], input_col: Any, output_col: Any = None) -> IterDataPipe[Any]:
         """Applies ``fn`` to every item."""
 
+    def map_batches(
+        self, fn: Callable[[list[Any]], Iterable[R]], batch_size: int, input_col: Any = None
+    ) -> IterDataPipe[R]:
+        """Calls ``fn`` with lists of ``batch_size`` consecutive items, and hands out the items of its results one by
+        one.
+        """
+
     def max_token_bucketize(
         self,
         max_token_count: int,
@@ -228,14 +287,13 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[T_co]:
         """Hands out the items of several inputs in the proportion of ``weights``, in random order, and evenly."""
 
-    def on_error(
-        self,
-        policy: Literal["raise", "skip"],
-        *,
-        budget: int | None = 100,
-        errors: type[Exception] | tuple[type[Exception], ...] = ...,
-    ) -> IterDataPipe[T_co]:
-        """Says of all nodes before it, up to another ``on_error``, what happens when an item makes one raise."""
+    def mux(self, *datapipes: IterDataPipe[T_co]) -> IterDataPipe[T_co]:
+        """The first items of all inputs, then the second ones of all ..., until the shortest input ends."""
+
+    def mux_longest(self, *datapipes: IterDataPipe[T_co]) -> IterDataPipe[T_co]:
+        """The first items of all inputs, then the second ones of all ..., without those that have ended, until all
+        have.
+        """
 
     def open_files(
         self, mode: str = "r", encoding: str | None = None, length: int = -1
@@ -304,6 +362,22 @@ class IterMethods(Generic[T_co]):
     def random_map(self, fn: Callable[[T_co, np.random.Generator], R]) -> IterDataPipe[R]:
         """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item
         alone.
+        """
+
+    @overload
+    def random_split(
+        self, weights: Mapping[Any, float], seed: Any, total_length: int | None = None, target: None = None
+    ) -> list[IterDataPipe[T_co]]:
+        """Deals the items of the input to parts, one for each key of ``weights``, by chance: which item goes to
+        which part is a function of ``seed`` alone, and the same as torchdata 0.9's.
+        """
+
+    @overload
+    def random_split(
+        self, weights: Mapping[Any, float], seed: Any, total_length: int | None = None, *, target: Hashable
+    ) -> IterDataPipe[T_co]:
+        """Deals the items of the input to parts, one for each key of ``weights``, by chance: which item goes to
+        which part is a function of ``seed`` alone, and the same as torchdata 0.9's.
         """
 
     def read_arrow(
@@ -388,18 +462,28 @@ class IterMethods(Generic[T_co]):
     def repeat(self, times: int) -> IterDataPipe[T_co]:
         """Hands out every item ``times`` times in a row: the same object, not copies."""
 
-    def retry(
-        self,
-        attempts: int = 3,
-        *,
-        errors: type[Exception] | tuple[type[Exception], ...] = ...,
-        backoff_s: float = 0.5,
-        max_backoff_s: float = 30.0,
-    ) -> IterDataPipe[T_co]:
-        """Calls functions of the nodes before it again when they raise one of ``errors``: ``attempts`` times in all."""
-
     def round_robin_demux(self, num_instances: int, buffer_size: int = 1000) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that get the items of the input in turn."""
+
+    def routed_decode(
+        self: IterMethods[tuple[str, Any]], *handlers: Callable[[str, bytes], Any], key_fn: Callable[[str], str] = ...
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, open stream), and yields pairs (path, what the first handler that knows the ending
+        makes of it).
+        """
+
+    def rows2columnar(
+        self: IterMethods[Sequence[Any]], column_names: Sequence[Any] | None = None
+    ) -> IterDataPipe[dict[Any, list[Any]]]:
+        """Makes of each batch of rows a dict from a column's name to the list of its values."""
+
+    def set_length(self, length: int) -> IterDataPipe[T_co]:
+        """Its input, with ``length`` as its ``len()``; whether that is true is not checked."""
+
+    def shard_expand(self: IterMethods[str]) -> IterDataPipe[str]:
+        """Takes names in which braces stand as in a shell (``"train-{000..199}.tar"``, ``"{a,b}.tar"``), and yields
+        all names that they stand for.
+        """
 
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> IterDataPipe[T_co]:
         """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input."""
@@ -414,6 +498,13 @@ class IterMethods(Generic[T_co]):
 
     def skip(self, count: int) -> IterDataPipe[T_co]:
         """All items but the first ``count``."""
+
+    def slice(
+        self, index: Hashable | list[Hashable], stop: int | None = None, step: int | None = None
+    ) -> IterDataPipe[Any]:
+        """Keeps parts of each item: of tuples and lists ``item[index:stop:step]``, or the places in a list
+        ``index``, in their own order; of dicts the key ``index``, or the keys in a list of them.
+        """
 
     def sort(self, window: int, key_fn: Callable[[T_co], Any] = ..., *, reverse: bool = False) -> IterDataPipe[T_co]:
         """Takes ``window`` items at a time and hands them out in the order of ``key_fn``; equal ones stay in order."""
@@ -465,6 +556,29 @@ class IterMethods(Generic[T_co]):
 
     def zip(self, *datapipes: IterDataPipe[Any]) -> IterDataPipe[tuple[Any, ...]]:
         """Tuples of the first items of all inputs, then of the second ones ..., until the shortest input ends."""
+
+    def zip_longest(self, *datapipes: IterDataPipe[Any], fill_value: Any = None) -> IterDataPipe[tuple[Any, ...]]:
+        """Tuples of the first items of all inputs, then of the second ones ..., until the longest input ends."""
+
+    def zip_with_iter(
+        self,
+        ref_datapipe: IterDataPipe[Any],
+        key_fn: Callable[[T_co], Hashable],
+        ref_key_fn: Callable[[Any], Hashable] | None = None,
+        keep_key: bool = False,
+        buffer_size: int | None = 10000,
+        merge_fn: Callable[[T_co, Any], Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Pairs each item of the input with the item of ``ref_datapipe`` that has the same key."""
+
+    def zip_with_map(
+        self,
+        map_datapipe: MapDataPipe[Any],
+        key_fn: Callable[[T_co], Any],
+        merge_fn: Callable[[T_co, Any], Any] | None = None,
+        keep_key: bool = False,
+    ) -> IterDataPipe[Any]:
+        """Pairs each item of the input with ``map_datapipe[key_fn(item)]``."""
 
 class MapMethods(Generic[T_co]):
     """The functional forms of map-style nodes."""
