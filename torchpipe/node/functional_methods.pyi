@@ -295,6 +295,15 @@ class IterMethods(Generic[T_co]):
         have.
         """
 
+    def on_error(
+        self,
+        policy: Literal["raise", "skip"],
+        *,
+        budget: int | None = 100,
+        errors: type[Exception] | tuple[type[Exception], ...] = ...,
+    ) -> IterDataPipe[T_co]:
+        """Says of all nodes before it, up to another ``on_error``, what happens when an item makes one raise."""
+
     def open_files(
         self, mode: str = "r", encoding: str | None = None, length: int = -1
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
@@ -461,6 +470,16 @@ class IterMethods(Generic[T_co]):
 
     def repeat(self, times: int) -> IterDataPipe[T_co]:
         """Hands out every item ``times`` times in a row: the same object, not copies."""
+
+    def retry(
+        self,
+        attempts: int = 3,
+        *,
+        errors: type[Exception] | tuple[type[Exception], ...] = ...,
+        backoff_s: float = 0.5,
+        max_backoff_s: float = 30.0,
+    ) -> IterDataPipe[T_co]:
+        """Calls functions of the nodes before it again when they raise one of ``errors``: ``attempts`` times in all."""
 
     def round_robin_demux(self, num_instances: int, buffer_size: int = 1000) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that get the items of the input in turn."""
