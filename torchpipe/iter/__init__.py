@@ -57,9 +57,9 @@ from torchpipe.iter.packing.packer import Packer
 from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
 from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader
-from torchpipe.iter.running.on_error import OnError
 from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
 from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
+from torchpipe.iter.running.on_error import OnError
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
@@ -130,9 +130,9 @@ __all__ = [
     "Mapper",
     "MaxTokenBucketizer",
     "Mixer",
-    "OnError",
     "Multiplexer",
     "MultiplexerLongest",
+    "OnError",
     "Overflow",
     "Packer",
     "ParagraphAggregator",
