@@ -11,25 +11,21 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
 from torchpipe.errors import RankError, StateError
+from torchpipe.execution.epoch import Uneven
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.state.copying import copy_item
 
-__all__ = ["AgreementIterator", "Exchange", "Report", "Source", "Then", "Uneven", "Verdict", "decide", "inner_state"]
+__all__ = ["AgreementIterator", "Exchange", "Report", "Source", "Then", "Verdict", "decide", "inner_state"]
 
 _KEY = "agreement"
 
-
-class Uneven(enum.Enum):
-    """What happens when some ranks have more items than others."""
-
-    DROP = "drop"
-    PAD = "pad"
-    RAISE = "raise"
+Mark: TypeAlias = Callable[[], dict[str, Any]]
 
 
 class Source(enum.IntEnum):
@@ -115,7 +111,11 @@ def inner_state(state: dict[str, Any] | None, delivered: int) -> dict[str, Any] 
     if state is None or _KEY not in state:
         return state
     with refusing_misfits("the ranks' agreement"):
-        stored_count(state[_KEY], "offset", at_most=delivered)
+        agreed = state[_KEY]
+        stored_count(agreed, "offset", at_most=delivered)
+        stored_count({"repeated": 0} | agreed, "repeated", at_most=delivered)
+        if type(agreed["repeating"]) is not bool:
+            raise TypeError(f"repeating is {agreed['repeating']!r:.40}")
         (inner,) = state["inputs"]
         if not isinstance(inner, dict):
             raise TypeError(f"the state below is a {type(inner).__name__}")
@@ -125,13 +125,22 @@ def inner_state(state: dict[str, Any] | None, delivered: int) -> dict[str, Any] 
 class AgreementIterator(NodeIterator[Any]):
     """``inner``, ended on all ranks together. It holds up to ``every`` items that were not delivered yet.
 
-    State: the inner state where the present block began, and how many items of the block were delivered; for a rank
-    that repeats its last item, where the block began that held it. ``state`` is such a state, whose inner part
-    ``inner`` has already loaded.
+    State: the inner state after the items delivered; for a rank that repeats its last item, the one before that item as
+    well. ``state`` is such a state, whose inner part ``inner`` has already loaded. ``first`` makes the first item of
+    the epoch anew, for a rank that has nothing else to repeat: none of its shards has an item left.
     """
 
+    exact_after_error = True
+
     def __init__(
-        self, inner: NodeIterator[Any], exchange: Exchange, *, uneven: Uneven, every: int, state: dict[str, Any] | None
+        self,
+        inner: NodeIterator[Any],
+        exchange: Exchange,
+        *,
+        uneven: Uneven,
+        every: int,
+        state: dict[str, Any] | None,
+        first: Callable[[], list[Any]] = list,
     ) -> None:
         super().__init__(inner.node, inner.context)
         self.inputs = (inner,)
@@ -140,89 +149,101 @@ class AgreementIterator(NodeIterator[Any]):
         self._every = every
         # To repeat its last item, a rank has to know that it is the last before it hands it out.
         self._room = every + (uneven is Uneven.PAD)
-        self._buffer: deque[Any] = deque()
+        self._buffer: deque[tuple[Any, Mark]] = deque()  # items and the inner state after each
         self._last: list[Any] = []  # a copy of the last item, once it is known to be the last
+        self._first = first
         self._ended = Source.OPEN
         self._error: Exception | None = None
-        self._pulled = 0
-        self._bases: deque[dict[str, Any]] = deque()  # of blocks that are being read and not handed out yet
-        loaded = (state or {}).get(_KEY, {})  # as inner_state() has found it sound
-        self._base = inner.state_dict()
-        self._offset: int = loaded.get("offset", 0)
-        self._repeating = bool(loaded.get("repeating", False))
+        self._loaded = state if state is not None and _KEY in state else None  # until the first item
+        begun = inner.state_dict()
+        self._before: Mark = lambda: begun  # the inner state before the last item delivered
+        self._after = self._before
+        self._repeated = 0  # how often it was delivered again
 
     def state_dict(self) -> dict[str, Any]:
-        return {_KEY: {"offset": self._offset, "repeating": self._repeating}, "inputs": [self._base]}
+        if self._loaded is not None:
+            return self._loaded
+        if not self._last:
+            return self._after()
+        agreed = {"offset": 0, "repeating": True, "repeated": self._repeated}
+        return {_KEY: agreed, "inputs": [self._before()], "after": [self._after()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         raise StateError("the stream of several ranks takes its state when an epoch begins, not afterwards")
 
     def run(self) -> Iterator[Any]:
-        skip, then = self._offset, Then.NEXT
-        if self._repeating:
-            self._run_out()
+        if self._loaded is not None:
+            self._go_on(self._loaded[_KEY])
+        then = Then.NEXT
         while then is Then.NEXT:
             self._fill()
             verdict = decide(self._exchange.reports(self._report()), self._uneven, self._every)
             then = verdict.then
             error = self._error_for(verdict)
-            if verdict.count:
-                self._begin_block()
             for _ in range(verdict.count):
                 if then is Then.NEXT:
                     self._fill()
                 item = self._take()
-                self._offset += 1
-                if skip:
-                    skip -= 1
-                else:
-                    yield item
+                yield item
                 del item
             if error is not None:
                 raise error
-        if skip:
-            raise StateError(
-                f"the stream of all ranks ended {skip} items before the position that the state describes: has the "
-                "data become shorter on one of them?"
-            )
 
     def _report(self) -> Report:
         return Report(len(self._buffer), self._ended, bool(self._buffer or self._last))
 
     def _fill(self) -> None:
         while self._ended is Source.OPEN and len(self._buffer) < self._room:
-            if self._pulled % self._every == 0:
-                self._bases.append(self.source.state_dict())
             try:
                 item = next(self.source)
             except StopIteration:
-                self._ended = Source.ENDED
+                self._end()
             except Exception as error:  # to be raised at its place
                 self._ended, self._error = Source.FAILED, error
             else:
-                self._buffer.append(item)
-                self._pulled += 1
+                self._buffer.append((item, self._mark()))
 
-    def _begin_block(self) -> None:
-        self._offset = 0
-        if self._buffer:
-            self._base = self._bases.popleft()
-        else:  # the block before held the last item of this rank
-            self._repeating = True
+    def _end(self) -> None:
+        self._ended = Source.ENDED
+        if self._uneven is Uneven.PAD and not self._buffer and not self._last:
+            self.source.close()  # one pass at a time
+            self._last = self._first()
+
+    def _mark(self) -> Mark:
+        mark = self.source.mark()
+        if mark is None:
+            state = self.source.state_dict()
+            return lambda: state
+        return mark
 
     def _take(self) -> Any:
+        self._loaded = None
         if not self._buffer:
+            self._repeated += 1
             return copy_item(self._last[0])
-        item = self._buffer.popleft()
+        item, mark = self._buffer.popleft()
+        self._before, self._after = self._after, mark
         if self._uneven is Uneven.PAD and not self._buffer and self._ended is Source.ENDED:
             self._last = [copy_item(item)]  # the user may change what is handed out
         return item
 
-    def _run_out(self) -> None:
-        """Go again to the last item, which was delivered before."""
-        for item in self.source.items():
-            self._last = [item]
-        self._ended = Source.ENDED
+    def _go_on(self, agreed: dict[str, Any]) -> None:
+        """Go again to where a rank stood that repeated its last item, or, in former states, in the midst of a block."""
+        left = None if agreed["repeating"] else agreed["offset"]
+        done = 0
+        for item in islice(self.source.items(), left):
+            self._before, self._after, self._last = self._after, self._mark(), [item]
+            done += 1
+        if done == left:
+            self._last = []
+            return
+        if self._uneven is not Uneven.PAD:
+            raise StateError(
+                f"the stream of all ranks ended {left or 0} items before the position that the state describes: has "
+                "the data become shorter on one of them, or was it saved with another uneven=...?"
+            )
+        self._repeated = agreed.get("repeated", 0)
+        self._end()
 
     def _error_for(self, verdict: Verdict) -> BaseException | None:
         """What this rank raises after the block; on every rank, or on none."""

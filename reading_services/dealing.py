@@ -83,7 +83,7 @@ class DealingWorkers(Supervisor):
         data = [dumps(entry) for entry in entries]
         with self._calls, self._changed:
             self._ledgers[lane].deal(data, over)
-            number = self._ledgers[lane].shard % self.num_workers
+            number = self._worker_of(self._ledgers[lane].shard)
             if number not in self._plans:  # else it gets all of them when it begins
                 self._pool.send(number, Deal.of(self._generation, lane, data, over))
 

@@ -5,20 +5,20 @@ Runs in the main process of every rank; all talk between ranks is in the user's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
-import torch
 import torch.distributed as dist
 
-from reading_services._agreement import AgreementIterator, Exchange, Report, Source, Uneven, inner_state
+from reading_services._agreement import AgreementIterator, Exchange, Report, Source, inner_state
+from reading_services._ranked import RankedReadingService
 from torchpipe.errors import RankError
-from torchpipe.execution.preparing import Begin, PreparingReadingService
-from torchpipe.execution.reading_service import EpochStart
-from torchpipe.graph import describe_graph, plan
+from torchpipe.execution.epoch import EpochStart, Uneven
+from torchpipe.execution.interface import States
+from torchpipe.execution.preparing import Begin
+from torchpipe.execution.ranks import RankGroup, Talk
+from torchpipe.graph import describe_graph
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count
@@ -26,12 +26,15 @@ from torchpipe.node.validate import check_count
 __all__ = ["DistributedReadingService"]
 
 
-class DistributedReadingService(PreparingReadingService):
+class DistributedReadingService(RankedReadingService):
     """Divides the stream among the ranks of the initialized process group, and lets their epochs end together.
 
     With s shards a rank, rank r of w has every w-th item from r on of the stream of w * s shards. The seed is that of
     rank 0. Every rank does the same in step: makes the loader, begins epochs, takes items, shuts down. What is said
     between ranks goes through a gloo group of this service's own, in the thread that calls ``next()``.
+
+    With ``total_shards`` the stream is fixed by that number, whatever the number of ranks, which has to divide it: the
+    ranks' n-th items, in the order of ranks, are the stream of a single process with as many shards.
 
     Alone it executes the graph in process. For worker processes, put it first:
     ``SequentialReadingService(DistributedReadingService(), MultiProcessingReadingService(4))``.
@@ -44,27 +47,42 @@ class DistributedReadingService(PreparingReadingService):
             have ended. ``"raise"``: RankError on all ranks, after the last item that all have.
         agree_every: the ranks agree on blocks of so many items, with one small all-reduce a block, for which the
             quickest waits for the slowest. Each rank holds up to as many items ahead; more means fewer round trips.
+        total_shards: the number of shards of all ranks, each of which hosts as many. ``"drop"`` and ``"raise"`` then
+            look at shards: the epoch ends with the last round in which every shard has an item, so that it is the same
+            under any number of ranks; ``"pad"`` delivers all items, and what is repeated depends on the ranks.
+        states: whose position ``state_dict()`` gives if it is not told. ``"own"``: this rank's, without asking anybody.
+            ``"all"``: the one state of all ranks, the same on each: all call it at the same step.
 
-    State: counts what this rank delivered, padding included; it loads on the same rank of as many ranks.
+    State: this rank's own counts what it delivered, padding included, and loads on the same rank of as many ranks. The
+    one of all ranks loads under any number of them that divides the shards, and in a single process.
 
     Raises: ValueError or TypeError for arguments out of range; RuntimeError, when a loader is built, without an
     initialized process group, and GraphError if the graph does not divide the stream among ranks.
     """
 
     def __init__(
-        self, timeout: float = 1800, *, uneven: Literal["drop", "pad", "raise"] = "drop", agree_every: int = 1
+        self,
+        timeout: float = 1800,
+        *,
+        uneven: Literal["drop", "pad", "raise"] = "drop",
+        agree_every: int = 1,
+        total_shards: int | None = None,
+        states: States = "own",
     ) -> None:
-        super().__init__()
         if not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
         if uneven not in [item.value for item in Uneven]:
             raise ValueError(f'uneven must be "drop", "pad" or "raise", got {uneven!r}')
+        if states not in ("own", "all"):
+            raise ValueError(f'states must be "own" or "all", got {states!r}')
+        super().__init__(total_shards, Uneven(uneven))
         self._timeout_s = timeout
-        self._uneven = Uneven(uneven)
+        self._ending = Uneven(uneven)
         self._every = check_count("agree_every", agree_every, at_least=1)
+        self._states: States = states
         self._rank, self._world_size = 0, 1
         self._graph_text = ""
-        self._ranks: _Ranks | None = None
+        self._ranks: RankGroup | None = None
 
     @property
     def rank(self) -> int:
@@ -75,12 +93,24 @@ class DistributedReadingService(PreparingReadingService):
         return self._world_size
 
     def agreed_length(self, lengths: list[int]) -> int:
-        if self._uneven is Uneven.RAISE:
+        if self._ending is Uneven.RAISE:
             return lengths[self._rank]
-        return min(lengths) if self._uneven is Uneven.DROP else max(lengths)
+        return min(lengths) if self._ending is Uneven.DROP else max(lengths)
+
+    def agreed_position(self, delivered: list[int]) -> int:
+        return min(delivered)  # the same on all ranks, and not beyond the end of any
+
+    @property
+    def states(self) -> States:
+        return self._states
+
+    def gather(self, mine: Any) -> list[Any]:
+        ranks = self._connect()
+        return [mine] if ranks is None else ranks.objects(Talk.STATES, mine)
 
     def describe(self) -> str:
-        return f"rank {self._rank} of {self._world_size}, uneven ranks: {self._uneven.value}"
+        hosts = "" if self.total_shards is None else f", {self.total_shards} shards on all ranks"
+        return f"rank {self._rank} of {self._world_size}, uneven ranks: {self._ending.value}{hosts}"
 
     def prepare(self, datapipe: DataPipe) -> DataPipe:
         if not dist.is_available():
@@ -91,7 +121,7 @@ class DistributedReadingService(PreparingReadingService):
                 "torch.distributed.init_process_group(...) before you make the loader"
             )
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
-        plan(datapipe).check_num_shards(1, self._world_size)
+        self.check_graph(datapipe)
         self._graph_text = describe_graph(datapipe)
         self._connect()
         return datapipe
@@ -100,83 +130,75 @@ class DistributedReadingService(PreparingReadingService):
         """Agree on the epoch. Raises: RankError if the ranks are not at the same position of the same run."""
         ranks = self._connect()
         if ranks is None:
-            return start
+            return self.hosting(start)
         same = {
+            "graph": self._graph_text,
+            "total_shards": self.total_shards,
+            "num_shards": start.num_shards,
+            "uneven": self._ending.value,
+            "agree_every": self._every,
             "epoch": start.epoch,
             "delivered": start.delivered,
-            "num_shards": start.num_shards,
-            "uneven": self._uneven.value,
-            "agree_every": self._every,
-            "graph": self._graph_text,
+            "the loaded state of all ranks": start.origin or None,
         }
-        if start.delivered:
-            same["seed"] = start.seed
-        told = ranks.objects((start.seed, same))
-        for name in sorted({name for _, theirs in told for name in theirs}):
-            values = [theirs.get(name) for _, theirs in told]
-            if any(value != values[0] for value in values):
-                shown = ", ".join(f"rank {rank}: {value!r}" for rank, value in enumerate(values))
-                raise RankError(
-                    f"the ranks do not begin the same epoch: {name} differs ({shown}). Make the same loader on every "
-                    "rank, and load on each the state that it saved at the same step"
-                )
-        return replace(start, seed=told[0][0])
+        told = ranks.objects(Talk.BEGIN, (start.seed, start.seeded or start.delivered > 0, same))
+        for name in same:
+            _check_equal(name, dict(enumerate(theirs[name] for _, _, theirs in told)))
+        _check_equal("seed", {rank: seed for rank, (seed, fixed, _) in enumerate(told) if fixed})
+        return self.hosting(replace(start, seed=told[0][0]))
 
     def run_iteration(self, start: EpochStart, begin: Begin) -> NodeIterator[Any]:
         ranks = self._connect()
-        if ranks is None:
-            return begin(start)
         inner = begin(replace(start, state=inner_state(start.state, start.delivered)))
-        return AgreementIterator(inner, ranks, uneven=self._uneven, every=self._every, state=start.state)
+        if ranks is None:
+            return inner
+        return AgreementIterator(
+            inner,
+            _Exchange(ranks),
+            uneven=self._ending,
+            every=self._every,
+            state=start.state,
+            first=list if start.state is None else partial(_first_item, start, begin),
+        )
 
     def release(self) -> None:
         ranks, self._ranks = self._ranks, None
         if ranks is not None:
             ranks.close()
 
-    def _connect(self) -> _Ranks | None:
+    def _connect(self) -> RankGroup | None:
         """The group of this service; None if there is a single rank, which need not talk."""
         if self._ranks is None and self._world_size > 1:
-            self._ranks = _Ranks(self._rank, self._world_size, self._timeout_s)
+            self._ranks = RankGroup(self._rank, self._world_size, self._timeout_s)
         return self._ranks
 
 
-class _Ranks(Exchange):
-    """All ranks, through a gloo group: NCCL would need the GPU, whose queue this must not wait for."""
+def _check_equal(name: str, values: dict[int, Any]) -> None:
+    """Raises: RankError unless all ranks say the same."""
+    if len(set(map(repr, values.values()))) > 1:
+        shown = ", ".join(f"rank {rank}: {value!r}" for rank, value in values.items())
+        raise RankError(
+            f"the ranks do not begin the same epoch: {name} differs ({shown}). Make the same loader on every rank, and "
+            "load on each the state that it saved at the same step, or on all of them the one state of all"
+        )
 
-    def __init__(self, rank: int, world_size: int, timeout_s: float) -> None:
-        self.rank = rank
-        self._world_size = world_size
-        self._timeout_s = timeout_s
-        with self._answered():
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+
+def _first_item(start: EpochStart, begin: Begin) -> list[Any]:
+    """The first item of the epoch on this rank, if it has any."""
+    with begin(replace(start, state=None, delivered=0)) as stream:
+        return [item for item, _ in zip(stream.items(), range(1))]
+
+
+class _Exchange(Exchange):
+    """What ranks tell each other with each block."""
+
+    def __init__(self, ranks: RankGroup) -> None:
+        self.rank = ranks.rank
+        self._ranks = ranks
 
     def reports(self, mine: Report) -> list[Report]:
-        table = torch.zeros((self._world_size, 3), dtype=torch.int64)
-        table[self.rank] = torch.tensor([mine.ready, mine.source, mine.can_repeat])
-        with self._answered():
-            dist.all_reduce(table, group=self._group)
-        return [Report(ready, Source(source), bool(can_repeat)) for ready, source, can_repeat in table.tolist()]
+        told = self._ranks.numbers(Talk.STEP, (mine.ready, mine.source, mine.can_repeat))
+        return [Report(ready, Source(source), bool(can_repeat)) for ready, source, can_repeat in told]
 
     def texts(self, mine: str) -> list[str]:
-        return self.objects(mine)
-
-    def objects(self, mine: Any) -> list[Any]:
-        told: list[Any] = [None] * self._world_size
-        with self._answered():
-            dist.all_gather_object(told, mine, group=self._group)
-        return told
-
-    @contextmanager
-    def _answered(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            raise RankError(
-                f"rank {self.rank} of {self._world_size} has no answer from another rank (timeout {self._timeout_s:g} "
-                f"s): has one died, or stopped to iterate while the others went on? {str(error)[:300]}"
-            ) from error
-
-    def close(self) -> None:
-        if dist.is_initialized():
-            dist.destroy_process_group(self._group)
+        return self._ranks.objects(Talk.FAILURE, mine)

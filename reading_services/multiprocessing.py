@@ -281,13 +281,13 @@ class MultiProcessingReadingService(ShardedReadingService):
 
     def _workers_for(self, start: EpochStart) -> Supervisor:
         """The workers for this epoch; other ones than before only if a loaded state brought another shard count."""
-        workers = min(self._num_workers, start.num_shards)
+        workers = min(self._num_workers, len(start.shards))
         if self._supervisor is not None and (self._supervisor.num_workers != workers or not self._supervisor.usable):
             self._end_workers()
         if self._supervisor is None:
             if workers < self._num_workers:
                 _log.warning(
-                    "starting %d of %d workers: the loaded state has %d shards", workers, self._num_workers, workers
+                    "starting %d of %d workers: this process has %d shards", workers, self._num_workers, workers
                 )
             if self._graph is None:  # it was shut down before
                 self._make_images()

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from reading_services._ranked import RankedReadingService
 from torchpipe.errors import StateMismatchError
-from torchpipe.execution.preparing import PreparingReadingService
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
-from torchpipe.graph import plan
 from torchpipe.node.traits import DataPipe
 from torchpipe.randomness.seeds import check_seed
 from torchpipe.xla.spawn import ordinal
@@ -18,7 +17,7 @@ from torchpipe.xla.spawn import ordinal
 __all__ = ["OrdinalReadingService"]
 
 
-class OrdinalReadingService(PreparingReadingService):
+class OrdinalReadingService(RankedReadingService):
     """Gives this process or thread its share of the stream: every ``world_size``-th item from ``rank`` on.
 
     For processes and threads that ``torch_xla.launch``, ``xmp.spawn``, torchrun or a scheduler started. Nothing is said
@@ -35,15 +34,20 @@ class OrdinalReadingService(PreparingReadingService):
         seed: of the run, the same on every ordinal; it takes the place of ``DataLoader2.seed``.
         rank, world_size: as for :func:`torchpipe.xla.spawn.ordinal`, which reads them from the runtime if left out,
             in the thread that makes the loader.
+        total_shards: the number of shards of all ordinals, which fixes the stream whatever their number, as for
+            DistributedReadingService; each shard ends on its own.
 
-    State: counts what this ordinal delivered; it loads on the same rank of as many.
+    State: counts what this ordinal delivered; it loads on the same rank of as many. Those of all ordinals, joined by
+    ``torchpipe.state.merge``, load under any number of them that divides the shards.
 
     Raises: TypeError and ValueError for arguments that do not fit; when a loader is built, GraphError if the graph does
     not divide the stream. When an epoch begins, StateMismatchError if a loaded state has another seed.
     """
 
-    def __init__(self, seed: int, rank: int | None = None, world_size: int | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self, seed: int, rank: int | None = None, world_size: int | None = None, *, total_shards: int | None = None
+    ) -> None:
+        super().__init__(total_shards)
         self._seed = check_seed(seed)
         self._asked = (rank, world_size)
         self._ordinal = ordinal(0, 1) if rank is None and world_size is None else ordinal(rank, world_size)
@@ -62,7 +66,7 @@ class OrdinalReadingService(PreparingReadingService):
 
     def prepare(self, datapipe: DataPipe) -> DataPipe:
         self._ordinal = ordinal(*self._asked)
-        plan(datapipe).check_num_shards(1, self.world_size)
+        self.check_graph(datapipe)
         return datapipe
 
     def prepare_iteration(self, start: EpochStart) -> EpochStart:
@@ -71,4 +75,4 @@ class OrdinalReadingService(PreparingReadingService):
                 f"the state was saved in a run with seed {start.seed}, this OrdinalReadingService has seed "
                 f"{self._seed}: give the same seed to go on, on every ordinal"
             )
-        return replace(start, seed=self._seed)
+        return self.hosting(replace(start, seed=self._seed))

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import Begin, PreparingReadingService, executable
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
 from torchpipe.node.iterator import NodeIterator
@@ -51,7 +52,8 @@ class SequentialReadingService(ReadingServiceInterface):
             for service in self._preparing:
                 datapipe = service.prepare(datapipe)
             datapipe = self._executing.initialize(datapipe)
-            ranked = [item for item in (*self._preparing, self._executing) if item.world_size > 1]
+            services = (*self._preparing, self._executing)
+            ranked = [item for item in services if item.world_size > 1 or item.total_shards is not None]
             if len(ranked) > 1:
                 names = " and ".join(type(item).__name__ for item in ranked)
                 raise ValueError(f"{names} each divide the stream among ranks: keep one of them")
@@ -77,8 +79,25 @@ class SequentialReadingService(ReadingServiceInterface):
     def world_size(self) -> int:
         return self._ranked.world_size
 
+    @property
+    def total_shards(self) -> int | None:
+        return self._ranked.total_shards
+
+    @property
+    def states(self) -> States:
+        return self._ranked.states
+
     def agreed_length(self, lengths: list[int]) -> int:
         return self._ranked.agreed_length(lengths)
+
+    def length(self, datapipe: DataPipe, num_shards: int) -> int:
+        return self._ranked.length(datapipe, num_shards)
+
+    def agreed_position(self, delivered: list[int]) -> int:
+        return self._ranked.agreed_position(delivered)
+
+    def gather(self, mine: Any) -> list[Any]:
+        return self._ranked.gather(mine)
 
     def prepare_iteration(self, start: EpochStart) -> EpochStart:
         for service in (*self._preparing, self._executing):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from reading_services import MultiProcessingReadingService
+from tests.state.forging import opened_deep, places, replaced, sealed_deep
 from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.iter import FileOpener, IterableWrapper
@@ -213,3 +214,18 @@ def test_a_function_that_makes_another_iterator_than_before_is_named() -> None:
     resumed.load_state_dict(going.state_dict())
     with pytest.raises(StateError, match=r"now made a generator .* same function"):
         next(resumed)
+
+
+@pytest.mark.parametrize("forged", [["Lines", -1], ["Lines", 1.5], [None, 3], ["Lines"], 7])
+def test_L8_what_is_no_length_of_a_replay_is_damage_and_not_announced(forged: Any) -> None:
+    saving = DataLoader2(generator_graph())
+    next(iter(saving))
+    state = saving.state_dict()
+    content = opened_deep(state["payload"])
+    (path,) = (path for path in places(content) if path[-1:] == ("replays",))
+    payload = sealed_deep(replaced(content, path, lambda _: [forged]))
+    other = DataLoader2(generator_graph())
+    with pytest.raises(StateError), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.load_state_dict(state | {"payload": payload})
+        next(iter(other))

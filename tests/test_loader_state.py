@@ -12,7 +12,7 @@ from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.graph.fingerprint import digest
 from torchpipe.iter import IterableWrapper
-from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, LoaderState
+from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, LoaderState, Place
 from torchpipe.state import Cursor, decode, encode
 
 GRAPH = "0 Source(size=3)\n1 Mapper(fn=f) <- 0"
@@ -28,7 +28,7 @@ def plain(**changes: Any) -> dict[str, Any]:
 
 
 def read(state: Any, num_shards: int | None = None) -> LoaderState:
-    return LoaderState.from_dict(state, GRAPH, num_shards)
+    return LoaderState.from_dict(state, GRAPH, Place(num_shards=num_shards))
 
 
 def payload(**changes: Any) -> bytes:
@@ -38,8 +38,8 @@ def payload(**changes: Any) -> bytes:
 def test_it_comes_back_as_it_was() -> None:
     for position in (POSITION, None):
         state = LoaderState(seed=2**70, epoch=3, delivered=4, num_shards=2, position=position)
-        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, None) == state
-        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, 2) == state
+        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, Place()) == state
+        assert LoaderState.from_dict(state.to_dict(GRAPH), GRAPH, Place(num_shards=2)) == state
 
 
 def test_it_is_flat_and_its_keys_are_fixed() -> None:
@@ -121,7 +121,7 @@ def test_a_payload_may_come_back_as_another_kind_of_bytes() -> None:
 )
 def test_another_graph_is_shown_by_its_first_difference(here: str, saved_line: str, here_line: str) -> None:
     with pytest.raises(StateMismatchError) as caught:
-        LoaderState.from_dict(plain(), here, None)
+        LoaderState.from_dict(plain(), here, Place())
     assert str(caught.value).splitlines() == [
         f"the state belongs to another graph: fingerprint {digest(GRAPH)} was saved, this graph has {digest(here)}. "
         "The first node that differs:",

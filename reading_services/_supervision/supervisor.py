@@ -125,7 +125,7 @@ class Supervisor:
         self._lost.clear()
 
     def begin_epoch(self, start: EpochStart, positions: list[ShardPosition], hands: Mapping[int, Hand]) -> None:
-        """Let the workers produce ``positions``; shard s runs, in all branches, in worker s % num_workers.
+        """Let the workers produce ``positions``; the shards of this process go to the workers in turn, in all branches.
 
         ``hands``: of each lane, where what items are made of is dealt."""
         with self._calls, self._changed:
@@ -172,7 +172,7 @@ class Supervisor:
             for ledger in wanted:
                 released = ledger.release()
                 if released:
-                    number = ledger.shard % self.num_workers
+                    number = self._worker_of(ledger.shard)
                     self._pool.send(number, Grant(generation=self._generation, lane=ledger.lane, chunks=released))
             while True:
                 if self._interrupted:
@@ -324,8 +324,11 @@ class Supervisor:
             ledger = self._ledgers[dead.lane]
             ledger.doubtful = max(ledger.doubtful, dead.items.stop)
 
+    def _worker_of(self, shard: int) -> int:
+        return (0 if self._epoch is None else self._epoch.shards.index(shard)) % self.num_workers
+
     def _serves(self, number: int, shard: int) -> bool:
-        return number == _DISPATCHER or shard % self.num_workers == number
+        return number == _DISPATCHER or self._worker_of(shard) == number
 
     def _give_up(self, dead: PostMortem, mine: list[ShardLedger], error: WorkerDiedError, *, alone: bool) -> None:
         """The error takes the place of the item; without a culprit, of the next one of every shard of that process.

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 import torch
 
@@ -154,6 +155,38 @@ def test_L8_hostile_values_in_every_place(saved: list[Saved]) -> None:
                     error.add_note(f"{item.name}: {value!r:.50} at {path}")
                     raise
     assert tried["refused"] > tried["accepted"]
+
+
+def test_L8_hostile_values_in_what_workers_have_of_a_state() -> None:
+    """Of cursors, what each makes again, what is left over: found when it is loaded, before a process starts."""
+    options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
+    loaders: tuple[DataLoader[Any], ...] = (
+        DataLoader(StatefulNumbers(LENGTH), 3, **options),
+        DataLoader(Lines(LENGTH), 3, **options),
+        DataLoader(Augmented(LENGTH), 4, shuffle=True, last_batch="rollover", **options),
+    )
+    for loader in loaders:
+        with loader:
+            for _ in islice(loader, 4):
+                pass
+            state = loader.state_dict()
+            content = opened_deep(from_text(state["payload"]))
+            if "lanes" in (content["batches"] or {}):  # as of a worker that took no snapshot with its last batch
+                entry = ("batches", "again", 1)
+                content = replaced(content, entry, lambda _: [[msgpack.ExtType(1, b""), 1, [3, 4, 5]]])
+                content = replaced(content, ("batches", "lanes", 1, "cursor", 2), lambda _: 1)
+                loader.load_state_dict(state | {"payload": sealed_deep(content)})
+            for path in places(content):
+                if len(path) < 2 or path[0] not in ("batches", "standing", "order") or len(path) > 6:
+                    continue
+                for value in HOSTILE:
+                    forged = replaced(content, path, lambda _, value=value: value)
+                    try:
+                        loader.load_state_dict(state | {"payload": sealed_deep(forged)})
+                    except StateError:
+                        continue
+                    structure = path[1] in ("again", "lanes", "shards", "counts", "carried") and len(path) < 4
+                    assert not structure or value in ([], part(content, path)), (path, value)
 
 
 @pytest.mark.parametrize("name", LOADERS)

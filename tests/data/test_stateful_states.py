@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, SubsetRandomSampler, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from tests.state.forging import places, replaced
 from torchpipe import DataLoader
 from torchpipe.errors import ReplayWarning, StateError
 
@@ -245,3 +247,56 @@ def test_what_only_looks_like_such_a_state_is_refused() -> None:
     state, _ = saved_after(2, Numbers())
     with pytest.raises(StateError, match="a number was expected"):
         loader.load_state_dict({**state, "_num_yielded": -1})
+
+
+HOSTILE: list[Any] = [
+    None, True, -1, 1.5, 2**31, 2**62, 2**100, "x", b"x", [], {}, [None], {"x": 1}, torch.zeros(3), object(),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_L8_a_hostile_value_anywhere_is_a_state_error_or_another_position() -> None:
+    """But for what is the user's own: a class that takes what it cannot use fails in its own words."""
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (Numbers(), {"batch_size": 3, "shuffle": True, "generator": seeded()}),
+        (Numbers(), {"batch_size": 3, "sampler": Backwards()}),
+        (Stream(), {"batch_size": 3}),
+        (StreamWithPlace(), {"batch_size": 3}),
+    ]
+    refused = 0
+    for dataset, options in cases:
+        state, _ = saved_after(2, dataset, **options)
+        for path in places(state):
+            if not path or "at" in path:
+                continue
+            for value in HOSTILE:
+                loader: DataLoader[Any] = DataLoader(dataset, **options)
+                try:
+                    loader.load_state_dict(replaced(state, path, lambda _, value=value: value))
+                    list(islice(loader, 20))
+                except StateError:
+                    refused += 1
+                except Exception as error:
+                    error.add_note(f"{value!r} at {path} of {state}")
+                    raise
+    assert refused > 100
+
+
+def test_after_a_batch_that_raised_its_successor_follows() -> None:
+    """Their sampler has gone on by then, and their count has not."""
+
+    class Failing(Numbers):
+        def __getitem__(self, index: int) -> int:
+            if index == 10:
+                raise LookupError(index)
+            return index
+
+    theirs = StatefulDataLoader(Failing(), batch_size=4)
+    stream = iter(theirs)
+    found = [next(stream), next(stream)]
+    with pytest.raises(LookupError):
+        next(stream)
+    ours: DataLoader[int] = DataLoader(Failing(), batch_size=4)
+    ours.load_state_dict(theirs.state_dict())
+    assert len(found) == 2
+    assert plain(ours)[0] == [12, 13, 14, 15]

@@ -5,23 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from reading_services import PreparingReadingService
-from reading_services._agreement import AgreementIterator, Exchange, Report, Uneven, inner_state
+from reading_services._agreement import AgreementIterator, Exchange, Report, inner_state
+from reading_services._ranked import RankedReadingService
+from reading_services.distributed import _first_item
 from torchpipe.errors import RankError
+from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.preparing import Begin
-from torchpipe.execution.reading_service import EpochStart
 from torchpipe.node.iterator import NodeIterator
 
 __all__ = ["FixedRank", "Table", "TogetherRank", "on_all_ranks"]
 
 
-class FixedRank(PreparingReadingService):
+class FixedRank(RankedReadingService):
     """Says which rank this is, and no more."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        super().__init__()
+    def __init__(self, rank: int, world_size: int, total_shards: int | None = None, uneven: str | None = None) -> None:
+        super().__init__(total_shards, None if uneven is None else Uneven(uneven))
         self._place = (rank, world_size)
 
     @property
@@ -32,13 +34,36 @@ class FixedRank(PreparingReadingService):
     def world_size(self) -> int:
         return self._place[1]
 
+    def prepare(self, datapipe: Any) -> Any:
+        if self.total_shards is not None:
+            self.check_graph(datapipe)
+        return datapipe
+
+    def prepare_iteration(self, start: EpochStart) -> EpochStart:
+        return self.hosting(start)
+
 
 class Table:
-    """Where the threads that play ranks put down what they tell each other."""
+    """Where the threads that play ranks put down what they tell each other.
+
+    One of them runs at a time, for all have one process's global random states.
+    """
 
     def __init__(self, world_size: int) -> None:
         self.told: list[Any] = [None] * world_size
-        self.barrier = threading.Barrier(world_size, timeout=20)
+        self.barrier = threading.Barrier(world_size, timeout=30)
+        self.turn = threading.Lock()
+
+    def wait(self) -> None:
+        """Let the others run, until all are here. Raises: BrokenBarrierError."""
+        held = self.turn.locked()
+        if held:
+            self.turn.release()
+        try:
+            self.barrier.wait()
+        finally:
+            if held:
+                self.turn.acquire()
 
 
 class _Threads(Exchange):
@@ -49,9 +74,9 @@ class _Threads(Exchange):
     def _share(self, mine: Any) -> list[Any]:
         try:
             self._table.told[self.rank] = mine
-            self._table.barrier.wait()
+            self._table.wait()
             told = list(self._table.told)
-            self._table.barrier.wait()
+            self._table.wait()
         except threading.BrokenBarrierError:
             raise RankError("another rank does not answer") from None
         return told
@@ -66,15 +91,24 @@ class _Threads(Exchange):
 class TogetherRank(FixedRank):
     """Ends with the other ranks, which are threads."""
 
-    def __init__(self, rank: int, table: Table, uneven: str, every: int) -> None:
-        super().__init__(rank, len(table.told))
+    def __init__(self, rank: int, table: Table, uneven: str, every: int, total_shards: int | None = None) -> None:
+        super().__init__(rank, len(table.told), total_shards, uneven)
         self._exchange = _Threads(rank, table)
-        self._uneven = Uneven(uneven)
+        self._ending = Uneven(uneven)
         self._every = every
+
+    def agreed_position(self, delivered: list[int]) -> int:
+        return min(delivered)
+
+    def gather(self, mine: Any) -> list[Any]:
+        return self._exchange._share(mine)
 
     def run_iteration(self, start: EpochStart, begin: Begin) -> NodeIterator[Any]:
         inner = begin(replace(start, state=inner_state(start.state, start.delivered)))
-        return AgreementIterator(inner, self._exchange, uneven=self._uneven, every=self._every, state=start.state)
+        first = list if start.state is None else partial(_first_item, start, begin)
+        return AgreementIterator(
+            inner, self._exchange, uneven=self._ending, every=self._every, state=start.state, first=first
+        )
 
 
 def on_all_ranks(world_size: int, run: Callable[[int, Table], Any]) -> list[Any]:
@@ -83,10 +117,11 @@ def on_all_ranks(world_size: int, run: Callable[[int, Table], Any]) -> list[Any]
     results: list[Any] = [None] * world_size
 
     def play(rank: int) -> None:
-        try:
-            results[rank] = run(rank, table)
-        except Exception as error:
-            results[rank] = error
+        with table.turn:
+            try:
+                results[rank] = run(rank, table)
+            except Exception as error:
+                results[rank] = error
 
     threads = [threading.Thread(target=play, args=(rank,)) for rank in range(world_size)]
     for thread in threads:

@@ -170,7 +170,7 @@ def test_nothing_is_left_behind_of_the_groups(two: Results) -> None:
 def test_a_rank_that_stops_does_not_hang_the_others(two: Results) -> None:
     _, other = two["a_rank_stops"]
     assert other["count"] == 7
-    assert other["error"].startswith("RankError: rank 1 of 2 has no answer from another rank (timeout 2 s)")
+    assert other["error"].startswith("RankError: rank 1 of 2 has no answer from rank 0 (timeout 2 s)")
     assert other["waited_s"] < rank_script.SHORT_S + 3
 
 

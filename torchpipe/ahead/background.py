@@ -26,15 +26,15 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torchpipe.ahead.feed import Feed, Snapshots, move
+from torchpipe.ahead.feed import Feed, Snapshot, Snapshots, move
 from torchpipe.ahead.stage import ONE_QUEUE, Pacer, Source, Stage
 from torchpipe.ahead.staged import StagedFeed
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
-from torchpipe.state import Cursor, SnapshotPolicy
+from torchpipe.state import Cursor, SnapshotPolicy, encode
 
 __all__ = ["FeedStats", "RunAhead"]
 
@@ -94,7 +94,7 @@ class RunAhead:
     """
 
     def __init__(self, source: Source, stage: Stage, policy: SnapshotPolicy, name: str = "RunAhead") -> None:
-        self._snapshot: bytes | None = None
+        self._snapshot: Snapshot | None = None
         self._skip = 0
         self._before = 0  # items before ``_snapshot``
         self.mark: Any = None
@@ -137,11 +137,27 @@ class RunAhead:
     @property
     def cursor(self) -> Cursor:
         """The position after the items handed out."""
-        return Cursor(self._snapshot, self._skip, self._before + self._skip)
+        snapshot = self._snapshot
+        if callable(snapshot):
+            snapshot = encode(snapshot(), locate=self._feed.snapshots.holders)
+        return Cursor(snapshot, self._skip, self._before + self._skip)
 
     @cursor.setter
     def cursor(self, value: Cursor) -> None:
         self._snapshot, self._skip, self._before = value.snapshot, value.skip, value.count - value.skip
+
+    def begin_at(self, mark: Callable[[], dict[str, Any]] | None) -> None:
+        """The source stands where ``mark`` says, if it says anything, and nothing was pulled since."""
+        if mark is not None:
+            self._snapshot, self._skip, self._before = mark, 0, self._before + self._skip
+
+    def state(self) -> Callable[[], dict[str, Any]]:
+        """What gives the position after the items handed out as a state: the source's own, or a cursor over it."""
+        snapshot, skip, before = self._snapshot, self._skip, self._before
+        if callable(snapshot) and not skip:
+            return snapshot
+        snapshot = self.cursor.snapshot
+        return lambda: Cursor(snapshot, skip, before + skip).to_state()
 
     def stats(self) -> FeedStats:
         feed, gate, pacer = self._feed, self._stage.gate, self._stage.pacer

@@ -22,7 +22,7 @@ from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy, encode
 
-__all__ = ["Feed", "Snapshots", "in_feed_thread", "move"]
+__all__ = ["Feed", "Snapshot", "Snapshots", "in_feed_thread", "move"]
 
 _log = logging.getLogger("torchpipe")
 
@@ -34,22 +34,35 @@ def in_feed_thread() -> bool:
     return getattr(_local, "feed", False)
 
 
+Snapshot: TypeAlias = bytes | Callable[[], dict[str, Any]]
+"""A state of the source, encoded, or what gives it."""
+
+
 class Snapshots:
-    """Takes the source's snapshots when they are due; one that cannot be encoded is left out, and said so once."""
+    """Notes the source's state after each item where that costs nothing, else takes snapshots when they are due.
+
+    One that cannot be encoded is left out, and said so once.
+    """
 
     def __init__(self, source: Source, policy: SnapshotPolicy, name: str) -> None:
         self._source = source
-        self._holders = Holders(source) if isinstance(source, NodeIterator) else None
+        self._marked = source if isinstance(source, NodeIterator) else None
+        self.holders = None if self._marked is None else Holders(self._marked)
         self._policy = policy
         self._name = name
         self._told = False
 
-    def after_item(self) -> bytes | None:
+    def after_item(self) -> Snapshot | None:
+        if self._marked is not None:
+            mark = self._marked.mark()
+            if mark is not None:
+                return mark
+            self._marked = None
         if not self._policy.due():
             return None
         self._policy.begin()
         try:
-            return encode(self._source.state_dict(), locate=self._holders)
+            return encode(self._source.state_dict(), locate=self.holders)
         except StateError as error:
             # The older cursor stays true: a restore from it drops more items.
             _log.log(
@@ -62,7 +75,7 @@ class Snapshots:
 
 
 # The item as moved, the snapshot after it, and its gate's word; None for the last where nothing is admitted or moved
-Queued: TypeAlias = tuple[Any, bytes | None, Admitted | None]
+Queued: TypeAlias = tuple[Any, Snapshot | None, Admitted | None]
 
 
 @dataclass(eq=False)

@@ -5,13 +5,14 @@ Runs in any process that iterates a graph; the threads are in ``background``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from torchpipe.ahead.background import FeedStats, RunAhead
 from torchpipe.ahead.feed import Snapshots
 from torchpipe.ahead.stage import Stage
+from torchpipe.errors import GraphError
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, Positions, refusing_misfits
 from torchpipe.node.traits import DataPipe, node_name
@@ -35,6 +36,11 @@ class RunAheadIterator(NodeIterator[T_co]):
     exact_after_error = True
 
     def __init__(self, node: DataPipe, context: Context, source: DataPipe, stage: Stage) -> None:
+        if context.reads_apart(node):
+            raise GraphError(
+                f"{node_name(node)} stands after some branches of a fork, demux or unzip, of which others are read "
+                "elsewhere: it would run ahead of them in a thread of its own. Join the branches (zip, mux) before it"
+            )
         super().__init__(node, context, source)
         self._stage = stage if context.threads else replace(stage, depth=0)
         self._ahead = RunAhead(self.source, self._stage, context.policy(), node_name(node))
@@ -48,12 +54,18 @@ class RunAheadIterator(NodeIterator[T_co]):
         return self.source.by_position()
 
     def run(self) -> Iterator[T_co]:
+        self._ahead.begin_at(self.source.mark())
         # Not a generator of this object's own: it would keep an abandoned pass alive until the collector runs.
         return self._ahead.items()
 
     def state_dict(self) -> dict[str, Any]:
-        state = self._ahead.cursor.to_state()
-        return state if self._ahead.mark is None else state | {_MARK: self._ahead.mark}
+        return self.mark()()
+
+    def mark(self) -> Callable[[], dict[str, Any]]:
+        if self._stream is None:
+            self._ahead.begin_at(self.source.mark())
+        state, seen = self._ahead.state(), self._ahead.mark
+        return state if seen is None else lambda: state() | {_MARK: seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._check_unstarted()
@@ -97,9 +109,11 @@ class _Delivered(NodeIterator[Any]):
         self.inputs = (inner,)
         self._snapshots = Snapshots(inner, context.policy(), node_name(node))
         self._cursor = Cursor()
+        self._mark: Callable[[], dict[str, Any]] | None = None  # in the cursor's stead
         self._pulling = False  # stays True when a pull ended in an exception
 
     def run(self) -> Iterator[Any]:
+        self._mark = self.source.mark()
         stream = self.source.items()
         while True:
             self._pulling = True
@@ -111,10 +125,19 @@ class _Delivered(NodeIterator[Any]):
             self._pulling = False
             yield item
             # Asked for the next one, so that one arrived.
-            self._cursor = self._cursor.after(1, self._snapshots.after_item())
+            snapshot = self._snapshots.after_item()
+            if callable(snapshot):
+                self._mark = snapshot
+            else:
+                self._cursor = self._cursor.after(1, snapshot)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._cursor.to_state() if self._pulling else self.source.state_dict()
+        if not self._pulling:
+            return self.source.state_dict()
+        return self._cursor.to_state() if self._mark is None else self._mark()
+
+    def mark(self) -> Callable[[], dict[str, Any]] | None:
+        return self.source.mark()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.source.load_state_dict(state)

@@ -20,13 +20,14 @@ from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import make_worker_info, set_worker_info
 from torchpipe.data.nodes import seed_worker
 from torchpipe.data.ranks import divides_itself
+from torchpipe.data.standing import load_into
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
-from torchpipe.node.validate import MAX_SHARDS
+from torchpipe.state.flat import MAX_SHARDS
 
 __all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "saved_shards"]
 
@@ -101,7 +102,7 @@ class Begun:
         self._begin(begin)
         iterator: Any = iter(self.dataset)
         if begin["iterator"] is not None:
-            iterator.load_state_dict(copy.deepcopy(begin["iterator"]))
+            load_into(iterator, begin["iterator"])
         return iterator  # type: ignore[no-any-return]
 
     def _begin(self, begin: dict[str, Any]) -> None:
@@ -115,7 +116,7 @@ class BegunStateful(Begun):
 
     def _begin(self, begin: dict[str, Any]) -> None:
         if begin["dataset"] is not None and not self._loaded:
-            self.dataset.load_state_dict(copy.deepcopy(begin["dataset"]))
+            load_into(self.dataset, begin["dataset"])
         self._loaded = False
 
     def state_dict(self) -> Any:

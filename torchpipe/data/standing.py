@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import RandomSampler, SequentialSampler
 
 from torchpipe.data.rollover import RolloverBatchSampler
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.loader.state import damaged, shown
 from torchpipe.node.iterator import is_stateful, stored_count
+from torchpipe.state.flat import damaged, shown
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -59,6 +60,8 @@ def standing(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
     """Plain data. ``begun``: has an epoch been iterated? Before that, a sampler is as its maker left it."""
     sampler = loader._index_sampler
     chain = chain_of(sampler)
+    if loader._ranked is not None:
+        return {"seed": loader._ranked.foretell(loader._draws)}
     state: dict[str, Any] = {"generators": [item.get_state() for item in generators_of(chain, loader.generator)]}
     if isinstance(sampler, RolloverBatchSampler):
         state["carried"] = list(sampler.carried)
@@ -78,6 +81,9 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
     if order is not None and isinstance(sampler, RolloverBatchSampler):
         sampler.carried = list(order["start"]["carried"])  # now: the length counts it
     if order is not None or state is None:
+        return
+    if loader._ranked is not None:
+        loader._ranked.run_seed = state["seed"]
         return
     chain = chain_of(sampler)
     owner, dataset = own_state(chain), _dataset_with_state(loader)
@@ -116,10 +122,15 @@ def load_into(owner: Any, value: Any) -> None:
         ) from error
 
 
-def check_standing(sampler: Any, generator: torch.Generator | None, state: Any) -> None:
+def check_standing(sampler: Any, generator: torch.Generator | None, state: Any, *, ranked: bool = False) -> None:
     """Raises: StateError for what is no such state, StateMismatchError for that of another sampler."""
     if not isinstance(state, dict):
         raise damaged("it does not say what is kept between epochs")
+    if ranked:
+        if "seed" not in state:
+            raise damaged("it has no seed for the epochs of all ranks")
+        stored_count(state, "seed", MOST_SEED)
+        return
     chain = chain_of(sampler)
     check_generators(state.get("generators"), generators_of(chain, generator))
     check_carried(sampler, state)
@@ -134,6 +145,10 @@ def check_carried(sampler: Any, state: dict[str, Any]) -> None:
         raise StateMismatchError(f"last_batch: the state was saved with {saved}, this loader has {here}")
     if rolls and (type(state["carried"]) is not list or len(state["carried"]) >= sampler.batch_size):
         raise damaged(f"what is left over is {shown(state['carried'])}, and not less than a batch of indices")
+    if rolls and type(sampler.sampler) in (SequentialSampler, RandomSampler):  # others may give keys of any kind
+        length = len(sampler.sampler.data_source)
+        if not all(type(index) is int and 0 <= index < length for index in state["carried"]):
+            raise damaged(f"what is left over is {shown(state['carried'])}, and not of {length} samples")
 
 
 def check_generators(saved: Any, here: list[torch.Generator]) -> None:

@@ -11,9 +11,9 @@ import torch
 from torchpipe.data.iterable import saved_shards
 from torchpipe.data.standing import check_generators
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.loader.state import damaged, shown
 from torchpipe.node.iterator import stored_count
-from torchpipe.state import decode, encode, from_text
+from torchpipe.state import Cursor, decode, encode, from_text
+from torchpipe.state.flat import damaged, shown
 
 __all__ = ["KEYS", "VERSION", "Position", "check_position", "identity_of", "read", "write"]
 
@@ -45,6 +45,8 @@ def identity_of(loader: Any) -> dict[str, Any]:
     sampler = loader._index_sampler
     inner = getattr(sampler, "sampler", sampler)
     size = getattr(sampler, "batch_size", None) if loader.batch_size is None else loader.batch_size
+    if loader.distributed:
+        size = None  # the position counts samples
     try:
         length = len(loader.dataset)
     except Exception:  # iterable ones have none; a user's may fail in any way
@@ -113,26 +115,21 @@ def check_position(position: Position, iterable: bool, num_workers: int) -> None
     """Raises: StateError where the parts of ``position`` do not go together, or not with such a loader."""
     batches = position.batches or {}
     if iterable:
-        if batches:
+        under_way = position.batches is not None
+        if under_way:
             saved_shards(batches)
-            stored_count({"seed": batches.get("seed")}, "seed", (1 << 63) - 1)
+            stored_count(batches, "seed", (1 << 63) - 1)
+            _check_begins(batches.get("begins"), batches["shards"])
             counts = batches["stream"].get("counts")
             if type(counts) is not list or not all(type(count) is int for count in counts):
                 raise damaged(f"the counts of its shards' batches are {shown(counts)}")
             if sum(counts) != position.delivered:
                 raise damaged(f"{position.delivered} batches were delivered, and its shards made {sum(counts)} of them")
-        under_way = bool(batches)
     else:
         under_way = position.order is not None
         _check_done(batches.get("done", []), position.delivered)
-        lanes = batches.get("lanes", [] if "dataset" in batches else None)  # the dataset's own, without workers
-        if lanes is not None and type(lanes) is not list:
-            raise damaged(f"the states of its workers are {shown(lanes)}")
-        if lanes is not None and len(lanes) != num_workers:
-            raise StateMismatchError(
-                f"the state has the states of {len(lanes)} workers (worker_seeding='torch', or a dataset with a "
-                f"state_dict of its own), and this loader has num_workers={num_workers}: make it with as many"
-            )
+        if "lanes" in batches:
+            _check_lanes(batches["lanes"], batches.get("again"), num_workers)
         if "dataset" in batches and num_workers:
             raise StateMismatchError(
                 "the state has the state of a dataset that was read in process (num_workers=0), and this loader has "
@@ -144,9 +141,36 @@ def check_position(position: Position, iterable: bool, num_workers: int) -> None
         raise damaged("it says where its batches stand, and not where their order does")
 
 
+def _check_begins(begins: Any, shards: int) -> None:
+    """Where each worker's dataset began, if another library's state said so."""
+    if begins is not None and not (
+        type(begins) is list
+        and len(begins) == shards
+        and all(isinstance(item, dict) and {"dataset", "iterator"} <= set(item) for item in begins)
+    ):
+        raise damaged(f"where its dataset began is {shown(begins)}")
+
+
 def _check_done(done: Any, delivered: int) -> None:
     if type(done) is not list or any(type(number) is not int or number < delivered for number in done):
         raise damaged(f"the batches that were handed out before their turn are {shown(done)}")
+
+
+def _check_lanes(lanes: Any, again: Any, num_workers: int) -> None:
+    """``again``: of each worker, the entries that its cursor skips."""
+    if type(lanes) is not list or type(again) is not list or len(lanes) != len(again):
+        raise damaged(f"the states of its workers are {shown(lanes)}, and what they make again {shown(again)}")
+    for state, entries in zip(lanes, again):
+        cursor = Cursor.from_state(state)
+        if cursor is None or type(entries) is not list or len(entries) != cursor.skip or cursor.count < cursor.skip:
+            raise damaged(f"a worker's state is {shown(state)}, which makes {shown(entries)} again")
+        if not all(type(entry) is tuple and len(entry) == 2 and type(entry[0]) is int for entry in entries):
+            raise damaged(f"what a worker makes again is {shown(entries)}, not numbers of batches and their indices")
+    if len(lanes) != num_workers:
+        raise StateMismatchError(
+            f"the state has the states of {len(lanes)} workers (worker_seeding='torch', or a dataset with a "
+            f"state_dict of its own), and this loader has num_workers={num_workers}: make it with as many"
+        )
 
 
 def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:

@@ -16,10 +16,10 @@ import torch
 from torch.utils.data import RandomSampler
 
 from torchpipe.data.order import DRAW_FROM_NOBODY, is_computed
-from torchpipe.data.standing import chain_of, generators_of
+from torchpipe.data.standing import MOST_SEED, chain_of, generators_of
 from torchpipe.data.state import Position
 from torchpipe.errors import ReplayWarning, StateError
-from torchpipe.node.iterator import is_stateful
+from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import fresh_seed
 from torchpipe.state import Cursor, encode
@@ -55,30 +55,27 @@ def position_of(state: Mapping[str, Any], loader: Any) -> Position:
 
     Raises: StateError for what cannot be gone on from here, with the reason.
     """
-    try:
+    with refusing_misfits("a StatefulDataLoader's, which it looks like: it is none that is known"):
         saved = _read(state)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise StateError(
-            f"the state looks like a StatefulDataLoader's and is none that is known: {type(error).__name__}: {error}"
-        ) from error
-    if loader._is_iterable:
-        return _of_iterable(saved, loader)
-    if saved.finished:
-        return _ended(saved, loader)
-    return Position(
-        epoch=loader._next_epoch,
-        delivered=saved.delivered,
-        order=_order(saved, loader),
-        batches=_dataset(saved, loader),
-    )
+        if loader._is_iterable:
+            return _of_iterable(saved, loader)
+        if saved.finished:
+            return _ended(saved, loader)
+        return Position(
+            epoch=loader._next_epoch,
+            delivered=saved.delivered,
+            order=_order(saved, loader),
+            batches=_dataset(saved, loader),
+        )
 
 
 def _read(state: Mapping[str, Any]) -> _Saved:
     if "_snapshot" not in state:
+        known = _count(state["_sampler_iter_yielded"])
         return _Saved(
-            delivered=_count(state["_num_yielded"]),
+            delivered=max(_count(state["_num_yielded"]), known),  # it is less after a batch that raised: that is over
             finished=state.get("_iterator_finished") is True,
-            known=_count(state["_sampler_iter_yielded"]),
+            known=known,
             index_sampler=state.get("_index_sampler_state"),
             sampler_iter=state.get("_sampler_iter_state"),
             base_seed=None,
@@ -95,7 +92,7 @@ def _read(state: Mapping[str, Any]) -> _Saved:
         known=_count(snapshot["_snapshot_step"]),
         index_sampler=main.get("_index_sampler_state"),
         sampler_iter=main.get("_sampler_iter_state"),
-        base_seed=_count(main["_base_seed"]),
+        base_seed=stored_count(main, "_base_seed", MOST_SEED),
         dataset=None,
         fetcher=None,
         workers=[workers[f"worker_{worker}"] for worker in range(_count(main["_num_workers"]))],
@@ -104,7 +101,7 @@ def _read(state: Mapping[str, Any]) -> _Saved:
 
 
 def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
+    if type(value) is not int or not 0 <= value < 1 << 61:
         raise TypeError(f"a number was expected, not {value!r:.40}")
     return value
 
@@ -130,9 +127,10 @@ def _order(saved: _Saved, loader: Any) -> dict[str, Any]:
         return state | {"start": None, "sampler": [saved.known, value]}
     if drawn_by is not None:
         return state | {"start": _start(loader, chain, drawn_by)}
-    if saved.sampler_iter is not None and "samples_yielded" not in saved.sampler_iter:
+    torchdatas = isinstance(saved.sampler_iter, Mapping) and "samples_yielded" in saved.sampler_iter
+    if saved.sampler_iter is not None and not torchdatas:
         return state | {"start": None, "sampler": [saved.known, saved.sampler_iter]}
-    if isinstance(saved.sampler_iter, Mapping) and "sampler_iter_state" in saved.sampler_iter:
+    if torchdatas and "sampler_iter_state" in saved.sampler_iter:
         raise StateError(
             "the state has the state of an iterator of your sampler inside a batch sampler, where it cannot be put: "
             "give the sampler state_dict() and load_state_dict(), or go on with StatefulDataLoader to the epoch's end"
@@ -147,10 +145,11 @@ def _generator(saved: _Saved) -> Any:
     state = saved.sampler_iter
     if isinstance(state, Mapping) and "sampler_iter_state" in state:
         state = state["sampler_iter_state"]
-    if isinstance(state, Mapping) and set(state) == {"yielded", "generator"}:
-        found = state["generator"]
-        return found if isinstance(found, torch.Tensor) else None
-    return None
+    found = state["generator"] if isinstance(state, Mapping) and set(state) == {"yielded", "generator"} else None
+    if not isinstance(found, torch.Tensor):
+        return None
+    torch.Generator().set_state(found)  # raises for what is none
+    return found
 
 
 def _start(loader: Any, chain: list[Any], drawn_by: torch.Tensor) -> dict[str, Any]:

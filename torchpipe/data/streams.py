@@ -14,6 +14,7 @@ from torchpipe.data.batches import Batches
 from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards
 from torchpipe.data.ranks import agreed, ranks_of
 from torchpipe.data.state import Position
+from torchpipe.errors import StateError
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful, stored_count
@@ -60,8 +61,15 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     )
     here = dataset if not workers and is_stateful(dataset) and not isinstance(dataset, TorchIterDataPipe) else None
     batches = IterableBatches(service, start, workers=workers, keeps=keeps, begins=begins, here=here)
-    for _ in range(0 if position is None else position.get("drop", 0)):
-        batches.take()
+    drop = 0 if position is None else stored_count({"drop": 0} | position, "drop")
+    for done in range(drop):
+        try:
+            batches.take()
+        except StopIteration:
+            batches.close()
+            raise StateError(
+                f"the dataset ended after {done} of {drop} batches to be made again: has it become shorter?"
+            ) from None
     return batches
 
 

@@ -5,9 +5,19 @@ Runs in every process.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, fields
+from typing import Any
 
-__all__ = ["Epoch", "ShardSpec", "WorkerInfo"]
+__all__ = ["Epoch", "EpochStart", "ShardSpec", "Uneven", "WorkerInfo"]
+
+
+class Uneven(enum.Enum):
+    """What happens when some ranks, or shards, have more items than others."""
+
+    DROP = "drop"
+    PAD = "pad"
+    RAISE = "raise"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +74,30 @@ class ShardSpec(Epoch):
         """Where in the run item ``item`` of this shard is, for messages."""
         of_rank = f" of rank {self.rank}" if self.world_size > 1 else ""
         return f"item {item} of shard {self.shard} of {self.num_shards}{of_rank}, epoch {self.epoch}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochStart(Epoch):
+    """What a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None.
+
+    ``delivered`` items of the epoch are before ``state``. ``hosted``: which of the shards run here; None: all. With
+    ``rounds`` DROP or RAISE, they end together, with the last round in which each has an item; RAISE makes an error of
+    any that is left. ``seeded``: has the user fixed the seed? ``origin`` names the state that all ranks should have
+    loaded, if there is one for all. Without ``in_order``, shards' items come as they are ready.
+    """
+
+    delivered: int = 0
+    state: dict[str, Any] | None = None
+    hosted: range | None = None
+    rounds: Uneven | None = None
+    seeded: bool = False
+    origin: str = ""
+    in_order: bool = True
+
+    @property
+    def shards(self) -> range:
+        """The numbers of the shards that run here."""
+        return range(self.num_shards) if self.hosted is None else self.hosted
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The merge: takes from the shards in strict rotation and remembers, by a cursor for each shard, what was handed out.
+"""The merge: takes from the shards in rounds and remembers, by a cursor for each shard, what was handed out.
 
 Where order does not matter (torch's ``in_order=False``), it takes from whichever shard has something first.
 
@@ -7,6 +7,7 @@ Runs in the consumer's process. It decides the order; who produces the items, an
 
 Each branch that the main section reads has a merge of its own. A *lane* is one shard of one branch; lane
 ``branch * num_shards + shard``. All lanes of an epoch have one provider, which starts when the first item is wanted.
+Where a run has more shards than this process hosts, the merge counts its own: *places* 0, 1, 2 ... for their numbers.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, TypeAlias
 
-from torchpipe.errors import StateError
+from torchpipe.errors import RankError
+from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import announce_replays
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor
+from torchpipe.state.rotation import Rotation, turn_of
 
 __all__ = ["MergeIterator", "Merges", "ShardPosition", "ShardProvider", "StartShards"]
 
@@ -99,7 +102,44 @@ class Merges:
             self._provider.close()
 
 
+_ALL = 1 << 62
 _Place: TypeAlias = tuple[bytes | None, int, int]  # a snapshot, the items to drop after it, the items before all
+
+
+@dataclass(slots=True)
+class _Rest:
+    """What is at hand of a shard, and in no block. ``snapshots``: each after so many of the items."""
+
+    items: list[Any] = field(default_factory=list)
+    snapshots: list[tuple[int, bytes]] = field(default_factory=list)
+    ended: bool = False
+    error: BaseException | None = None  # after the items
+
+    def add(self, chunk: Chunk) -> None:
+        self.items = [*self.items, *chunk.items] if self.items else chunk.items
+        if chunk.snapshot is not None:
+            self.snapshots.append((len(self.items), chunk.snapshot))
+        self.ended, self.error = chunk.ended, chunk.error
+
+    def take(self, count: int) -> tuple[list[Any], list[tuple[int, bytes]]]:
+        """The first ``count`` items, and the snapshots on the way."""
+        taken, self.items = self.items[:count], self.items[count:]
+        snapshots = [(at, snapshot) for at, snapshot in self.snapshots if at <= count]
+        self.snapshots = [(at - count, snapshot) for at, snapshot in self.snapshots if at > count]
+        return taken, snapshots
+
+    @property
+    def open(self) -> bool:
+        """May more follow the items?"""
+        return not self.ended and self.error is None
+
+    def fail(self) -> NoReturn:
+        """Raise the error."""
+        assert self.error is not None
+        try:
+            raise self.error
+        finally:
+            self.error = None  # its traceback leads to this frame, and to items in shared memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +151,12 @@ class _Position:
 
     places: list[_Place]  # of each shard, before the block
     live: list[int]  # the shards in rotation
-    turn: int = 0  # whose item is the first of the block, as a place among the live ones
+    turn: int = 0  # whose item is next, as a place among the live ones
+    ragged: bool = False  # some have given more than the rounds say
+    ring: list[int] = field(default_factory=list)  # the shards that take turns in the block
     block: list[Any] = field(default_factory=list)  # the last one is the next to be handed out
     size: int = 0  # of the block, when it was full
-    ends: list[bytes | None] = field(default_factory=list)  # of each live shard, the snapshot after its last item here
+    snapshots: list[list[tuple[int, bytes]]] = field(default_factory=list)  # of the ring's shards, in the block
     alone: bool = False  # all of the block is of the shard whose turn it is
 
     @property
@@ -122,23 +164,31 @@ class _Position:
         """The number of items of the block that have been handed out."""
         return self.size - len(self.block)
 
-    def after(self, taken: int) -> tuple[list[_Place], int]:
-        """The places of all shards and the turn after the first ``taken`` items of the block."""
-        places, live = list(self.places), len(self.live)
-        sharing = 1 if self.alone else live
-        for number in range(min(sharing, taken)):
-            among = (self.turn + number) % live
-            items, in_block = -(-(taken - number) // sharing), -(-(self.size - number) // sharing)
-            shard, end = self.live[among], self.ends[among]
+    def after(self, taken: int) -> tuple[list[_Place], int, bool]:
+        """The places of all shards, the turn, and are they ragged, after the first ``taken`` items of the block."""
+        places, among = list(self.places), len(self.ring)
+        for number, shard in enumerate(self.ring[:taken]):
+            items = -(-(taken - number) // among)
             snapshot, skip, count = places[shard]
-            last = items == in_block and end is not None
-            places[shard] = (end, 0, count + items) if last else (snapshot, skip + items, count + items)
-        turns = min(1, taken) if self.alone else taken
-        return places, (self.turn + turns) % live if live else 0
+            skip += items
+            for at, newer in self.snapshots[number]:
+                if at <= items:
+                    snapshot, skip = newer, items - at
+            places[shard] = (snapshot, skip, count + items)
+        if not self.ragged:
+            turns = min(1, taken) if self.alone else taken
+            return places, (self.turn + turns) % len(self.live) if self.live else 0, False
+        turn, ahead = turn_of([count for _, _, count in places], self.live)
+        return places, turn, any(ahead)
+
+    def rotation(self, taken: int, lag: int) -> Rotation:
+        """The same as a state."""
+        places, turn, ragged = self.after(taken)
+        return Rotation(tuple(Cursor(*place) for place in places), tuple(self.live), turn, ragged, lag)
 
 
 class MergeIterator(NodeIterator[Any]):
-    """One item from each shard in turn; a shard that has ended leaves the rotation. Without ``in_order``, as they come.
+    """One item from each shard in turn; a shard that has ended leaves the rotation, or, with ``start.rounds``, ends it.
 
     Items are put in order a block at a time, of what is at hand, and popped from its end; how many are left tells the
     position, so that handing out one costs nothing more. State: the rotation, and for each shard a cursor and the
@@ -147,22 +197,18 @@ class MergeIterator(NodeIterator[Any]):
 
     exact_after_error = True  # counts an item as it hands it out
 
-    def __init__(
-        self,
-        node: DataPipe,
-        context: Context,
-        num_shards: int,
-        merges: Merges,
-        branch: int = 0,
-        *,
-        in_order: bool = True,
-    ) -> None:
+    def __init__(self, node: DataPipe, context: Context, start: EpochStart, merges: Merges, branch: int = 0) -> None:
         super().__init__(node, context)
         self._branch = branch
-        self._in_order = in_order
+        self._numbers = start.shards
+        self._first_lane = branch * start.num_shards
+        self._rounds = start.rounds if start.rounds is not Uneven.PAD else None
+        self._in_order = start.in_order
         self._merges = merges
-        self._position = _Position([(None, 0, 0)] * num_shards, list(range(num_shards)))
-        self._rests = [Chunk() for _ in range(num_shards)]  # what is at hand of each shard, and in no block
+        places = list(range(len(self._numbers)))
+        self._position = _Position([(None, 0, 0)] * len(places), places)
+        self._lag = 0  # items by which another rank is ahead: so many are left when all end with the same round
+        self._rests = [_Rest() for _ in places]
         self._between = True  # no block is being made, nor was that interrupted
         self._lock = threading.RLock()
         self._consumer = 0  # the thread that has asked for the block
@@ -186,6 +232,11 @@ class MergeIterator(NodeIterator[Any]):
         with self._lock:
             return super().state_dict()
 
+    def mark(self) -> Callable[[], dict[str, Any]]:
+        position = self._position
+        taken = position.taken
+        return lambda: position.rotation(taken, self._lag).to_state()
+
     @property
     def running(self) -> int:
         """The thread that is inside a ``next`` just now; 0 if there is none."""
@@ -193,47 +244,31 @@ class MergeIterator(NodeIterator[Any]):
 
     def get_state(self) -> dict[str, Any]:
         position = self._position
-        places, turn = position.after(position.taken)
-        return {
-            "live": list(position.live),
-            "turn": turn,
-            "counts": [count for _, _, count in places],
-            "shards": [Cursor(*place).to_state() for place in places],
-        }
+        return position.rotation(position.taken, self._lag).to_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        cursors = [Cursor.from_state(item) for item in state["shards"]]
-        if len(cursors) != len(self._rests):
-            raise StateError(f"the state has {len(cursors)} shards, this loader {len(self._rests)}")
-        live, turn, counts = list(state["live"]), state["turn"], list(state["counts"])
-        known = [cursor for cursor in cursors if cursor is not None]
-        sound = (
-            len(counts) == len(known) == len(cursors)
-            and all(type(number) is int and number >= 0 for number in (turn, *counts))
-            and counts == [cursor.count for cursor in known]
-            and live == [shard for shard in range(len(cursors)) if shard in live]
-            and turn < max(1, len(live))
-        )
-        if not sound:
-            raise StateError(
-                f"the state is damaged: of {len(cursors)} shards {live!r} go on, beginning with place {turn!r}, after "
-                f"{counts!r} items. Use an older checkpoint"
-            )
-        announce_replays(zip(known, counts))
-        self._position = _Position([(item.snapshot, item.skip, item.count) for item in known], live, turn)
+        known = Rotation.from_state(state, len(self._rests))
+        announce_replays((cursor, cursor.count) for cursor in known.cursors)
+        places = [(cursor.snapshot, cursor.skip, cursor.count) for cursor in known.cursors]
+        self._position = _Position(places, list(known.live), known.turn, known.ragged)
+        self._lag = known.lag
 
     def positions(self) -> list[ShardPosition]:
         """Where the shards that go on have to start. Only before the first item."""
         at = self._position
         return [
             ShardPosition(
-                shard=shard, cursor=Cursor(snapshot, skip), count=count, branch=self._branch, lane=self._lane(shard)
+                shard=self._numbers[place],
+                cursor=Cursor(snapshot, skip),
+                count=count,
+                branch=self._branch,
+                lane=self._lane(place),
             )
-            for shard, (snapshot, skip, count) in ((shard, at.places[shard]) for shard in at.live)
+            for place, (snapshot, skip, count) in ((place, at.places[place]) for place in at.live)
         ]
 
-    def _lane(self, shard: int) -> int:
-        return self._branch * len(self._rests) + shard
+    def _lane(self, place: int) -> int:
+        return self._first_lane + self._numbers[place]
 
     def run(self) -> Iterator[Any]:
         self._consumer = threading.get_ident()
@@ -254,62 +289,91 @@ class MergeIterator(NodeIterator[Any]):
 
     def _next_position(self, provider: ShardProvider) -> _Position:
         """After the block, with a new one of what is at hand; if nothing is, of the chunk that is pulled for it."""
-        places, turn = self._position.after(self._position.size)
+        places, turn, ragged = self._position.after(self._position.size)
         live = list(self._position.live)
         while live:
+            ring = live[turn:] + live[:turn]
+            if ragged:
+                turn, ahead = turn_of([count for _, _, count in places], live)
+                ragged = any(ahead)
+                ring = [shard for shard, rounds in zip(live[turn:], ahead[turn:]) if not rounds]
+            if self._rounds is not None:
+                size = self._fill_rounds(provider, places, set(live)) - self._lag
+                if size <= 0:
+                    break
+                return self._with_block(places, live, turn, ragged, ring, size)
             if not self._in_order:
-                turn = self._at_hand(live, turn)
-            rest = self._rests[live[turn]]
+                ring = self._at_hand(ring)
+                turn = live.index(ring[0])
+            rest = self._rests[ring[0]]
             if rest.items:
-                return self._with_block(places, live, turn) if self._in_order else self._of_one(places, live, turn)
+                if self._in_order:
+                    return self._with_block(places, live, turn, ragged, ring)
+                return replace(self._with_block(places, live, turn, ragged, ring[:1]), alone=True)
             if rest.error is not None:
-                try:
-                    raise rest.error
-                finally:
-                    rest.error = None  # its traceback leads to this frame, and to items in shared memory
+                rest.fail()
             if rest.ended:
-                del live[turn]
+                live.remove(ring[0])
                 turn = turn % len(live) if live else 0
             else:
-                wanted = [live[turn]] if self._in_order else live[turn:] + live[:turn]
-                lane, chunk = provider.pull_any([self._lane(shard) for shard in wanted])
-                self._rests[lane - self._lane(0)] = chunk
+                self._pull(provider, ring[:1] if self._in_order else ring)
         return _Position(places, live)
 
-    def _at_hand(self, live: list[int], turn: int) -> int:
-        """Whose turn it is where order does not matter: from ``turn`` on, the first that has anything to say."""
-        for among in range(turn, turn + len(live)):
-            rest = self._rests[live[among % len(live)]]
-            if rest.items or rest.ended or rest.error is not None:
-                return among % len(live)
-        return turn
+    def _at_hand(self, ring: list[int]) -> list[int]:
+        """Where order does not matter: ``ring`` from the first on that has anything to say."""
+        place = next(
+            (place for place, shard in enumerate(ring) if (rest := self._rests[shard]).items or not rest.open), 0
+        )
+        return ring[place:] + ring[:place]
 
-    def _of_one(self, places: list[_Place], live: list[int], turn: int) -> _Position:
-        """The position before a block of all that is at hand of the shard whose turn it is, reversed."""
-        rest = self._rests[live[turn]]
-        block, rest.items = rest.items[::-1], []
-        ends = [rest.snapshot if among == turn else None for among in range(len(live))]
-        return _Position(places, live, turn, block, len(block), ends, alone=True)
+    def _pull(self, provider: ShardProvider, shards: list[int]) -> None:
+        lane, chunk = provider.pull_any([self._lane(shard) for shard in shards])
+        self._rests[next(shard for shard in shards if self._lane(shard) == lane)].add(chunk)
 
-    def _with_block(self, places: list[_Place], live: list[int], turn: int) -> _Position:
-        """The position before a block of what is at hand, in order and reversed."""
-        rotation = [self._rests[shard] for shard in live[turn:] + live[:turn]]
-        ready = [len(rest.items) for rest in rotation]
-        rounds = min(ready)
+    def _fill_rounds(self, provider: ShardProvider, places: list[_Place], live: set[int]) -> int:
+        """How many items are left in rounds that are whole, with more at hand than another rank is ahead, if there are.
+
+        Raises: the error that stands in the place of an item of the first round that is not whole; RankError if only
+        some shards have ended there, and that is not to be.
+        """
+        while True:
+            ends = [count + len(rest.items) for (_, _, count), rest in zip(places, self._rests)]
+            whole = min(ends)
+            left = sum(max(0, whole - count) for _, _, count in places)
+            first = [shard for shard, end in enumerate(ends) if end == whole]
+            more = [shard for shard in first if shard in live and self._rests[shard].open]
+            if left > self._lag:
+                return left
+            if more:
+                self._pull(provider, more[:1])
+                continue
+            for shard in first:
+                if self._rests[shard].error is not None:
+                    self._rests[shard].fail()
+            if self._rounds is Uneven.RAISE and len(first) < len(ends):
+                names = ", ".join(str(self._numbers[shard]) for shard in first)
+                raise RankError(
+                    f"shard {names} has no more items after {whole}, while others have: the numbers of items are "
+                    'uneven. Choose uneven="drop" to end everywhere with the last round that all have, or "pad" to '
+                    "have all items"
+                )
+            return left
+
+    def _with_block(
+        self, places: list[_Place], live: list[int], turn: int, ragged: bool, ring: list[int], most: int = _ALL
+    ) -> _Position:
+        """The position before a block of what is at hand, ``most`` items of it, in order and reversed."""
+        ready = [len(self._rests[shard].items) for shard in ring]
         # Full rounds, and of one more round as many as come before the first shard that has nothing left
-        extra = next(place for place, items in enumerate(ready) if items == rounds)
-        block: list[Any] = [None] * (rounds * len(live) + extra)
-        for place, rest in enumerate(rotation):
-            share = rounds + (place < extra)
-            if share == len(rest.items):
-                block[place :: len(live)] = rest.items
-                rest.items = []
-            else:
-                block[place :: len(live)] = rest.items[:share]
-                del rest.items[:share]
+        size = min(min(ready) * len(ring) + ready.index(min(ready)), most, len(ring) if ragged else most)
+        block: list[Any] = [None] * size
+        snapshots = []
+        for place, shard in enumerate(ring):
+            items, on_the_way = self._rests[shard].take(-(-(size - place) // len(ring)))
+            block[place :: len(ring)] = items
+            snapshots.append(on_the_way)
         block.reverse()
-        ends = [None if rest.items else rest.snapshot for rest in (self._rests[shard] for shard in live)]
-        return _Position(places, live, turn, block, len(block), ends)
+        return _Position(places, live, turn, ragged, ring, block, size, snapshots)
 
     def interrupt(self) -> None:
         self._merges.interrupt()

@@ -1,4 +1,4 @@
-"""Reading services decide where a graph runs. This file has their interface and in-process execution, the oracle.
+"""Reading services run a graph: what all of them share, and in-process execution, the oracle.
 
 Runs in the user's process.
 
@@ -8,16 +8,16 @@ supplies the :class:`~torchpipe.execution.merge.ShardProvider`; the stream and i
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from torchpipe.ahead.iterators import exact_after_error
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
-from torchpipe.execution.epoch import Epoch, ShardSpec
+from torchpipe.execution.epoch import EpochStart, ShardSpec
+from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.graph import Plan, draw, plan
@@ -28,106 +28,11 @@ from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
-from torchpipe.node.validate import MAX_SHARDS, check_count
+from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
+from torchpipe.state.flat import MAX_SHARDS
 
 __all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServiceInterface", "ShardedReadingService"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochStart(Epoch):
-    """What a service needs to begin an epoch. ``state`` is the main section's state to go on from, or None.
-
-    ``delivered`` items of the epoch are before ``state``. Without ``in_order``, shards' items come as they are ready.
-    """
-
-    delivered: int = 0
-    state: dict[str, Any] | None = None
-    in_order: bool = True
-
-
-class ReadingServiceInterface(ABC):
-    """Where a graph runs. A service belongs to one loader, which calls it from one thread, in this order:
-
-    ``initialize`` once; for every epoch ``prepare_iteration``, ``initialize_iteration``, pulls from the iterator,
-    ``finalize_iteration``; ``finalize`` at the end, after which a new epoch may still begin.
-
-    A service may define ``initialize`` alone: what it returns runs in process. It may then also have torchdata's
-    ``initialize_iteration(seed_generator)``, ``finalize_iteration()`` and ``finalize()``.
-    """
-
-    _arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-    _taken = False
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        service = super().__new__(cls)
-        service._arguments = args, kwargs
-        return service
-
-    def __init__(self) -> None:  # takes no arguments, unless a service says so: __new__ takes any
-        return
-
-    def take(self) -> Self:
-        """This service, for one loader; another one, made with the same arguments, if a loader has it already."""
-        service = _made_anew(self) if self._taken else self
-        service._taken = True
-        return service
-
-    @abstractmethod
-    def initialize(self, datapipe: DataPipe) -> DataPipe:
-        """Check that ``datapipe`` can run here and take it; starts nothing. Raises: GraphError and the like."""
-
-    @property
-    def default_num_shards(self) -> int:
-        """The number of shards if no state says otherwise."""
-        return 1
-
-    @property
-    def fixed_num_shards(self) -> int | None:
-        """The number of shards that the user asked for, or None if a state's number may be adopted."""
-        return None
-
-    @property
-    def rank(self) -> int:
-        """Which of ``world_size`` processes that divide the stream this is. Known once initialized."""
-        return 0
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes that divide the stream, each with a loader of its own."""
-        return 1
-
-    def agreed_length(self, lengths: list[int]) -> int:
-        """The length of an epoch here, if the ranks have ``lengths`` items."""
-        return lengths[self.rank]
-
-    def prepare_iteration(self, start: EpochStart) -> EpochStart:
-        """The epoch as it is to begin: the seed may be another, and is then the loader's from here on."""
-        return start
-
-    def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
-        """The stream of an epoch, from ``start.state`` on."""
-        raise NotImplementedError(f"{type(self).__name__} executes no graph itself: give it to DataLoader2")
-
-    def finalize_iteration(self) -> None:
-        """The epoch is over or abandoned; its iterator has been closed. Idempotent."""
-        return
-
-    def finalize(self) -> None:
-        """End every process and thread of this service. Idempotent."""
-        return
-
-    def explain(self) -> str:
-        """Which node runs where, as text."""
-        return type(self).__name__
-
-
-def _made_anew(value: Any) -> Any:
-    """A service, and those among its arguments, made once more; any other value itself."""
-    if not isinstance(value, ReadingServiceInterface):
-        return value
-    args, kwargs = value._arguments
-    return type(value)(*map(_made_anew, args), **{name: _made_anew(item) for name, item in kwargs.items()})
 
 
 class ShardedReadingService(ReadingServiceInterface):
@@ -200,7 +105,7 @@ class ShardedReadingService(ReadingServiceInterface):
         merges = Merges(partial(self._start_shards, start))
 
         def merge(branch: int, context: Context) -> NodeIterator[Any]:
-            return MergeIterator(plan.cuts[branch], context, start.num_shards, merges, branch, in_order=start.in_order)
+            return MergeIterator(plan.cuts[branch], context, start, merges, branch)
 
         context = Context.for_graph(
             root,

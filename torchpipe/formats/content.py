@@ -57,13 +57,15 @@ def _decompressor(kind: str) -> Callable[[], Any]:
     return bz2.BZ2Decompressor if kind == "bz2" else lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ)
 
 
-def open_stored(path: str, storage_options: Mapping[str, Any] | None = None) -> BinaryIO:
+def open_stored(
+    path: str, storage_options: Mapping[str, Any] | None = None, buffer_bytes: int = BUFFER_BYTES
+) -> BinaryIO:
     """The file as it is stored, buffered: local ones by ``open``, URLs by fsspec with these options."""
     if not is_remote(path):
-        return open(path, "rb", buffering=BUFFER_BYTES)
+        return open(path, "rb", buffering=buffer_bytes)
     import fsspec  # takes a while, and local files do without
 
-    return io.BufferedReader(fsspec.open(path, "rb", **(storage_options or {})).open(), BUFFER_BYTES)
+    return io.BufferedReader(fsspec.open(path, "rb", **(storage_options or {})).open(), buffer_bytes)
 
 
 class _Members(io.RawIOBase):

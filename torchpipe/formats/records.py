@@ -24,6 +24,8 @@ class Records(Iterator[T_co], ABC):
     path: str
     size: int
     """Of the stored file, in bytes."""
+    step: int = 1
+    """A hint: of each ``step`` records, one is going to be asked for and the others are skipped."""
 
     @abstractmethod
     def __next__(self) -> T_co:

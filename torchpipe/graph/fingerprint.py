@@ -12,13 +12,13 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Sized
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from torchpipe.node.containers import found_in
 from torchpipe.node.traits import DataPipe, callable_name, inputs_of, is_node, traits_of, walk
+from torchpipe.state.flat import digest
 
 __all__ = ["describe_graph", "digest", "fingerprint"]
 
@@ -53,12 +53,6 @@ def describe_graph(root: DataPipe) -> str:
 def fingerprint(root: DataPipe) -> str:
     """Sixteen hexadecimal digits that name the graph; stable between processes, machines and runs."""
     return digest(describe_graph(root))
-
-
-@lru_cache(maxsize=64)
-def digest(graph_text: str) -> str:
-    """The fingerprint that belongs to a text from :func:`describe_graph`."""
-    return hashlib.sha256(graph_text.encode()).hexdigest()[:16]
 
 
 def _argument(value: Any, numbers: dict[int, int]) -> str:

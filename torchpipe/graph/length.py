@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -23,15 +24,17 @@ class _Sized(TorchIterDataPipe[Any]):
         return self.length
 
 
-def total_length(root: DataPipe, num_shards: int, rank: int = 0, world_size: int = 1) -> int:
-    """The number of items that the ``num_shards`` shards of ``rank`` deliver together.
+def total_length(
+    root: DataPipe, num_shards: int, rank: int = 0, world_size: int = 1, *, shards: Iterable[int] | None = None
+) -> int:
+    """The number of items that the ``num_shards`` shards of ``rank``, or those of them given, deliver together.
 
     Raises: TypeError where it is not known.
     """
     split = plan(root)
     try:
         totals = [0 for _ in split.cuts]
-        for shard in range(num_shards):
+        for shard in range(num_shards) if shards is None else shards:
             shares = {Division.RANKS: (world_size, rank), Division.SHARDS: (num_shards, shard)}
             shares[Division.BOTH] = (world_size * num_shards, rank + world_size * shard)
             for branch, cut in enumerate(split.cuts):

@@ -14,7 +14,7 @@ from accelerate.data_loader import DataLoaderStateMixin
 from accelerate.state import GradientState
 from accelerate.utils import send_to_device
 
-from torchpipe.integrations._handed import Handed, LoaderOrMaker
+from torchpipe.integrations._handed import Counted, LoaderOrMaker
 
 __all__ = ["PreparedLoader", "prepare"]
 
@@ -31,7 +31,7 @@ def prepare(
     Raises: TypeError for what is no loader of torchpipe's.
     """
     place = accelerator.device_placement if device_placement is None else device_placement
-    prepared = PreparedLoader(accelerator, Handed(loader, unused=lambda: prepared.holds), place)
+    prepared = PreparedLoader(accelerator, Counted(loader, unused=lambda: prepared.holds), place)
     accelerator.register_for_checkpointing(prepared)
     return prepared
 
@@ -43,45 +43,39 @@ class PreparedLoader(DataLoaderStateMixin):
     to know that, which the state does not count. ``remainder`` is not known (-1): ``gather_for_metrics`` drops nothing.
     """
 
-    def __init__(self, accelerator: Accelerator, handed: Handed[Any], place: bool) -> None:
+    def __init__(self, accelerator: Accelerator, counted: Counted[Any], place: bool) -> None:
         self.gradient_state = GradientState()
         self.holds = 0  # batches that have been taken ahead
         self._accelerator = accelerator
-        self._handed = handed
+        self._counted = counted
         self._place = place
-        self._last: int | None = None  # the epoch of the last pass, since a state was loaded
-        self._named: int | None = None
 
     @property
     def epoch(self) -> int:
         """The epoch of the next pass; after ``load_state()``, the one to go on with."""
-        if self._named is not None:
-            return self._named
-        return self._handed.loader.epoch if self._last is None else self._last + 1
+        return self._counted.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be of ``epoch``. Not needed: passes count their epochs."""
-        self._named = epoch
+        self._counted.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return len(self._handed)
+        return len(self._counted)
 
     def __iter__(self) -> Iterator[Any]:
-        self._last, self._named = self.epoch, None
-        self._handed.set_epoch(self._last)
         self.holds = 0
+        batches = iter(self._counted)
         self.begin()
         try:
-            for batch in self._told_of_the_last():
+            for batch in self._told_of_the_last(batches):
                 yield send_to_device(batch, self._accelerator.device) if self._place else batch
         finally:
             self.end()
 
-    def _told_of_the_last(self) -> Iterator[Any]:
-        batches = iter(self._handed)
-        if self._handed.sized:
+    def _told_of_the_last(self, batches: Iterator[Any]) -> Iterator[Any]:
+        if self._counted.sized:
             for batch in batches:
-                self.end_of_dataloader = self._handed.at_end
+                self.end_of_dataloader = self._counted.at_end
                 yield batch
             return
         batch = next(batches, _NONE)
@@ -100,12 +94,11 @@ class PreparedLoader(DataLoaderStateMixin):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return self._handed.state_dict()
+        return self._counted.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._handed.load_state_dict(state_dict)
-        self._last = self._named = None
+        self._counted.load_state_dict(state_dict)
 
     def shutdown(self) -> None:
         """End the loader's processes and threads. Idempotent."""
-        self._handed.shutdown()
+        self._counted.shutdown()

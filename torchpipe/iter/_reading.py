@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torchpipe.formats.records import Records, behind_of
 from torchpipe.iter._expanding import ExpandingIterator
@@ -44,7 +44,7 @@ class FileReader(IterDataPipe[T]):
     at_hand = True
     by_index = True  # nobody makes what another shard keeps
     thins = True
-    fingerprint_ignores = ("storage_options",)
+    fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
 
     def __init__(self, name: str, paths: Any, storage_options: Mapping[str, Any] | None) -> None:
         self.datapipe = as_paths(name, paths)
@@ -88,7 +88,13 @@ class RecordsIterator(ExpandingIterator[T]):
         return f"{COMPRESSED}{node_name(self.node)}", count if size >= _MUCH_BYTES else 0
 
     def expand(self, item: Any) -> Records[T]:
-        self._opened = self.node.records(item)
+        try:
+            self._opened = self.node.records(item)
+        except Exception as error:
+            error.add_note(f"{node_name(self.node)}: while opening {item!r:.300}")
+            raise
+        if self._striding is not None:
+            self._opened.step = self._striding[0]
         return self._opened
 
     def _hand_out(self, parts: Iterable[T]) -> Iterator[T]:
@@ -118,6 +124,10 @@ class RecordsIterator(ExpandingIterator[T]):
                 return
             self.position += 1
             yield record
+
+    def leave_out(self) -> bool:
+        # A shard that strides may be the only one to see the error, and would then count other records than the rest
+        return self._striding is None and super().leave_out()
 
     def close(self) -> None:
         super().close()

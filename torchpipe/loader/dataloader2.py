@@ -12,20 +12,22 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
+from torchpipe.errors import RankError
 from torchpipe.execution.epoch import Epoch
+from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
-from torchpipe.graph import describe_graph
-from torchpipe.graph.length import total_length
+from torchpipe.graph import describe_graph, plan
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.loader.iterator import DataLoader2Iterator
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
-from torchpipe.loader.state import LoaderState
+from torchpipe.loader.state import LoaderState, Place
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import DataPipe, is_node
+from torchpipe.node.traits import DataPipe, Division, division, is_node
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed, fresh_seed, next_fresh_seed
+from torchpipe.state import merge
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 
@@ -71,8 +73,10 @@ class DataLoader2(Generic[T_co]):
         service = InProcessReadingService() if reading_service is None else reading_service
         self.reading_service = executable(service.take())
         self.reading_service.initialize(self.datapipe)
+        self._common = self._check_shards()
         self._graph_text = describe_graph(self.datapipe)
         self._seed: int | None = None  # none drawn or given yet
+        self._seeded = False  # by the user
         self._foretold: int | None = None  # what a state has said that it is going to be
         self._next_epoch = 0
         self._adopted_num_shards: int | None = None
@@ -84,10 +88,27 @@ class DataLoader2(Generic[T_co]):
 
     @property
     def num_shards(self) -> int:
-        """The number of shards of the stream: as asked for, as adopted from a state, or the service's default."""
-        return (
-            self.reading_service.fixed_num_shards or self._adopted_num_shards or self.reading_service.default_num_shards
-        )
+        """The number of shards of this rank: as asked for, as adopted from a state, or the service's default."""
+        return self._fixed_num_shards or self._adopted_num_shards or self.reading_service.default_num_shards
+
+    @property
+    def _fixed_num_shards(self) -> int | None:
+        service = self.reading_service
+        return service.fixed_num_shards if service.total_shards is None else service.total_shards // service.world_size
+
+    def _check_shards(self) -> bool:
+        """Are this rank's shards those of the run, whoever hosts them? Raises: ValueError for two numbers of them."""
+        service = self.reading_service
+        if service.total_shards is None:
+            return service.world_size == 1 or all(
+                division(node) is Division.BOTH for node in plan(self.datapipe).sharding_points
+            )
+        if service.fixed_num_shards not in (None, self._fixed_num_shards):
+            raise ValueError(
+                f"num_shards={service.fixed_num_shards} on each of {service.world_size} ranks does not make "
+                f"total_shards={service.total_shards}: leave num_shards out"
+            )
+        return True
 
     @property
     def epoch(self) -> int:
@@ -115,7 +136,7 @@ class DataLoader2(Generic[T_co]):
                 f"seed({seed}) would discard the loaded position, which belongs to seed {self._loaded.seed}: "
                 "call seed() before load_state_dict(), or not at all"
             )
-        self._seed = seed
+        self._seed, self._seeded = seed, True
         self._next_epoch = 0
         self._parked = None
 
@@ -142,28 +163,52 @@ class DataLoader2(Generic[T_co]):
 
     def __len__(self) -> int:
         """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""
-        count, world = self.num_shards, self.reading_service.world_size
-        lengths = [total_length(self.datapipe, count, rank, world) for rank in range(world)]
-        return self.reading_service.agreed_length(lengths)
+        return self.reading_service.length(self.datapipe, self.num_shards)
 
     def explain(self) -> str:
         """Which node runs where, as text."""
         return self.reading_service.explain()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, states: States | None = None) -> dict[str, Any]:
         """The position after the last delivered item: nothing is asked or stopped. Takes what copying its bytes takes.
+
+        ``states``: ``"own"``, this rank's; ``"all"``, the one state of all ranks, which is the same on each and loads
+        under any number of them: all ranks call it at the same step, and wait for each other. None: as the reading
+        service says (its default is ``"own"``). In a single process there is no difference.
 
         Keys: version, fingerprint, seed, epoch, delivered, num_shards, rank, world_size and payload (bytes). Holds no
         code; ``torchpipe.state.inspect`` shows it. An :class:`~torchpipe.errors.OpaqueStateWarning` tells of items that
         will load with ``allow_pickle=True`` alone. Called from another thread, it waits for a ``next()`` under way, and
         counts its item. After an exception in the stream, KeyboardInterrupt included, it describes the items before.
 
-        Raises: RuntimeError when called from inside ``next()``, by a signal handler say, or in a forked child.
+        Raises: RuntimeError when called from inside ``next()``, by a signal handler say, or in a forked child; for
+        ``"all"``, RankError if a rank does not answer, and StateMismatchError if the states cannot be joined.
         """
         self._check_process()
-        state = self._state().to_dict(self._graph_text)
+        states = self.reading_service.states if states is None else states
+        if states not in ("own", "all"):
+            raise ValueError(f'states must be "own" or "all", got {states!r}')
+        if states == "all" and self.reading_service.world_size > 1:
+            state = self._state_of_all()
+        else:
+            state = self._state().to_dict(self._graph_text, common=self._common)
         self._opaque.tell(state["payload"])
         return state
+
+    def _state_of_all(self) -> dict[str, Any]:
+        """All ranks must come to the same conclusion: one that has no state says so to the others."""
+        own: dict[str, Any] | Exception
+        try:
+            own = self._state().to_dict(self._graph_text, common=self._common)
+        except Exception as error:
+            own = error
+        told = self.reading_service.gather(own if isinstance(own, dict) else f"{type(own).__name__}: {own}")
+        if not isinstance(own, dict):
+            raise own
+        failed = [f"rank {rank}: {state}" for rank, state in enumerate(told) if not isinstance(state, dict)]
+        if failed:
+            raise RankError("there is no state of all ranks, since not all have one:\n  " + "\n  ".join(failed))
+        return merge(told)
 
     def _state(self) -> LoaderState:
         live = self._live
@@ -197,8 +242,8 @@ class DataLoader2(Generic[T_co]):
         self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False
     ) -> LoaderState:
         """The state of the loader at a position."""
-        identity = self._epoch(seed, epoch).identity
-        return LoaderState(**identity, delivered=delivered, position=position, finished=finished)
+        numbers = self._epoch(seed, epoch).identity | {"delivered": delivered}
+        return LoaderState.of(numbers, position=position, finished=finished)
 
     def _epoch(self, seed: int, epoch: int) -> Epoch:
         service = self.reading_service
@@ -212,16 +257,24 @@ class DataLoader2(Generic[T_co]):
         A live iterator becomes invalid. A loader whose ``num_shards`` was left unset adopts the state's. Runs no code
         from the state, unless ``allow_pickle`` is set for buffered items that only pickle can rebuild.
 
+        With several ranks, it is the state that the same rank of as many has saved, or the one state of all ranks, of
+        a run of any number of them that divides the shards; all ranks load alike.
+
         Raises: StateMismatchError if the state belongs to another graph, shard count, rank or version (both are shown);
         UnsafeStateError if it needs ``allow_pickle``; StateError if it is damaged. The loader is then unchanged.
         """
         self._check_process()
+        service = self.reading_service
         state = LoaderState.from_dict(
             state_dict,
             self._graph_text,
-            self.reading_service.fixed_num_shards,
-            rank=self.reading_service.rank,
-            world_size=self.reading_service.world_size,
+            Place(
+                rank=service.rank,
+                world_size=service.world_size,
+                num_shards=self._fixed_num_shards,
+                common=self._common,
+                agreed=service.agreed_position,
+            ),
             allow_pickle=allow_pickle,
         )
         self._retire()
@@ -281,6 +334,8 @@ class DataLoader2(Generic[T_co]):
             **identity,
             delivered=0 if state is None else state.delivered,
             state=None if state is None else state.position,
+            seeded=self._seeded,
+            origin="" if state is None else state.origin,
         )
         start = service.prepare_iteration(start)
         if self._seed == seed:  # unless seed() has said otherwise meanwhile

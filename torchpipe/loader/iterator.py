@@ -55,6 +55,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._loader_itself = weakref.ref(loader)
         self._spare = loader._without_iterator()
         self._loaded_at = self._counted = 0 if loaded is None else loaded.delivered
+        self._resumed = loaded is not None and loaded.has_begun
         self._at_end = loaded is not None and loader._at_end(loaded)  # as the length says: to be seen
         self._seed, self._stream = loader._begin(seed, epoch, loaded)
         if isinstance(self._stream, MergeIterator) and self._stream.delivered != self._loaded_at:
@@ -180,12 +181,12 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     def _end(self) -> bool:
         """The epoch has ended. True if the next one follows at once: the state that was loaded stood at the end."""
-        follows = 0 < self._loaded_at == self._delivered()
+        follows = self._resumed and self._loaded_at == self._delivered()
         self._stream.close()
         if follows:
             self._epoch += 1
             self._counted = self._loaded_at = 0
-            self._at_end = False
+            self._at_end = self._resumed = False
             self._seed, self._stream = self._loader._begin_next(self._seed, self._epoch)
         else:
             self._over = self.finished = True

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from torchpipe.errors import ReplayWarning
+from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.state import Cursor, decode
 
 __all__ = ["COMPRESSED", "REPLAYS", "announce_replay", "announce_replays", "warn_user"]
@@ -55,12 +55,16 @@ def announce_replays(positions: Iterable[tuple[Cursor, int]]) -> None:
     """Announce what shards replay that go on from these (cursor, items before it), all together: one warning a node.
 
     Between a snapshot and its cursor, a node is taken to have made as many items for one of the shard's as before.
+
+    Raises: StateError for what is no name or number.
     """
     lengths: Counter[str] = Counter()
     for cursor, count in positions:
         if cursor.snapshot is not None:
             state = decode(cursor.snapshot, keep_opaque=True)
             for name, length in state.get(REPLAYS, ()) if isinstance(state, dict) else ():
+                if type(name) is not str or type(length) is not int or length < 0:
+                    raise StateError(f"the state says that {name!r:.40} replays {length!r:.40} items: is it damaged?")
                 lengths[name] += round(length * count / max(1, count - cursor.skip))
     for name, length in lengths.items():
         announce_replay(name, length)

@@ -45,7 +45,7 @@ def is_stateful(value: object) -> bool:
 
 def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None) -> int:
     """``state[name]``, a number of items. Raises: StateError unless it is an int from 0 to ``at_most`` (2**62)."""
-    value = state[name]
+    value = state.get(name)
     if type(value) is not int or not 0 <= value <= (_MOST if at_most is None else at_most):
         limit = "" if at_most is None else f", at most {at_most}"
         raise StateError(f"{name} is a number of items{limit}, and the state says {value!r:.40}")
@@ -54,7 +54,7 @@ def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None
 
 def stored_items(state: Mapping[str, Any], name: str, at_most: int | None = None) -> list[Any]:
     """``state[name]``, items that are held, as a list of its own. Raises: StateError if it is none or too long."""
-    value = state[name]
+    value = state.get(name)
     if type(value) is not list or (at_most is not None and len(value) > at_most):
         held = f"{len(value)} items" if type(value) is list else f"a {type(value).__name__}"
         raise StateError(
@@ -122,7 +122,21 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         if is_stateful(fn) and not isinstance(fn, type):
             fn = copy.deepcopy(fn)
             self._functions.append(fn)
-        return fn
+        ours = str(getattr(fn, "__module__", "")).startswith("torchpipe.")
+        return fn if ours else self.with_retries(fn)
+
+    def with_retries(self, fn: F) -> F:
+        """``fn``, a function of the user's or one that reads, such that it is called again as ``retry`` says."""
+        retries = self.context.retries
+        return fn if retries is None else retries.around(fn)  # type: ignore[return-value, arg-type]
+
+    def leave_out(self) -> bool:
+        """An exception has ended :meth:`run`, and was raised by this node's own code: forget the item in hand.
+
+        Returns True if :meth:`run` can be called again, and goes on with the next item. Where an author does not say
+        so, ``on_error`` can leave nothing out.
+        """
+        return False
 
     def stride(self, parts: int, part: int) -> bool:
         """Yield only items ``part``, ``part + parts`` ... of the whole stream, if this can be done without making the
@@ -154,7 +168,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         if self._stream is None:
             if self._closed:
                 return iter(())
-            stream = self.run()
+            failures = self.context.failures
+            stream = self.run() if failures is None else failures.watch(self)
             trace = self.context.trace
             self._stream = stream if trace is None else trace.watch(stream, self.context.node_id(self.node))
         return self._stream
@@ -169,9 +184,24 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         state = self.get_state()
         if self._functions:
             state["functions"] = [copy.deepcopy(fn.state_dict()) for fn in self._functions]
-        if self.inputs:
+        if len(self.inputs) > 1 and self.context.passes:
+            with self.context.gathering():
+                state["inputs"] = [item.state_dict() for item in self.inputs]
+        elif self.inputs:
             state["inputs"] = [item.state_dict() for item in self.inputs]
         return state
+
+    def mark(self) -> Callable[[], dict[str, Any]] | None:
+        """What gives later the state that :meth:`state_dict` would give now; None if noting that costs as much.
+
+        Called between two items, by whoever pulls them.
+        """
+        kind = type(self)
+        plain = kind.state_dict is NodeIterator.state_dict and kind.get_state is NodeIterator.get_state
+        if not plain or self._functions or not self.inputs:
+            return None
+        marks = [mark for item in self.inputs if (mark := item.mark()) is not None]
+        return (lambda: {"inputs": [mark() for mark in marks]}) if len(marks) == len(self.inputs) else None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the position that ``state`` describes; only before the first item.

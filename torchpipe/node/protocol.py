@@ -48,11 +48,17 @@ class NodeProtocol:
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ()
     """Its attributes that are no part of the graph's identity."""
 
+    one_to_one: ClassVar[bool] = False
+    """Does it make each item of one item of each input, in their order, and of nothing else?"""
+
     runs_in_main: ClassVar[bool] = False
     """Must it run in the user's process, and all after it?"""
 
     selects: ClassVar[bool] = False
     """Does it hand on what it reads, some or in another order, and positions where its inputs have them?"""
+
+    shared: ClassVar[bool] = False
+    """Do the nodes that read it share one pass over it? It reads its input once, however many there are."""
 
     thins: ClassVar[bool | None] = None
     """May it make fewer items of some inputs than of others? None: yes, unless the class is one of torchpipe's."""

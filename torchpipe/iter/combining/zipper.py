@@ -24,6 +24,8 @@ class Zipper(IterDataPipe[tuple[Any, ...]]):
     Raises: ValueError without inputs; TypeError for an input that is no iterable node.
     """
 
+    one_to_one = True
+
     def __init__(self, *datapipes: IterDataPipe[Any]) -> None:
         if not datapipes:
             raise ValueError("zip needs at least one datapipe, got none")

@@ -34,6 +34,8 @@ class Collator(IterDataPipe[R]):
     which are no longer made); ValueError if it does not take one argument.
     """
 
+    one_to_one = True
+
     @overload
     def __init__(self: Collator[Any], datapipe: IterDataPipe[Any]) -> None: ...
     @overload
@@ -68,6 +70,9 @@ class _CollateIterator(NodeIterator[R]):
             self.fn: Any = partial(_collate_batch, default_collate_in(context.memory))
         else:
             self.fn = self.adopt(node.fn)
+
+    def leave_out(self) -> bool:
+        return True
 
     def run(self) -> Iterator[R]:
         fn = self.fn

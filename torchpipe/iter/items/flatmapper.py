@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import collections
-import io
-from collections.abc import Callable, Iterable, Iterator, MappingView, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
-
-import numpy as np
-import torch
 
 from torchpipe.iter._columns import with_columns
 from torchpipe.iter._expanding import ExpandingIterator
-from torchpipe.iter._places import go_to_place
-from torchpipe.iter._streams import StreamWrapper
+from torchpipe.iter._positioned import positioned
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_count
-from torchpipe.node.traits import callable_name
+from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_columns, check_input
 
 __all__ = ["FlatMapper"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-# Containers that have all their items at hand. Sequences of other types may load each item when it is asked for.
-_HELD = (list, tuple, str, bytes, range, dict, collections.deque, MappingView, np.ndarray, torch.Tensor, set, frozenset)
-# Open files of just these types, whose lines readline() gives as iterating does.
-_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedRandom, io.FileIO, io.StringIO, io.BytesIO)
 
 
 def _unchanged(*parts: Any) -> Any:
@@ -85,65 +73,5 @@ class _FlatMapIterator(ExpandingIterator[R]):
         self.call = with_columns(self.fn, node.input_col)
 
     def expand(self, item: Any) -> list[R] | Iterator[R]:
-        result = self.call(item)
-        if isinstance(result, _HELD):
-            return list(result)  # type: ignore[arg-type]
-        if not (hasattr(result, "__iter__") or hasattr(result, "__getitem__")):
-            raise TypeError(
-                f"flatmap needs something iterable, {callable_name(self.fn)} returned {result!r} of type "
-                f"{type(result).__name__}: return an empty list for an item that gives nothing"
-            )
-        return _positioned(result)
-
-
-def _positioned(result: Any) -> Iterator[Any]:
-    """An iterator over ``result``, with a state if there is a position to go to."""
-    file = result.file_obj if isinstance(result, StreamWrapper) else result
-    if type(file) in _FILES and file.seekable():
-        return _Lines(file, result)
-    own_iter = getattr(type(result), "__iter__", None)
-    if own_iter is None or own_iter is Sequence.__iter__:
-        return _Indexed(result)
-    return iter(result)
-
-
-class _Indexed(Iterator[Any]):
-    """The items of what is read by index until an IndexError, as Python itself does. State: the index."""
-
-    def __init__(self, items: Any) -> None:
-        self._items = items
-        self._index = 0
-
-    def __next__(self) -> Any:
-        try:
-            item = self._items[self._index]
-        except IndexError:
-            raise StopIteration from None
-        self._index += 1
-        return item
-
-    def state_dict(self) -> dict[str, int]:
-        return {"index": self._index}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self._index = stored_count(state, "index")
-
-
-class _Lines(Iterator[Any]):
-    """The lines of an open file, read so that it can tell where it stands. State: that place."""
-
-    def __init__(self, file: Any, owner: Any) -> None:
-        self._file = file
-        self._owner = owner  # a StreamWrapper closes its file when nobody refers to it
-
-    def __next__(self) -> Any:
-        line = self._file.readline()
-        if not line:
-            raise StopIteration
-        return line
-
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self._file.tell()}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        go_to_place(self._file, state)
+        parts: list[R] | Iterator[R] = positioned("flatmap", self.call(item), self.fn)
+        return parts

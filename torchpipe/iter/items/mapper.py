@@ -30,6 +30,8 @@ class Mapper(IterDataPipe[R]):
     Raises: TypeError if ``fn`` is no function; ValueError if it cannot take the columns, or for ``output_col`` alone.
     """
 
+    one_to_one = True
+
     @overload
     def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T], R]) -> None: ...
     @overload
@@ -57,6 +59,9 @@ class _MapIterator(NodeIterator[R]):
     def __init__(self, node: Mapper[R], context: Context) -> None:
         super().__init__(node, context, node.datapipe)
         self.fn: Callable[[Any], R] = apply_to_columns(self.adopt(node.fn), node.input_col, node.output_col)
+
+    def leave_out(self) -> bool:
+        return True
 
     def run(self) -> Iterator[R]:
         fn = self.fn

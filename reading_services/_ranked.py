@@ -1,0 +1,86 @@
+"""What services that divide the stream among ranks share: the shards of all ranks, and which of them a rank hosts.
+
+Runs in the main process of every rank.
+
+With ``total_shards``, shards belong to no rank: shard i runs on rank i mod w, and knows nothing of ranks. The stream is
+that of a single process with as many shards, whatever w is. Without it, each rank has shards of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchpipe.errors import GraphError
+from torchpipe.execution.epoch import EpochStart, Uneven
+from torchpipe.execution.preparing import PreparingReadingService
+from torchpipe.graph import plan
+from torchpipe.graph.length import total_length
+from torchpipe.node.traits import DataPipe, node_name, traits_of
+from torchpipe.node.validate import check_count
+from torchpipe.state.flat import MAX_ALL_SHARDS
+
+__all__ = ["RankedReadingService"]
+
+
+class RankedReadingService(PreparingReadingService):
+    """Base of services for one of several ranks, which say ``rank`` and ``world_size``.
+
+    ``uneven``: how the shards of a run with ``total_shards`` end; None: each on its own.
+    """
+
+    def __init__(self, total_shards: int | None = None, uneven: Uneven | None = None) -> None:
+        super().__init__()
+        if total_shards is not None:
+            check_count("total_shards", total_shards, at_least=1, at_most=MAX_ALL_SHARDS)
+        self._total_shards = total_shards
+        self._uneven = uneven
+
+    @property
+    def total_shards(self) -> int | None:
+        return self._total_shards
+
+    def check_graph(self, datapipe: DataPipe) -> None:
+        """Raises: GraphError if the graph does not divide the stream as it has to; ValueError for ranks that do not."""
+        checked, total, world = plan(datapipe), self._total_shards, self.world_size
+        if total is None:
+            checked.check_num_shards(1, world)
+            return
+        if total % world:
+            fits = ", ".join(str(ranks) for ranks in range(1, total + 1) if total % ranks == 0)[:200]
+            raise ValueError(
+                f"total_shards={total} cannot be hosted by {world} ranks in equal parts: run as many ranks as divide "
+                f"it ({fits}), or choose a number of shards that has more divisors for the next run"
+            )
+        checked.check_num_shards(total, 1)
+        joining = [
+            node for node in checked.main_nodes if traits_of(node).alters_stream and not traits_of(node).one_to_one
+        ]
+        if joining:
+            raise GraphError(
+                f"{node_name(joining[0])} runs after the shards, once on each rank, and may join or hold what several "
+                "shards give, so that the stream would depend on the number of ranks, which total_shards="
+                f"{total} rules out. Put it before to_device(), where it runs within a shard"
+            )
+        if len(checked.cuts) > 1 and self._uneven not in (Uneven.DROP, Uneven.RAISE):
+            raise GraphError(
+                f"{len(checked.cuts)} branches meet after the shards, and if shards ended each on its own, other items "
+                f"would meet under another number of ranks, which total_shards={total} rules out. Choose "
+                'uneven="drop", or let the branches meet within a shard'
+            )
+
+    def hosting(self, start: EpochStart) -> EpochStart:
+        """The epoch as it runs here: of all shards, those that this rank hosts."""
+        total = self._total_shards
+        if total is None:
+            return start
+        hosted = range(self.rank, total, self.world_size)
+        return replace(start, num_shards=total, rank=0, world_size=1, hosted=hosted, rounds=self._uneven)
+
+    def length(self, datapipe: DataPipe, num_shards: int) -> int:
+        total, world = self._total_shards, self.world_size
+        if total is None:
+            return super().length(datapipe, num_shards)
+        lengths = [total_length(datapipe, total, shards=[shard]) for shard in range(total)]
+        if self._uneven is Uneven.DROP:
+            return min(lengths) * num_shards
+        return self.agreed_length([sum(lengths[rank::world]) for rank in range(world)])

@@ -1,0 +1,130 @@
+"""Reading services decide where a graph runs: this is what they all offer.
+
+Runs in the user's process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal, Self, TypeAlias
+
+from torchpipe.execution.epoch import EpochStart
+from torchpipe.graph.length import total_length
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe
+
+__all__ = ["ReadingServiceInterface", "States"]
+
+States: TypeAlias = Literal["own", "all"]
+
+
+class ReadingServiceInterface(ABC):
+    """Where a graph runs. A service belongs to one loader, which calls it from one thread, in this order:
+
+    ``initialize`` once; for every epoch ``prepare_iteration``, ``initialize_iteration``, pulls from the iterator,
+    ``finalize_iteration``; ``finalize`` at the end, after which a new epoch may still begin.
+
+    A service may define ``initialize`` alone: what it returns runs in process. It may then also have torchdata's
+    ``initialize_iteration(seed_generator)``, ``finalize_iteration()`` and ``finalize()``.
+    """
+
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    _taken = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        service = super().__new__(cls)
+        service._arguments = args, kwargs
+        return service
+
+    def __init__(self) -> None:  # takes no arguments, unless a service says so: __new__ takes any
+        return
+
+    def take(self) -> Self:
+        """This service, for one loader; another one, made with the same arguments, if a loader has it already."""
+        service = _made_anew(self) if self._taken else self
+        service._taken = True
+        return service
+
+    @abstractmethod
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        """Check that ``datapipe`` can run here and take it; starts nothing. Raises: GraphError and the like."""
+
+    @property
+    def default_num_shards(self) -> int:
+        """The number of shards if no state says otherwise."""
+        return 1
+
+    @property
+    def fixed_num_shards(self) -> int | None:
+        """The number of shards that the user asked for, or None if a state's number may be adopted."""
+        return None
+
+    @property
+    def rank(self) -> int:
+        """Which of ``world_size`` processes that divide the stream this is. Known once initialized."""
+        return 0
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes that divide the stream, each with a loader of its own."""
+        return 1
+
+    @property
+    def total_shards(self) -> int | None:
+        """The number of shards of all ranks, if that is fixed, and their number of no account to the stream."""
+        return None
+
+    @property
+    def states(self) -> States:
+        """Whose position ``state_dict()`` gives, unless it is told: this rank's, or that of all."""
+        return "own"
+
+    def agreed_length(self, lengths: list[int]) -> int:
+        """The length of an epoch here, if the ranks have ``lengths`` items."""
+        return lengths[self.rank]
+
+    def length(self, datapipe: DataPipe, num_shards: int) -> int:
+        """The number of items of an epoch here, with ``num_shards`` on each rank. Raises: TypeError if not known."""
+        ranks = self.world_size
+        return self.agreed_length([total_length(datapipe, num_shards, rank, ranks) for rank in range(ranks)])
+
+    def agreed_position(self, delivered: list[int]) -> int:
+        """How far the epoch is here, if so many items of each rank's shards were delivered, by whomever."""
+        return delivered[self.rank]
+
+    def gather(self, mine: Any) -> list[Any]:
+        """What all ranks give here, each once, in step. Raises: RankError if one does not, or does something else."""
+        if self.world_size > 1:
+            raise RuntimeError(
+                f"{type(self).__name__} says nothing between ranks, so no rank knows the states of others: save each "
+                "rank's own, and join them with torchpipe.state.merge([...])"
+            )
+        return [mine]
+
+    def prepare_iteration(self, start: EpochStart) -> EpochStart:
+        """The epoch as it is to begin: the seed may be another, and is then the loader's from here on."""
+        return start
+
+    def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
+        """The stream of an epoch, from ``start.state`` on."""
+        raise NotImplementedError(f"{type(self).__name__} executes no graph itself: give it to DataLoader2")
+
+    def finalize_iteration(self) -> None:
+        """The epoch is over or abandoned; its iterator has been closed. Idempotent."""
+        return
+
+    def finalize(self) -> None:
+        """End every process and thread of this service. Idempotent."""
+        return
+
+    def explain(self) -> str:
+        """Which node runs where, as text."""
+        return type(self).__name__
+
+
+def _made_anew(value: Any) -> Any:
+    """A service, and those among its arguments, made once more; any other value itself."""
+    if not isinstance(value, ReadingServiceInterface):
+        return value
+    args, kwargs = value._arguments
+    return type(value)(*map(_made_anew, args), **{name: _made_anew(item) for name, item in kwargs.items()})

@@ -1,0 +1,189 @@
+"""Columns of Arrow as Python objects, numpy arrays or tensors. Runs wherever its reader runs; imports pyarrow when
+used.
+
+Numbers and booleans become arrays of their own type, fixed-size lists of them arrays of more dimensions, lists of
+varying length lists of arrays, dates and times ``datetime64`` (numpy alone), everything else (text, bytes,
+structures) lists of Python objects. What is made owns its memory and may be changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["FORMATS", "RowMaker", "batch_maker", "check_columns", "check_filter", "check_format", "import_pyarrow"]
+
+FORMATS = ("python", "numpy", "torch", "arrow")
+
+
+def import_pyarrow() -> Any:
+    """Raises: ImportError that names the extra."""
+    try:
+        import pyarrow
+        import pyarrow.types
+    except ImportError as missing:
+        raise ImportError(
+            'pyarrow reads parquet and Arrow files and is not installed: pip install "torchpipe[parquet]"',
+            name="pyarrow",
+        ) from missing
+    return pyarrow
+
+
+def check_columns(columns: object) -> tuple[str, ...] | None:
+    """``columns`` as a tuple. Raises: ValueError unless they are names, each once."""
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
+        raise ValueError(f"columns must be a list of names, at least one, got {columns!r:.80}")
+    names = tuple(columns)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(f"columns must be names, each once, got {columns!r:.80}")
+    return names
+
+
+def check_filter(value: Any) -> Any:
+    """``value`` as an expression of pyarrow, or None. Raises: ValueError, TypeError for what is none."""
+    if value is None:
+        return None
+    pa = import_pyarrow()
+
+    if isinstance(value, pa.compute.Expression):
+        return value
+    if isinstance(value, list):
+        try:
+            return pa.parquet.filters_to_expression(value)
+        except (TypeError, ValueError, IndexError, pa.ArrowException) as error:
+            raise ValueError(f'filter must be a list such as [("age", ">", 3)], got {value!r:.80} ({error})') from error
+    raise TypeError(
+        f"filter must be an expression of pyarrow.compute or a list such as [('age', '>', 3)], got {value!r:.80} of "
+        f"type {type(value).__name__}: for a function, put .filter() behind the reader"
+    )
+
+
+def check_format(value: object, batch_size: int | None) -> str:
+    """``value``, by default "torch" for batches and "python" for rows. Raises: ValueError."""
+    if value is None:
+        return "python" if batch_size is None else "torch"
+    if value not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, got {value!r}")
+    if batch_size is None and value != "python":
+        raise ValueError(f"format={value!r} is of batches: give batch_size, or leave format out for rows as dicts")
+    return str(value)
+
+
+class RowMaker:
+    """Makes the rows of record batches as dicts of Python objects, nulls as None."""
+
+    def __call__(self, batch: Any) -> list[dict[str, Any]]:
+        names = batch.schema.names
+        return [dict(zip(names, row)) for row in zip(*[column.to_pylist() for column in batch.columns])]
+
+
+def batch_maker(form: str, fill_null: Any) -> Callable[[Any], Callable[[int, int], Any]]:
+    """A function of a record batch that gives the function from (first row, row after the last) to a batch.
+
+    Raises, when called, ValueError for a null in a column that becomes an array, unless ``fill_null`` says what is to
+    stand there: a value, or a dict of one for each column.
+    """
+    if form == "arrow":
+        return lambda batch: lambda first, last: batch.slice(first, last - first)
+    if form == "python":
+        return lambda batch: _sliced({name: batch.column(name).to_pylist() for name in batch.schema.names})
+
+    def make(batch: Any) -> Callable[[int, int], dict[str, Any]]:
+        columns = {}
+        for name, column in zip(batch.schema.names, batch.columns):
+            fill = fill_null.get(name) if isinstance(fill_null, Mapping) else fill_null
+            columns[name] = _column(name, column, fill, form == "torch")
+        return _sliced(columns)
+
+    return make
+
+
+def _sliced(columns: dict[str, Any]) -> Callable[[int, int], dict[str, Any]]:
+    # Copies: a view would keep the memory of many batches alive as long as one of them is held.
+    cuts = [
+        (name, (lambda a, b, v=values: v[a:b]) if isinstance(values, list) else _cut(values))
+        for name, values in columns.items()
+    ]
+    return lambda first, last: {name: cut(first, last) for name, cut in cuts}
+
+
+def _cut(values: Any) -> Callable[[int, int], Any]:
+    if isinstance(values, _Tensors):
+        array = values.array
+        return lambda first, last: torch.from_numpy(array[first:last].copy())
+    return lambda first, last: values[first:last].copy()
+
+
+class _Tensors:
+    """An array that is to be handed out as tensors."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+def _column(name: str, column: Any, fill: Any, tensors: bool) -> Any:
+    pa = import_pyarrow()
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.dictionary_decode(), kind.value_type
+    if isinstance(kind, pa.FixedShapeTensorType):
+        _refuse_nulls(name, column, None)
+        array = column.to_numpy_ndarray()
+        return _Tensors(np.ascontiguousarray(array)) if tensors else array
+    if pa.types.is_temporal(kind) and not tensors and not pa.types.is_time(kind):
+        return column.to_numpy(zero_copy_only=False)
+    if _is_number(kind) or _is_fixed(kind):
+        array = _array(name, column, fill)
+        return _Tensors(array) if tensors else array
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
+        return _ragged(name, column, fill, tensors)
+    return column.to_pylist()
+
+
+def _is_number(kind: Any) -> bool:
+    types = import_pyarrow().types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _is_fixed(kind: Any) -> bool:
+    """A fixed-size list of numbers, or of such lists."""
+    while import_pyarrow().types.is_fixed_size_list(kind):
+        kind = kind.value_type
+        if _is_number(kind):
+            return True
+    return False
+
+
+def _refuse_nulls(name: str, column: Any, fill: Any) -> Any:
+    if not column.null_count:
+        return column
+    if fill is not None:
+        return column.fill_null(fill)
+    row = next(index for index, valid in enumerate(column.is_valid()) if not valid.as_py())
+    raise ValueError(
+        f"column {name!r} has {column.null_count} nulls, the first {row} rows on, which an array of {column.type} "
+        f"cannot hold. Say what is to stand there, fill_null={{{name!r}: ...}}, or filter such rows out"
+    )
+
+
+def _array(name: str, column: Any, fill: Any) -> Any:
+    if _is_number(column.type):
+        return _refuse_nulls(name, column, fill).to_numpy(zero_copy_only=False)
+    _refuse_nulls(name, column, None)
+    values = column.flatten()
+    inner = _array(name, values, fill)
+    return inner.reshape(len(column), column.type.list_size, *inner.shape[1:])
+
+
+def _ragged(name: str, column: Any, fill: Any, tensors: bool) -> list[Any]:
+    _refuse_nulls(name, column, None)
+    values = _array(name, column.flatten(), fill)
+    ends = np.cumsum(np.asarray([0, *column.value_lengths().to_pylist()]))
+    parts = [values[first:last].copy() for first, last in itertools.pairwise(ends)]
+    return [torch.from_numpy(part) for part in parts] if tensors else parts

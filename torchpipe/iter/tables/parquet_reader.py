@@ -1,0 +1,80 @@
+"""``read_parquet``: rows or batches of parquet files, from any row on. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchpipe.formats.columns import batch_maker, check_columns, check_filter, check_format, import_pyarrow
+from torchpipe.formats.parquet import ParquetBlocks, rows_in
+from torchpipe.formats.tables import TableRecords
+from torchpipe.iter._paths import PathList, Paths
+from torchpipe.iter._reading import FileReader, path_of
+from torchpipe.node.datapipe import functional_datapipe
+from torchpipe.node.validate import check_count
+
+__all__ = ["ParquetReader"]
+
+
+@functional_datapipe("read_parquet")
+class ParquetReader(FileReader[Any]):
+    """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns.
+
+    ``datapipe`` yields paths, or pairs (path, row group) as ``list_row_groups`` does; or give paths themselves, in
+    which braces and globs may stand. URLs are opened by fsspec with ``storage_options``. ``columns`` are those to
+    read and hand out, in their order. ``filter`` keeps the rows for which it is true: an expression of
+    :mod:`pyarrow.compute`, or a list such as ``[("age", ">", 3)]``; row groups that cannot have any are not read.
+
+    ``format`` of batches: ``"torch"`` (the default) and ``"numpy"`` make arrays of numbers, booleans and fixed-size
+    lists of them, lists of arrays of lists of varying length, and lists of Python objects of all else (numpy also has
+    dates); ``"python"`` makes lists, ``"arrow"`` record batches. A null in an array is an error, unless ``fill_null``
+    says what is to stand there: a value, or a dict of one for each column. No batch goes over the end of a row group:
+    its last one may be shorter (``rebatch`` evens them out). ``use_threads`` lets pyarrow decode columns in parallel.
+
+    State: the row group and the row in it. Resuming decodes that row group again, up to the row. A sharding point
+    straight after it makes a shard read only the row groups that hold rows, or batches, of its own.
+
+    Raises: ImportError without pyarrow; ValueError, TypeError for wrong arguments; while iterating, ValueError for a
+    missing column, a null in an array and what is no parquet file, with the path and the row; StateError where a file
+    has changed since a state was saved.
+    """
+
+    fingerprint_ignores = ("storage_options", "use_threads")
+
+    def __init__(
+        self,
+        datapipe: Paths,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: Any = None,
+        batch_size: int | None = None,
+        format: str | None = None,
+        fill_null: Any = None,
+        use_threads: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__("read_parquet", datapipe, storage_options)
+        import_pyarrow()
+        self.columns = check_columns(columns)
+        self.keep = check_filter(filter)
+        self.batch_size = None if batch_size is None else check_count("batch_size", batch_size, at_least=1)
+        self.form = check_format(format, self.batch_size)
+        self.fill_null = fill_null
+        self.use_threads = use_threads
+
+    def records(self, item: Any) -> TableRecords:
+        path, group = item if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
+        if group is not None and type(group) is not int:
+            raise TypeError(f"read_parquet needs paths or pairs (path, row group), got {item!r:.80}")
+        blocks = ParquetBlocks(
+            path_of("read_parquet", path), group, self.columns, self.keep, self.use_threads, self.storage_options
+        )
+        make = None if self.batch_size is None else batch_maker(self.form, self.fill_null)
+        return TableRecords(blocks, self.batch_size, make)
+
+    def __len__(self) -> int:
+        """Rows or batches, read from the ends of all files. Raises: TypeError after a node and with a filter."""
+        if self.keep is not None or not isinstance(self.datapipe, PathList):
+            raise TypeError("read_parquet knows its length if it is given paths, and no filter")
+        lengths = [rows for path in self.datapipe.paths for rows in rows_in(path, self.storage_options)]
+        return sum(lengths) if self.batch_size is None else sum(-(-rows // self.batch_size) for rows in lengths)

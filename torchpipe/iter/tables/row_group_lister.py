@@ -1,0 +1,34 @@
+"""``list_row_groups``: what parquet files can be divided and shuffled by. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchpipe.formats.columns import import_pyarrow
+from torchpipe.formats.parquet import RowGroups
+from torchpipe.iter._paths import Paths
+from torchpipe.iter._reading import FileReader, path_of
+from torchpipe.node.datapipe import functional_datapipe
+
+__all__ = ["RowGroupLister"]
+
+
+@functional_datapipe("list_row_groups")
+class RowGroupLister(FileReader[tuple[str, int]]):
+    """Yields a pair (path, number) for each row group of parquet files: small things to shuffle and to divide.
+
+    ``read_parquet`` reads such pairs: ``RowGroupLister(paths).shuffle().sharding_filter().read_parquet()`` lets a shard
+    read whole row groups, and those of its own alone. Paths as for :class:`~torchpipe.iter.ParquetReader`.
+
+    State: the number of the row group. Only the ends of files are read.
+
+    Raises: ImportError without pyarrow; while iterating, ValueError for what is no parquet file.
+    """
+
+    def __init__(self, datapipe: Paths, *, storage_options: Mapping[str, Any] | None = None) -> None:
+        super().__init__("list_row_groups", datapipe, storage_options)
+        import_pyarrow()
+
+    def records(self, item: Any) -> RowGroups:
+        return RowGroups(path_of("list_row_groups", item), self.storage_options)

@@ -1,0 +1,186 @@
+"""One state of all ranks, and a rank's part of it. Runs in the user's process; asks nobody.
+
+A run of w ranks with s shards each has w * s shards: shard j of rank r is number ``r + w * j`` among them. The one
+state is that of a single process with so many shards, so it is free of ranks, and any number of ranks that divides it
+can take it up. Within a position, the merges of shards (``rotation``) are what can be joined and dealt; what lies over
+them (a device stage, functions without state) has no position of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.state.codec import decode
+from torchpipe.state.cursor import Cursor
+from torchpipe.state.flat import FlatState, damaged, shown
+from torchpipe.state.rotation import Rotation
+
+__all__ = ["deal", "merge"]
+
+_SAME = ("fingerprint", "seed", "epoch", "num_shards", "world_size")
+_BESIDE = {"shapes"}  # what a device stage has noted of the first batch
+_MOST_LEVELS = 150  # nodes one behind the other: a graph has no more
+
+Position = dict[str, Any]
+
+
+def merge(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Join the states that the ranks of a run have saved, each its own, into the one state of all of them.
+
+    What ``state_dict(states="all")`` gives, made of files. It loads under any number of ranks that divides the number
+    of all shards, and in a single process. The ranks may stand at different positions of an epoch: each shard goes on
+    where it stood, those that are behind first. Nothing that is in the states is run.
+
+    Raises: StateMismatchError for ranks that are missing or there twice, for states of different runs, graphs, epochs
+    or numbers of shards, and for those of a graph that divides ranks apart from shards; StateError for what is no
+    state, and where a node after the shards holds items of its own.
+    """
+    given = list(states)
+    if not given:
+        raise StateMismatchError("no states to merge: give those of all ranks, each as its state_dict() was")
+    read = [FlatState.read(state, keep_opaque=True) for state in given]
+    _check_together(given)
+    world = given[0]["world_size"]
+    if world == 1:
+        return dict(given[0])
+    parts = sorted(read, key=lambda part: part.numbers["rank"])
+    if not all(part.common for part in parts):
+        raise StateMismatchError(
+            "these states cannot be merged: the graph divides among ranks apart from shards (SHARDING_PRIORITIES, "
+            "sharding_round_robin_dispatch), so its stream depends on the number of ranks. Load each on the rank that "
+            "saved it, or begin a run with total_shards=..., which divides among all shards alike"
+        )
+    shards = parts[0].numbers["num_shards"]
+    position = _joined([part.position for part in parts], shards)
+    delivered = sum(part.numbers["delivered"] - _repeated(part.position) for part in parts)
+    if position is not None and Rotation.is_one(position):
+        delivered = sum(position["counts"])
+    numbers = parts[0].numbers | {"rank": 0, "world_size": 1, "num_shards": world * shards, "delivered": delivered}
+    finished = all(part.finished for part in parts)
+    return replace(parts[0], numbers=numbers, position=position, finished=finished, common=True).to_dict()
+
+
+def _check_together(states: Sequence[Mapping[str, Any]]) -> None:
+    """Raises: StateMismatchError unless these are the states of all ranks of one run, at one epoch."""
+    for name in _SAME:
+        if len({state[name] for state in states}) > 1:
+            values = ", ".join(f"rank {state['rank']}: {shown(state[name])}" for state in states)
+            raise StateMismatchError(
+                f"the states do not belong together: {name} differs ({values}). Merge those that the ranks of one run "
+                "have saved in one epoch"
+            )
+    world = states[0]["world_size"]
+    counted = Counter(state["rank"] for state in states)
+    twice = [str(rank) for rank, count in sorted(counted.items()) if count > 1]
+    if twice:
+        raise StateMismatchError(
+            f"the state of rank {', '.join(twice)} of {world} was given more than once: give each rank's own"
+        )
+    missing = [str(rank) for rank in range(min(world, 1 << 16)) if rank not in counted]
+    if missing:
+        raise StateMismatchError(
+            f"the state of rank {', '.join(missing[:20])} of {world} is missing: give the states of all ranks, or "
+            'save one for all with state_dict(states="all")'
+        )
+
+
+def _joined(positions: list[Position | None], shards: int) -> Position | None:
+    """The position of all ranks; None if none of them has begun."""
+    if all(position is None for position in positions):
+        return None
+    found: list[list[Rotation] | None] = []
+    for rank, position in enumerate(positions):
+        try:
+            found.append(None if position is None else _rotations(_delivered(position), shards))
+        except StateError as error:
+            error.add_note(f"torchpipe: in the state of rank {rank}")
+            raise
+    template = next(position for position in positions if position is not None)
+    merges = next(len(rotations) for rotations in found if rotations is not None)
+    begins = [Rotation.begin(shards)] * merges
+    parts = [begins if rotations is None else rotations for rotations in found]
+    if any(len(part) != merges for part in parts):
+        raise damaged("its ranks have different numbers of branches")
+    joined = iter([Rotation.joined(branch) for branch in zip(*parts)])
+    return _changed(_delivered(template), lambda _: next(joined))
+
+
+def _delivered(position: Position) -> Position:
+    """The position of the items delivered, of a rank that may have repeated one since."""
+    if "agreement" not in position:
+        return position
+    after = position.get("after")
+    if type(after) is not list or len(after) != 1 or type(after[0]) is not dict:
+        raise StateMismatchError(
+            "the state was saved by a former torchpipe, which did not say where each shard stood: load it on the rank "
+            "that saved it, and save it again"
+        )
+    return after[0]
+
+
+def _repeated(position: Position | None) -> int:
+    """How many of the items delivered were repeated, so that ranks end together."""
+    agreed = (position or {}).get("agreement")
+    repeated = agreed.get("repeated", 0) if type(agreed) is dict else 0
+    return repeated if type(repeated) is int else 0
+
+
+def deal(position: Position, shards: int, ranks: int) -> tuple[list[Position], list[int]]:
+    """Each rank's part of a position of ``shards`` shards, and how many items it has behind it.
+
+    Raises: StateError for what is none, and where a node after the shards holds items of its own.
+    """
+    whole = _rotations(position, shards)
+    dealt = [rotation.dealt(ranks) for rotation in whole]
+    counts = whole[0].counts
+    parts = []
+    for rank in range(ranks):
+        branches = iter([branch[rank] for branch in dealt])
+        parts.append(_changed(position, lambda _, branches=branches: next(branches)))  # type: ignore[misc]
+    return parts, [sum(counts[rank::ranks]) for rank in range(ranks)]
+
+
+def _rotations(position: Position, shards: int) -> list[Rotation]:
+    found: list[Rotation] = []
+
+    def note(state: Position) -> Rotation:
+        found.append(Rotation.from_state(state, shards))
+        return found[-1]
+
+    _changed(position, note)
+    if not found:
+        raise damaged("its position has no shards")
+    return found
+
+
+def _changed(position: Position, change: Callable[[Position], Rotation], depth: int = 0) -> Position:
+    """``position`` with other merges of shards in it, and no cursor over them."""
+    if depth > _MOST_LEVELS:
+        raise damaged("its position is nested too deep")
+    beside = {name: position[name] for name in _BESIDE & position.keys()}
+    if Rotation.is_one(position):
+        return change(position).to_state() | beside
+    cursor = Cursor.from_state(position)
+    if cursor is not None:
+        if cursor.snapshot is None or cursor.skip:
+            raise StateError(
+                f"the state was taken {cursor.skip} items after a snapshot of what runs after the shards, and does not "
+                "say which shards gave these. Load it where it was saved, take an item, and save it again"
+            )
+        inner = decode(cursor.snapshot, keep_opaque=True)
+        if type(inner) is not dict:
+            raise damaged("a snapshot in it is no position")
+        return _changed(inner, change, depth + 1) | beside
+    inputs = position.get("inputs")
+    own = position.keys() - {"inputs", *_BESIDE}
+    if own or type(inputs) is not list or not all(type(item) is dict for item in inputs):
+        raise StateMismatchError(
+            f"a node that runs after the shards has a position of its own ({', '.join(sorted(map(shown, own)))}): it "
+            "holds or counts what the shards of one rank have given, and that cannot be dealt to others. Move it "
+            "before to_device(), where it runs within a shard, or keep the number of ranks, and each rank's own state"
+        )
+    return {"inputs": [_changed(item, change, depth + 1) for item in inputs], **beside}
