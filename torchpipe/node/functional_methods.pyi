@@ -478,6 +478,11 @@ class IterMethods(Generic[T_co]):
         the sample's files hold, by their endings.
         """
 
+    def read_zip(
+        self, mask: str = "", *, storage_options: Mapping[str, Any] | None = None
+    ) -> IterDataPipe[tuple[str, bytes]]:
+        """Yields pairs (archive/name, content) of the files in zip archives, in the order of the archive's table."""
+
     def readlines(
         self: IterMethods[tuple[str, Any]],
         *,
