@@ -12,6 +12,11 @@ from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemu
 from torchpipe.iter.branching.forker import Forker
 from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
+from torchpipe.iter.clouds.fsspec_lister import FSSpecFileLister, IoPathFileLister
+from torchpipe.iter.clouds.fsspec_opener import FSSpecFileOpener, IoPathFileOpener
+from torchpipe.iter.clouds.fsspec_saver import FSSpecSaver, IoPathSaver
+from torchpipe.iter.clouds.s3 import S3FileLister, S3FileLoader
+from torchpipe.iter.clouds.web_readers import GDriveReader, HttpReader, OnlineReader
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.key_zippers import IterKeyZipper, MapKeyZipper
 from torchpipe.iter.combining.multiplexer import Multiplexer, MultiplexerLongest
@@ -20,6 +25,7 @@ from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.combining.zipper_longest import ZipperLongest
 from torchpipe.iter.files.file_opener import FileOpener
 from torchpipe.iter.files.hash_checker import HashChecker
+from torchpipe.iter.files.saver import Saver
 from torchpipe.iter.files.stream_reader import StreamReader
 from torchpipe.iter.files.tar_loader import TarArchiveLoader
 from torchpipe.iter.grouping.batch_mappers import BatchAsyncMapper, BatchMapper
@@ -101,19 +107,27 @@ __all__ = [
     "DynamicBatcher",
     "Enumerator",
     "Extractor",
+    "FSSpecFileLister",
+    "FSSpecFileOpener",
+    "FSSpecSaver",
     "FileLister",
     "FileOpener",
     "Filter",
     "FlatMapper",
     "Flattener",
     "Forker",
+    "GDriveReader",
     "Grouper",
     "HashChecker",
     "Header",
+    "HttpReader",
     "HuggingFaceReader",
     "InBatchShuffler",
     "IndexAdder",
     "Interleaver",
+    "IoPathFileLister",
+    "IoPathFileOpener",
+    "IoPathSaver",
     "IterDataPipe",
     "IterKeyZipper",
     "IterableWrapper",
@@ -130,6 +144,7 @@ __all__ = [
     "Mixer",
     "Multiplexer",
     "MultiplexerLongest",
+    "OnlineReader",
     "Overflow",
     "Packer",
     "ParagraphAggregator",
@@ -145,8 +160,11 @@ __all__ = [
     "RoutedDecoder",
     "RowGroupLister",
     "Rows2Columnar",
+    "S3FileLister",
+    "S3FileLoader",
     "SampleMultiplexer",
     "Sampler",
+    "Saver",
     "ShardExpander",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",

@@ -1,5 +1,6 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
+import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -220,8 +221,40 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[str]:
         """Yields the paths of the files in ``root``: a folder, a list of folders, or a node that yields folders."""
 
+    def list_files_by_fsspec(
+        self, masks: str | Sequence[str] = "", *, retries: int = ..., **kwargs: Any
+    ) -> IterDataPipe[str]:
+        """Yields the URLs of what is in ``root``: a folder's URL or path, a list of them, or a node that yields
+        them.
+        """
+
+    def list_files_by_iopath(
+        self, masks: str | Sequence[str] = "", *, pathmgr: None = None, handler: None = None
+    ) -> IterDataPipe[str]:
+        """``list_files_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath."""
+
+    def list_files_by_s3(
+        self: IterMethods[str],
+        length: int = -1,
+        request_timeout_ms: int = -1,
+        region: str = "",
+        masks: str | Sequence[str] = "",
+        **storage_options: Any,
+    ) -> IterDataPipe[str]:
+        """Takes prefixes (``"s3://bucket/train/shard-"``), and yields the URLs of all objects that begin so, sorted."""
+
     def list_row_groups(self, *, storage_options: Mapping[str, Any] | None = None) -> IterDataPipe[tuple[str, int]]:
         """Yields a pair (path, number) for each row group of parquet files: small things to shuffle and to divide."""
+
+    def load_files_by_s3(
+        self: IterMethods[str],
+        request_timeout_ms: int = -1,
+        region: str = "",
+        buffer_size: int | None = None,
+        multi_part_download: bool | None = None,
+        **storage_options: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes URLs of objects, and yields pairs (URL, open binary stream): ``open_files_by_fsspec`` with s3fs."""
 
     def load_from_bz2(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream) of bz2 files, and yields pairs (path without ``.bz2``, decompressed
@@ -299,6 +332,16 @@ class IterMethods(Generic[T_co]):
         self, mode: str = "r", encoding: str | None = None, length: int = -1
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Yields pairs (path, open stream) for the paths of the input."""
+
+    def open_files_by_fsspec(
+        self, mode: str = "r", *, kwargs_for_open: Mapping[str, Any] | None = None, retries: int = ..., **kwargs: Any
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes URLs or paths, and yields pairs (URL, open stream)."""
+
+    def open_files_by_iopath(
+        self, mode: str = "r", pathmgr: None = None, handler: None = None
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """``open_files_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath."""
 
     def pack(
         self,
@@ -406,6 +449,38 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of CSV files (RFC 4180): dicts from column name to text, or lists without a ``header``."""
 
+    def read_from_gdrive(
+        self: IterMethods[str],
+        *,
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes links to files in Google Drive that anybody may download, and yields pairs (file name, open binary
+        stream).
+        """
+
+    def read_from_http(
+        self: IterMethods[str],
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        *,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes URLs (``http://``, ``https://``), and yields pairs (URL, open binary stream)."""
+
+    def read_from_remote(
+        self: IterMethods[str],
+        *,
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """``read_from_gdrive`` for links to Google Drive, ``read_from_http`` for other URLs."""
+
     def read_from_stream(self: IterMethods[tuple[str, Any]], chunk: int | None = None) -> IterDataPipe[tuple[str, Any]]:
         """Takes pairs (path, stream), and yields pairs (path, content): the whole, or pieces of ``chunk`` bytes or
         letters.
@@ -476,6 +551,37 @@ class IterMethods(Generic[T_co]):
         self: IterMethods[Sequence[Any]], column_names: Sequence[Any] | None = None
     ) -> IterDataPipe[dict[Any, list[Any]]]:
         """Makes of each batch of rows a dict from a column's name to the list of its values."""
+
+    def save_by_fsspec(
+        self: IterMethods[tuple[Any, Any]],
+        mode: str = "w",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        kwargs_for_open: Mapping[str, Any] | None = None,
+        root: str | None = None,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[str]:
+        """Takes pairs (name, data), writes each to a file, and yields the URLs or paths of these."""
+
+    def save_by_iopath(
+        self: IterMethods[tuple[Any, Any]],
+        mode: str = "w",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        pathmgr: None = None,
+        handler: None = None,
+    ) -> IterDataPipe[str]:
+        """``save_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath."""
+
+    def save_to_disk(
+        self: IterMethods[tuple[Any, Any]],
+        mode: str = "w",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+    ) -> IterDataPipe[str]:
+        """Takes pairs (name, data), writes each to a file, and yields the paths of these."""
 
     def set_length(self, length: int) -> IterDataPipe[T_co]:
         """Its input, with ``length`` as its ``len()``; whether that is true is not checked."""
