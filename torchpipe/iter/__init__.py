@@ -19,6 +19,7 @@ from torchpipe.iter.combining.sample_multiplexer import SampleMultiplexer
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.combining.zipper_longest import ZipperLongest
 from torchpipe.iter.files.file_opener import FileOpener
+from torchpipe.iter.files.hash_checker import HashChecker
 from torchpipe.iter.files.stream_reader import StreamReader
 from torchpipe.iter.files.tar_loader import TarArchiveLoader
 from torchpipe.iter.grouping.batch_mappers import BatchAsyncMapper, BatchMapper
@@ -32,8 +33,11 @@ from torchpipe.iter.grouping.unbatcher import UnBatcher
 from torchpipe.iter.items.enumerator import Enumerator
 from torchpipe.iter.items.filter import Filter
 from torchpipe.iter.items.flatmapper import FlatMapper
+from torchpipe.iter.items.index_adder import IndexAdder
 from torchpipe.iter.items.mapper import Mapper
+from torchpipe.iter.items.part_selectors import Dropper, Flattener, Slicer
 from torchpipe.iter.items.random_mapper import RandomMapper
+from torchpipe.iter.items.shard_expander import ShardExpander
 from torchpipe.iter.limiting.cycler import Cycler
 from torchpipe.iter.limiting.header import Header, Taker
 from torchpipe.iter.limiting.length_setter import LengthSetter
@@ -53,12 +57,19 @@ from torchpipe.iter.packing.packer import Packer
 from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
 from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader
+from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
+from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
+from torchpipe.iter.running.on_error import OnError
 from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.shards.webdataset_reader import WebDatasetReader
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
+from torchpipe.iter.sources.sampler import Sampler
 from torchpipe.iter.sources.wrapper import IterableWrapper
 from torchpipe.iter.tables.arrow_reader import ArrowReader
+from torchpipe.iter.tables.hugging_face_reader import HuggingFaceReader
 from torchpipe.iter.tables.parquet_reader import ParquetReader
 from torchpipe.iter.tables.row_group_lister import RowGroupLister
 from torchpipe.iter.text.csv_reader import CsvReader
@@ -89,6 +100,7 @@ __all__ = [
     "DataChunk",
     "Decompressor",
     "Demultiplexer",
+    "Dropper",
     "DynamicBatcher",
     "Enumerator",
     "Extractor",
@@ -96,10 +108,14 @@ __all__ = [
     "FileOpener",
     "Filter",
     "FlatMapper",
+    "Flattener",
     "Forker",
     "Grouper",
+    "HashChecker",
     "Header",
+    "HuggingFaceReader",
     "InBatchShuffler",
+    "IndexAdder",
     "Interleaver",
     "IterDataPipe",
     "IterKeyZipper",
@@ -117,8 +133,10 @@ __all__ = [
     "Mixer",
     "Multiplexer",
     "MultiplexerLongest",
+    "OnError",
     "Overflow",
     "Packer",
+    "ParagraphAggregator",
     "ParquetReader",
     "PathList",
     "Prefetcher",
@@ -127,14 +145,19 @@ __all__ = [
     "RarArchiveLoader",
     "ReBatcher",
     "Repeater",
+    "Retrier",
     "RoundRobinDemultiplexer",
+    "RoutedDecoder",
     "RowGroupLister",
     "Rows2Columnar",
     "SampleMultiplexer",
+    "Sampler",
+    "ShardExpander",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
     "Skipper",
+    "Slicer",
     "Sorter",
     "Stop",
     "Strategy",
@@ -146,6 +169,7 @@ __all__ = [
     "UnBatcher",
     "UnZipper",
     "WebDataset",
+    "WebDatasetReader",
     "Weights",
     "WindowShuffler",
     "XzFileLoader",

@@ -25,6 +25,9 @@ T = TypeVar("T")
 class IterMethods(Generic[T_co]):
     """The functional forms of iterable nodes."""
 
+    def add_index(self: IterMethods[dict[Any, Any]], index_name: str = "index") -> IterDataPipe[dict[Any, Any]]:
+        """Adds to a copy of each dict its number in the stream, from 0 on, under the key ``index_name``."""
+
     def async_map_batches(
         self,
         async_fn: Callable[..., Awaitable[R]],
@@ -66,6 +69,13 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[list[T_co]]:
         """Batches of items that ``sort_key`` puts next to each other: a chain of ``shuffle``, ``map`` and ``batch``."""
 
+    def check_hash(
+        self: IterMethods[tuple[str, Any]], hash_dict: Mapping[str, str], hash_type: str = "sha256", rewind: bool = True
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Hands on pairs (path, content) whose content has the hash that ``hash_dict`` has for the path, in
+        hexadecimal.
+        """
+
     @overload
     def collate(self) -> IterDataPipe[Any]:
         """Applies ``collate_fn``, or else ``conversion``, to every item, usually a list from ``batch``."""
@@ -98,6 +108,11 @@ class IterMethods(Generic[T_co]):
     ) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches, to which ``classifier_fn`` deals the items of the input: it returns a branch's
         number.
+        """
+
+    def drop(self, indices: Hashable | list[Hashable]) -> IterDataPipe[Any]:
+        """Leaves out the parts ``indices`` of each item: places of tuples and lists, keys of dicts; one, or a list
+        of them.
         """
 
     def dynamic_batch(
@@ -143,6 +158,11 @@ class IterMethods(Generic[T_co]):
     def flatmap(self, fn: Callable[..., Iterable[R]], input_col: Any) -> IterDataPipe[R]:
         """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
 
+    def flatten(self, indices: Hashable | list[Hashable] | None = None) -> IterDataPipe[Any]:
+        """Puts what stands in the parts ``indices`` of each item in their place: lists and tuples into lists and
+        tuples, dicts into dicts.
+        """
+
     def fork(
         self, num_instances: int, buffer_size: int = 1000, copy: Literal["shallow", "deep"] | None = None
     ) -> list[IterDataPipe[T_co]]:
@@ -180,6 +200,13 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[R]:
         """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in
         turn.
+        """
+
+    def lines_to_paragraphs(
+        self: IterMethods[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = ...
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, line), and yields pairs (path, paragraph): the lines up to an empty one, or to the next
+        path.
         """
 
     def list_files(
@@ -267,6 +294,15 @@ class IterMethods(Generic[T_co]):
         """The first items of all inputs, then the second ones of all ..., without those that have ended, until all
         have.
         """
+
+    def on_error(
+        self,
+        policy: Literal["raise", "skip"],
+        *,
+        budget: int | None = 100,
+        errors: type[Exception] | tuple[type[Exception], ...] = ...,
+    ) -> IterDataPipe[T_co]:
+        """Says of all nodes before it, up to another ``on_error``, what happens when an item makes one raise."""
 
     def open_files(
         self, mode: str = "r", encoding: str | None = None, length: int = -1
@@ -415,6 +451,20 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""
 
+    def read_webdataset(
+        self,
+        extensions: Sequence[str] | None = None,
+        *,
+        decode: bool = True,
+        images: str | None = "pil",
+        handlers: Mapping[str, Callable[[bytes], Any]] | None = None,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[dict[str, Any]]:
+        """Yields the samples of WebDataset's tar shards: dicts with ``__key__``, ``__url__`` (the shard) and what
+        the sample's files hold, by their endings.
+        """
+
     def readlines(
         self: IterMethods[tuple[str, Any]],
         *,
@@ -435,8 +485,25 @@ class IterMethods(Generic[T_co]):
     def repeat(self, times: int) -> IterDataPipe[T_co]:
         """Hands out every item ``times`` times in a row: the same object, not copies."""
 
+    def retry(
+        self,
+        attempts: int = 3,
+        *,
+        errors: type[Exception] | tuple[type[Exception], ...] = ...,
+        backoff_s: float = 0.5,
+        max_backoff_s: float = 30.0,
+    ) -> IterDataPipe[T_co]:
+        """Calls functions of the nodes before it again when they raise one of ``errors``: ``attempts`` times in all."""
+
     def round_robin_demux(self, num_instances: int, buffer_size: int = 1000) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that get the items of the input in turn."""
+
+    def routed_decode(
+        self: IterMethods[tuple[str, Any]], *handlers: Callable[[str, bytes], Any], key_fn: Callable[[str], str] = ...
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, open stream), and yields pairs (path, what the first handler that knows the ending
+        makes of it).
+        """
 
     def rows2columnar(
         self: IterMethods[Sequence[Any]], column_names: Sequence[Any] | None = None
@@ -445,6 +512,11 @@ class IterMethods(Generic[T_co]):
 
     def set_length(self, length: int) -> IterDataPipe[T_co]:
         """Its input, with ``length`` as its ``len()``; whether that is true is not checked."""
+
+    def shard_expand(self: IterMethods[str]) -> IterDataPipe[str]:
+        """Takes names in which braces stand as in a shell (``"train-{000..199}.tar"``, ``"{a,b}.tar"``), and yields
+        all names that they stand for.
+        """
 
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> IterDataPipe[T_co]:
         """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input."""
@@ -459,6 +531,13 @@ class IterMethods(Generic[T_co]):
 
     def skip(self, count: int) -> IterDataPipe[T_co]:
         """All items but the first ``count``."""
+
+    def slice(
+        self, index: Hashable | list[Hashable], stop: int | None = None, step: int | None = None
+    ) -> IterDataPipe[Any]:
+        """Keeps parts of each item: of tuples and lists ``item[index:stop:step]``, or the places in a list
+        ``index``, in their own order; of dicts the key ``index``, or the keys in a list of them.
+        """
 
     def sort(self, window: int, key_fn: Callable[[T_co], Any] = ..., *, reverse: bool = False) -> IterDataPipe[T_co]:
         """Takes ``window`` items at a time and hands them out in the order of ``key_fn``; equal ones stay in order."""
