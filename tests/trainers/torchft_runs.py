@@ -1,4 +1,4 @@
-"""What the processes of test_torchft.py do: two replica groups of one process each, of which one dies and comes back."""
+"""What the processes of test_torchft.py do: two replica groups of one process each; one dies and comes back."""
 
 from __future__ import annotations
 
