@@ -63,6 +63,7 @@ from torchpipe.iter.running.on_error import OnError
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.shards.webdataset_reader import WebDatasetReader
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.sampler import Sampler
@@ -168,6 +169,7 @@ __all__ = [
     "UnBatcher",
     "UnZipper",
     "WebDataset",
+    "WebDatasetReader",
     "Weights",
     "WindowShuffler",
     "XzFileLoader",
