@@ -65,8 +65,11 @@ from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
 from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
+from torchpipe.iter.running.on_error import OnError
 from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.shards.webdataset_reader import WebDatasetReader
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.sampler import Sampler
@@ -145,6 +148,7 @@ __all__ = [
     "Multiplexer",
     "MultiplexerLongest",
     "OnlineReader",
+    "OnError",
     "Overflow",
     "Packer",
     "ParagraphAggregator",
@@ -156,6 +160,7 @@ __all__ = [
     "RarArchiveLoader",
     "ReBatcher",
     "Repeater",
+    "Retrier",
     "RoundRobinDemultiplexer",
     "RoutedDecoder",
     "RowGroupLister",
@@ -182,6 +187,7 @@ __all__ = [
     "UnBatcher",
     "UnZipper",
     "WebDataset",
+    "WebDatasetReader",
     "Weights",
     "WindowShuffler",
     "XzFileLoader",

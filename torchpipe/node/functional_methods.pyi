@@ -328,6 +328,15 @@ class IterMethods(Generic[T_co]):
         have.
         """
 
+    def on_error(
+        self,
+        policy: Literal["raise", "skip"],
+        *,
+        budget: int | None = 100,
+        errors: type[Exception] | tuple[type[Exception], ...] = ...,
+    ) -> IterDataPipe[T_co]:
+        """Says of all nodes before it, up to another ``on_error``, what happens when an item makes one raise."""
+
     def open_files(
         self, mode: str = "r", encoding: str | None = None, length: int = -1
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
@@ -517,6 +526,20 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""
 
+    def read_webdataset(
+        self,
+        extensions: Sequence[str] | None = None,
+        *,
+        decode: bool = True,
+        images: str | None = "pil",
+        handlers: Mapping[str, Callable[[bytes], Any]] | None = None,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[dict[str, Any]]:
+        """Yields the samples of WebDataset's tar shards: dicts with ``__key__``, ``__url__`` (the shard) and what
+        the sample's files hold, by their endings.
+        """
+
     def readlines(
         self: IterMethods[tuple[str, Any]],
         *,
@@ -536,6 +559,16 @@ class IterMethods(Generic[T_co]):
 
     def repeat(self, times: int) -> IterDataPipe[T_co]:
         """Hands out every item ``times`` times in a row: the same object, not copies."""
+
+    def retry(
+        self,
+        attempts: int = 3,
+        *,
+        errors: type[Exception] | tuple[type[Exception], ...] = ...,
+        backoff_s: float = 0.5,
+        max_backoff_s: float = 30.0,
+    ) -> IterDataPipe[T_co]:
+        """Calls functions of the nodes before it again when they raise one of ``errors``: ``attempts`` times in all."""
 
     def round_robin_demux(self, num_instances: int, buffer_size: int = 1000) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that get the items of the input in turn."""

@@ -80,6 +80,9 @@ class _BatchIterator(NodeIterator[list[T]]):
             yield full
             del full
 
+    def leave_out(self) -> bool:
+        return True
+
     def _fill(self, batch: list[T]) -> None:
         """What ``last`` says of a batch that is not full."""
         last, size = self.node.last, self.node.batch_size
