@@ -60,6 +60,7 @@ from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
 from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
 from torchpipe.iter.running.on_error import OnError
+from torchpipe.iter.running.parallel_mapper import ParallelMapper, ThreadPoolMapper
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
@@ -121,7 +122,6 @@ __all__ = [
     "IterableWrapper",
     "JsonParser",
     "JsonlReader",
-    "Last",
     "LengthBucketer",
     "LengthSetter",
     "LineReader",
@@ -133,9 +133,9 @@ __all__ = [
     "Multiplexer",
     "MultiplexerLongest",
     "OnError",
-    "Overflow",
     "Packer",
     "ParagraphAggregator",
+    "ParallelMapper",
     "ParquetReader",
     "PathList",
     "Prefetcher",
@@ -158,17 +158,15 @@ __all__ = [
     "Skipper",
     "Slicer",
     "Sorter",
-    "Stop",
-    "Strategy",
     "StreamReader",
     "Taker",
     "TarArchiveLoader",
     "TextLineReader",
+    "ThreadPoolMapper",
     "ToDevice",
     "UnBatcher",
     "UnZipper",
     "WebDataset",
-    "Weights",
     "WindowShuffler",
     "XzFileLoader",
     "ZipArchiveLoader",

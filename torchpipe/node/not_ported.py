@@ -23,7 +23,7 @@ _ITER = {
     "OnlineReader": "read_from_remote", "ParquetDataFrameLoader": "load_parquet_as_df", "PinMemory": "pin_memory",
     "S3FileLister": "list_files_by_s3", "S3FileLoader": "load_files_by_s3", "Saver": "save_to_disk",
     "ShuffledFlatMapper": "shuffled_flatmap", "TFRecordExample": "", "TFRecordExampleSpec": "",
-    "TFRecordLoader": "load_from_tfrecord", "ThreadPoolMapper": "threadpool_map",
+    "TFRecordLoader": "load_from_tfrecord",
 }  # fmt: skip
 
 _MAP = {
