@@ -64,6 +64,7 @@ from torchpipe.iter.running.parallel_mapper import ParallelMapper, ThreadPoolMap
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.shards.webdataset_reader import WebDatasetReader
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.sampler import Sampler
@@ -167,6 +168,8 @@ __all__ = [
     "UnBatcher",
     "UnZipper",
     "WebDataset",
+    "WebDatasetReader",
+    "Weights",
     "WindowShuffler",
     "XzFileLoader",
     "ZipArchiveLoader",

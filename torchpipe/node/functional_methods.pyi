@@ -470,6 +470,20 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""
 
+    def read_webdataset(
+        self,
+        extensions: Sequence[str] | None = None,
+        *,
+        decode: bool = True,
+        images: str | None = "pil",
+        handlers: Mapping[str, Callable[[bytes], Any]] | None = None,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[dict[str, Any]]:
+        """Yields the samples of WebDataset's tar shards: dicts with ``__key__``, ``__url__`` (the shard) and what
+        the sample's files hold, by their endings.
+        """
+
     def readlines(
         self: IterMethods[tuple[str, Any]],
         *,
