@@ -66,6 +66,7 @@ from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
 from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
 from torchpipe.iter.running.on_error import OnError
+from torchpipe.iter.running.parallel_mapper import ParallelMapper, ThreadPoolMapper
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
@@ -136,7 +137,6 @@ __all__ = [
     "IterableWrapper",
     "JsonParser",
     "JsonlReader",
-    "Last",
     "LengthBucketer",
     "LengthSetter",
     "LineReader",
@@ -152,6 +152,7 @@ __all__ = [
     "Overflow",
     "Packer",
     "ParagraphAggregator",
+    "ParallelMapper",
     "ParquetReader",
     "PathList",
     "Prefetcher",
@@ -177,12 +178,11 @@ __all__ = [
     "Skipper",
     "Slicer",
     "Sorter",
-    "Stop",
-    "Strategy",
     "StreamReader",
     "Taker",
     "TarArchiveLoader",
     "TextLineReader",
+    "ThreadPoolMapper",
     "ToDevice",
     "UnBatcher",
     "UnZipper",

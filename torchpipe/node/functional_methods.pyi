@@ -378,6 +378,25 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Pads the samples of each batch (a list, from ``batch`` or its like) to one length, and stacks them."""
 
+    @overload
+    def parallel_map(
+        self, fn: Callable[[T_co], R], *, num_threads: int = ..., buffer_size: int | None = ...
+    ) -> IterDataPipe[R]:
+        """Applies ``fn`` to several items at a time, in ``num_threads`` threads, and hands the results out in order."""
+
+    @overload
+    def parallel_map(
+        self,
+        fn: Callable[..., Any],
+        input_col: Any = ...,
+        output_col: Any = ...,
+        *,
+        num_threads: int = ...,
+        buffer_size: int | None = ...,
+        rng: bool = ...,
+    ) -> IterDataPipe[Any]:
+        """Applies ``fn`` to several items at a time, in ``num_threads`` threads, and hands the results out in order."""
+
     def parse_csv(
         self: IterMethods[tuple[str, Any]],
         *,
@@ -650,6 +669,19 @@ class IterMethods(Generic[T_co]):
 
     def take(self, count: int) -> IterDataPipe[T_co]:
         """The first ``count`` items: ``header`` under the name that other libraries have, without a default."""
+
+    def threadpool_map(
+        self,
+        fn: Callable[..., Any],
+        input_col: Any = None,
+        output_col: Any = None,
+        scheduled_tasks: int = 128,
+        max_workers: int | None = None,
+        **threadpool_kwargs: Any,
+    ) -> IterDataPipe[R]:
+        """``parallel_map`` with torchdata's arguments: ``scheduled_tasks`` items are pulled ahead, for
+        ``max_workers``.
+        """
 
     def to_device(
         self,

@@ -19,7 +19,7 @@ _ITER = {
     "InMemoryCacheHolder": "in_memory_cache", "OnDiskCacheHolder": "on_disk_cache",
     "ParquetDataFrameLoader": "load_parquet_as_df", "PinMemory": "pin_memory",
     "ShuffledFlatMapper": "shuffled_flatmap", "TFRecordExample": "", "TFRecordExampleSpec": "",
-    "TFRecordLoader": "load_from_tfrecord", "ThreadPoolMapper": "threadpool_map",
+    "TFRecordLoader": "load_from_tfrecord",
 }  # fmt: skip
 
 _MAP = {
