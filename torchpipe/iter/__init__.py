@@ -12,6 +12,7 @@ from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemu
 from torchpipe.iter.branching.forker import Forker
 from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
+from torchpipe.iter.caching.on_disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
 from torchpipe.iter.clouds.fsspec_lister import FSSpecFileLister, IoPathFileLister
 from torchpipe.iter.clouds.fsspec_opener import FSSpecFileOpener, IoPathFileOpener
 from torchpipe.iter.clouds.fsspec_saver import FSSpecSaver, IoPathSaver
@@ -109,6 +110,7 @@ __all__ = [
     "Demultiplexer",
     "Dropper",
     "DynamicBatcher",
+    "EndOnDiskCacheHolder",
     "Enumerator",
     "Extractor",
     "FSSpecFileLister",
@@ -147,6 +149,7 @@ __all__ = [
     "Mixer",
     "Multiplexer",
     "MultiplexerLongest",
+    "OnDiskCacheHolder",
     "OnError",
     "OnlineReader",
     "Overflow",

@@ -127,6 +127,17 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[list[T_co]]:
         """Gathers consecutive items into a list as long as they cost no more than ``max_cost`` together."""
 
+    def end_caching(
+        self,
+        mode: str = "wb",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        same_filepath_fn: bool = False,
+        skip_read: bool = False,
+        timeout: float = 300,
+    ) -> IterDataPipe[str]:
+        """Ends the part that ``on_disk_cache`` began, and yields the paths of the files, in the order of its input."""
+
     def enumerate(self, starting_index: int = 0) -> IterDataPipe[tuple[int, T_co]]:
         """Pairs ``(number, item)``, numbered from ``starting_index``."""
 
@@ -327,6 +338,15 @@ class IterMethods(Generic[T_co]):
         """The first items of all inputs, then the second ones of all ..., without those that have ended, until all
         have.
         """
+
+    def on_disk_cache(
+        self,
+        filepath_fn: Callable[[Any], str] | None = None,
+        hash_dict: Mapping[str, str] | None = None,
+        hash_type: str = "sha256",
+        extra_check_fn: Callable[[str], bool] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Begins a part of a pipeline whose results are kept in files; ``end_caching`` ends it."""
 
     def on_error(
         self,
