@@ -91,7 +91,7 @@ class LocalBatches(Batches):
             if self._epoch is None:
                 batch = self._fetch(indices, self._collate)
             else:
-                self._random.enter(order.base_seed, self._epoch, number)
+                self._random.enter(order.base_seed, self._epoch, order.key(number))
                 try:
                     batch = self._fetch(indices, self._collate)
                 finally:

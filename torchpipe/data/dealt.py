@@ -87,7 +87,7 @@ class DealtBatches(Batches):
         self._over = False  # the sampler has ended
         self._error: BaseException | None = None  # how it ended, if not well
         self._turns = deque[int]()  # whose are the batches that were dealt, in order
-        self._dealt = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and indices
+        self._dealt = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and what was dealt
         self._chunks = [Chunk() for _ in range(lanes)]  # what is at hand of each lane
         self._done = set(position.get("done", ()))  # those from ``number`` on
         self._skip = set(
@@ -122,7 +122,7 @@ class DealtBatches(Batches):
         lane = self._next_lane()
         chunk = self._chunks[lane]
         batch = chunk.items.pop()
-        entry = self._dealt[lane].popleft()
+        number, entry = self._dealt[lane].popleft()
         if self._cursors is not None:
             snapshot = None if chunk.items else chunk.snapshot
             self._cursors[lane] = self._cursors[lane].after(1, snapshot)
@@ -130,7 +130,7 @@ class DealtBatches(Batches):
             if snapshot is not None:
                 self._again[lane].clear()
         self._turns.popleft()  # out of order, they only count
-        self._count(entry[0])
+        self._count(number)
         if not self._order.may_run_ahead:
             self._deal(1)
         return batch
@@ -156,7 +156,7 @@ class DealtBatches(Batches):
                 if chunk.items:
                     return lane
                 if chunk.error is not None:
-                    number, indices = self._dealt[lane][0]
+                    number, (_, indices) = self._dealt[lane][0]
                     add_note(chunk.error, f"torchpipe: the next batch was number {number}, of {indices!r:.200}")
                     raise chunk.error
             self._pull(lanes)
@@ -194,8 +194,8 @@ class DealtBatches(Batches):
                 continue
             lane = number % self._lanes if self._in_order or batches > 1 else self._idlest()
             self._turns.append(lane)
-            self._dealt[lane].append((number, indices))
-            entries[lane].append((number, indices))
+            entries[lane].append((self._order.key(number), indices))
+            self._dealt[lane].append((number, entries[lane][-1]))
         for lane, dealt in enumerate(entries):
             if dealt or self._over:
                 self._workers.deal(lane, dealt, over=self._over)

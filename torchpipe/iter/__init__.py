@@ -10,16 +10,24 @@ from torchpipe.iter.archives.webdataset import WebDataset
 from torchpipe.iter.archives.zip_loader import ZipArchiveLoader
 from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemultiplexer
 from torchpipe.iter.branching.forker import Forker
+from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
 from torchpipe.iter.combining.concater import Concater
+from torchpipe.iter.combining.key_zippers import IterKeyZipper, MapKeyZipper
+from torchpipe.iter.combining.multiplexer import Multiplexer, MultiplexerLongest
+from torchpipe.iter.combining.sample_multiplexer import SampleMultiplexer
 from torchpipe.iter.combining.zipper import Zipper
+from torchpipe.iter.combining.zipper_longest import ZipperLongest
 from torchpipe.iter.files.file_opener import FileOpener
 from torchpipe.iter.files.stream_reader import StreamReader
 from torchpipe.iter.files.tar_loader import TarArchiveLoader
+from torchpipe.iter.grouping.batch_mappers import BatchAsyncMapper, BatchMapper
 from torchpipe.iter.grouping.batcher import Batcher
 from torchpipe.iter.grouping.bucket_batcher import BucketBatcher
 from torchpipe.iter.grouping.collator import Collator
+from torchpipe.iter.grouping.grouper import Grouper
 from torchpipe.iter.grouping.rebatcher import ReBatcher
+from torchpipe.iter.grouping.rows_to_columnar import Rows2Columnar
 from torchpipe.iter.grouping.unbatcher import UnBatcher
 from torchpipe.iter.items.enumerator import Enumerator
 from torchpipe.iter.items.filter import Filter
@@ -28,6 +36,7 @@ from torchpipe.iter.items.mapper import Mapper
 from torchpipe.iter.items.random_mapper import RandomMapper
 from torchpipe.iter.limiting.cycler import Cycler
 from torchpipe.iter.limiting.header import Header, Taker
+from torchpipe.iter.limiting.length_setter import LengthSetter
 from torchpipe.iter.limiting.repeater import Repeater
 from torchpipe.iter.limiting.skipper import Skipper
 from torchpipe.iter.mixing.interleaver import Interleaver
@@ -50,6 +59,7 @@ from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.wrapper import IterableWrapper
 from torchpipe.iter.tables.arrow_reader import ArrowReader
+from torchpipe.iter.tables.hugging_face_reader import HuggingFaceReader
 from torchpipe.iter.tables.parquet_reader import ParquetReader
 from torchpipe.iter.tables.row_group_lister import RowGroupLister
 from torchpipe.iter.text.csv_reader import CsvReader
@@ -64,6 +74,8 @@ if not TYPE_CHECKING:  # checkers would take every name for an attribute
 __all__ = [
     "SHARDING_PRIORITIES",
     "ArrowReader",
+    "BatchAsyncMapper",
+    "BatchMapper",
     "BatchPadder",
     "Batcher",
     "BucketBatcher",
@@ -86,34 +98,48 @@ __all__ = [
     "Filter",
     "FlatMapper",
     "Forker",
+    "Grouper",
     "Header",
+    "HuggingFaceReader",
     "InBatchShuffler",
     "Interleaver",
     "IterDataPipe",
+    "IterKeyZipper",
     "IterableWrapper",
     "JsonParser",
     "JsonlReader",
+    "Last",
     "LengthBucketer",
+    "LengthSetter",
     "LineReader",
+    "MapKeyZipper",
     "MapToIterConverter",
     "Mapper",
     "MaxTokenBucketizer",
     "Mixer",
+    "Multiplexer",
+    "MultiplexerLongest",
+    "Overflow",
     "Packer",
     "ParquetReader",
     "PathList",
     "Prefetcher",
     "RandomMapper",
+    "RandomSplitter",
     "RarArchiveLoader",
     "ReBatcher",
     "Repeater",
     "RoundRobinDemultiplexer",
     "RowGroupLister",
+    "Rows2Columnar",
+    "SampleMultiplexer",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
     "Skipper",
     "Sorter",
+    "Stop",
+    "Strategy",
     "StreamReader",
     "Taker",
     "TarArchiveLoader",
@@ -122,9 +148,11 @@ __all__ = [
     "UnBatcher",
     "UnZipper",
     "WebDataset",
+    "Weights",
     "WindowShuffler",
     "XzFileLoader",
     "ZipArchiveLoader",
     "Zipper",
+    "ZipperLongest",
     "functional_datapipe",
 ]

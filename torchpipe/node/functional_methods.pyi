@@ -1,6 +1,6 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
@@ -24,6 +24,17 @@ T = TypeVar("T")
 
 class IterMethods(Generic[T_co]):
     """The functional forms of iterable nodes."""
+
+    def async_map_batches(
+        self,
+        async_fn: Callable[..., Awaitable[R]],
+        batch_size: int,
+        input_col: Any = None,
+        output_col: Any = None,
+        max_concurrency: int = 32,
+        flatten: bool = True,
+    ) -> IterDataPipe[R]:
+        """Awaits ``async_fn`` of all items of a batch at once, at most ``max_concurrency`` at a time, in order."""
 
     def batch(
         self,
@@ -137,6 +148,20 @@ class IterMethods(Generic[T_co]):
     ) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that all yield the items of the input, which is read once for all of them."""
 
+    def groupby(
+        self,
+        group_key_fn: Callable[[T_co], Hashable],
+        *,
+        keep_key: bool = False,
+        buffer_size: int = 10000,
+        group_size: int | None = None,
+        guaranteed_group_size: int | None = None,
+        drop_remaining: bool = False,
+    ) -> IterDataPipe[Any]:
+        """Gathers the items that have one key, as ``group_key_fn`` tells it, into lists; with ``keep_key`` into
+        pairs (key, list).
+        """
+
     def header(self, limit: int | None = 10) -> IterDataPipe[T_co]:
         """The first ``limit`` items (None: all of them); no more than these are pulled from the input."""
 
@@ -208,6 +233,13 @@ class IterMethods(Generic[T_co]):
     def map(self, fn: Callable[..., Any], input_col: Any, output_col: Any = None) -> IterDataPipe[Any]:
         """Applies ``fn`` to every item."""
 
+    def map_batches(
+        self, fn: Callable[[list[Any]], Iterable[R]], batch_size: int, input_col: Any = None
+    ) -> IterDataPipe[R]:
+        """Calls ``fn`` with lists of ``batch_size`` consecutive items, and hands out the items of its results one by
+        one.
+        """
+
     def max_token_bucketize(
         self,
         max_token_count: int,
@@ -227,6 +259,14 @@ class IterMethods(Generic[T_co]):
         stop: Stop = "first_exhausted",
     ) -> IterDataPipe[T_co]:
         """Hands out the items of several inputs in the proportion of ``weights``, in random order, and evenly."""
+
+    def mux(self, *datapipes: IterDataPipe[T_co]) -> IterDataPipe[T_co]:
+        """The first items of all inputs, then the second ones of all ..., until the shortest input ends."""
+
+    def mux_longest(self, *datapipes: IterDataPipe[T_co]) -> IterDataPipe[T_co]:
+        """The first items of all inputs, then the second ones of all ..., without those that have ended, until all
+        have.
+        """
 
     def open_files(
         self, mode: str = "r", encoding: str | None = None, length: int = -1
@@ -295,6 +335,22 @@ class IterMethods(Generic[T_co]):
     def random_map(self, fn: Callable[[T_co, np.random.Generator], R]) -> IterDataPipe[R]:
         """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item
         alone.
+        """
+
+    @overload
+    def random_split(
+        self, weights: Mapping[Any, float], seed: Any, total_length: int | None = None, target: None = None
+    ) -> list[IterDataPipe[T_co]]:
+        """Deals the items of the input to parts, one for each key of ``weights``, by chance: which item goes to
+        which part is a function of ``seed`` alone, and the same as torchdata 0.9's.
+        """
+
+    @overload
+    def random_split(
+        self, weights: Mapping[Any, float], seed: Any, total_length: int | None = None, *, target: Hashable
+    ) -> IterDataPipe[T_co]:
+        """Deals the items of the input to parts, one for each key of ``weights``, by chance: which item goes to
+        which part is a function of ``seed`` alone, and the same as torchdata 0.9's.
         """
 
     def read_arrow(
@@ -382,6 +438,14 @@ class IterMethods(Generic[T_co]):
     def round_robin_demux(self, num_instances: int, buffer_size: int = 1000) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that get the items of the input in turn."""
 
+    def rows2columnar(
+        self: IterMethods[Sequence[Any]], column_names: Sequence[Any] | None = None
+    ) -> IterDataPipe[dict[Any, list[Any]]]:
+        """Makes of each batch of rows a dict from a column's name to the list of its values."""
+
+    def set_length(self, length: int) -> IterDataPipe[T_co]:
+        """Its input, with ``length`` as its ``len()``; whether that is true is not checked."""
+
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> IterDataPipe[T_co]:
         """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input."""
 
@@ -446,6 +510,29 @@ class IterMethods(Generic[T_co]):
 
     def zip(self, *datapipes: IterDataPipe[Any]) -> IterDataPipe[tuple[Any, ...]]:
         """Tuples of the first items of all inputs, then of the second ones ..., until the shortest input ends."""
+
+    def zip_longest(self, *datapipes: IterDataPipe[Any], fill_value: Any = None) -> IterDataPipe[tuple[Any, ...]]:
+        """Tuples of the first items of all inputs, then of the second ones ..., until the longest input ends."""
+
+    def zip_with_iter(
+        self,
+        ref_datapipe: IterDataPipe[Any],
+        key_fn: Callable[[T_co], Hashable],
+        ref_key_fn: Callable[[Any], Hashable] | None = None,
+        keep_key: bool = False,
+        buffer_size: int | None = 10000,
+        merge_fn: Callable[[T_co, Any], Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Pairs each item of the input with the item of ``ref_datapipe`` that has the same key."""
+
+    def zip_with_map(
+        self,
+        map_datapipe: MapDataPipe[Any],
+        key_fn: Callable[[T_co], Any],
+        merge_fn: Callable[[T_co, Any], Any] | None = None,
+        keep_key: bool = False,
+    ) -> IterDataPipe[Any]:
+        """Pairs each item of the input with ``map_datapipe[key_fn(item)]``."""
 
 class MapMethods(Generic[T_co]):
     """The functional forms of map-style nodes."""
