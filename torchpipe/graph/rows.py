@@ -13,7 +13,7 @@ __all__ = ["Row", "rows_of"]
 
 @dataclass(frozen=True)
 class Row:
-    """``repeated``: every shard makes all of its items, and keeps some of them later. ``node`` None: added by a service."""
+    """``repeated``: every shard makes all its items, of which it keeps some. ``node`` None: added by a service."""
 
     number: int
     name: str

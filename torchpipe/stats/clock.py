@@ -21,6 +21,7 @@ class Clock:
     def __init__(self) -> None:
         self.began_at = time.time()
         self.begun = time.perf_counter()
+        self._cpu_before_s, self._cpu_s = time.process_time(), 0.0
         self.first = 0.0  # when the first item was there
         self.ended = 0.0
         self.wait_s = 0.0  # since then
@@ -55,7 +56,12 @@ class Clock:
         """Nothing more is taken. Idempotent."""
         if not self.ended:
             self.ended = time.perf_counter()
+            self._cpu_s = time.process_time() - self._cpu_before_s
             self.waits_since = 0.0
+
+    def cpu_s(self) -> float:
+        """CPU seconds of this process since then."""
+        return self._cpu_s if self.ended else time.process_time() - self._cpu_before_s
 
     def consumer(self, items: int) -> ConsumerStats:
         """The figures, where ``items`` have been handed out."""

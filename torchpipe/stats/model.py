@@ -1,6 +1,6 @@
 """What is known of a loader at work, as data: frozen dataclasses of plain values, that travel as JSON.
 
-Pure data, made in the user's process by ``loader.stats()``; views, exports and the advice read nothing else. Seconds are
+Made in the user's process by ``loader.stats()``; views, exports and the advice read nothing else. Seconds are
 wall-clock unless a field says otherwise, and sums over all processes or threads where several do the same. ``None``
 says that something is not known (not measured, or not on this system): never zero.
 """
@@ -11,6 +11,8 @@ import json
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from torchpipe.stats.text import as_text
 
 __all__ = [
     "Advice",
@@ -40,10 +42,10 @@ used up what was sent; ``awaiting input`` that another process deals; ``idle`` b
 Bottleneck: TypeAlias = Literal[
     "nothing", "consumer", "device", "main", "merge", "transport", "node", "source", "dispatcher", "input", "workers"
 ]
-"""What holds the stream up: ``nothing`` known yet; the ``consumer``, which is your own code; the ``device`` stage; a node
-of the ``main`` section; ``merge`` skew: one shard slower than the others; ``transport``: packing, copying and rebuilding
-items; a ``node`` of the workers, or a ``source`` among them; a node of the ``dispatcher``; ``input``: what the main process deals
-(a sampler); ``workers``: these, and which node is not measured."""
+"""What holds the stream up: ``nothing`` known yet; the ``consumer``, which is your own code; the ``device`` stage; a
+node of the ``main`` section; ``merge`` skew: one shard slower than the others; ``transport``: packing, copying and
+rebuilding items; a ``node`` of the workers, or a ``source`` among them; a node of the ``dispatcher``; ``input``: what
+the main process deals (a sampler); ``workers``: these, and which node is not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class ConsumerStats(_Data):
     items: int = 0  # handed out by this iterator
     elapsed_s: float = 0.0  # from the first item on until now, or to the end of the epoch
     wait_s: float = 0.0  # of which it waited for data inside next()
-    start_s: float | None = None  # from iter() to the first item: starting workers, or finding a position; None: no item yet
+    start_s: float | None = None  # from iter() to the first item; None: there is none yet
 
     @property
     def own_s(self) -> float:
@@ -144,7 +146,7 @@ class NodeStats(_Data):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessStats(_Data):
-    """A process (or a worker thread of this one), since the epoch began; those that it was restarted in place of included.
+    """A process (or a worker thread of this one), since the epoch began, with those that it was restarted in place of.
 
     The times add up to the epoch's so far, but for what it was starting or not there.
     """
@@ -205,7 +207,7 @@ class MergeStats(_Data):
 
 @dataclass(frozen=True, kw_only=True)
 class StageStats(_Data):
-    """A stage of this process that runs ahead in threads (``to_device``, ``prefetch``); ``node`` is its node's number."""
+    """A stage of this process that runs ahead in threads (``to_device``, ``prefetch``); ``node``: its node's number."""
 
     name: str
     node: int
@@ -281,8 +283,6 @@ class LoaderStats(_Data):
     timeline: tuple[Moment, ...] = ()
 
     def __str__(self) -> str:
-        from torchpipe.stats.text import as_text
-
         return as_text(self)
 
 

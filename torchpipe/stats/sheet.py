@@ -15,7 +15,17 @@ from typing import TypeAlias, get_args
 
 from torchpipe.stats.model import Doing
 
-__all__ = ["AWAITING_CREDIT", "AWAITING_INPUT", "IDLE", "MAKING", "SENDING", "STARTING", "TimeSheet", "Times"]
+__all__ = [
+    "AWAITING_CREDIT",
+    "AWAITING_INPUT",
+    "IDLE",
+    "MAKING",
+    "SENDING",
+    "STARTING",
+    "TimeSheet",
+    "Times",
+    "resident_bytes",
+]
 
 Cells: TypeAlias = "MutableSequence[int] | memoryview[int]"
 
@@ -71,7 +81,7 @@ class TimeSheet:
     def publish(self) -> None:
         """Note CPU time and memory. Takes some 20 us: by a thread that looks after something else now and then."""
         self._cells[_CPU] = time.process_time_ns()
-        self._cells[_MEMORY] = _resident_bytes()
+        self._cells[_MEMORY] = resident_bytes()
 
     @property
     def wanted(self) -> bool:
@@ -98,7 +108,7 @@ class TimeSheet:
         return times
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     """What of this process is in memory now; where the system does not tell, what was at most."""
     try:
         with open("/proc/self/statm", "rb") as file:
