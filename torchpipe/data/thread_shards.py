@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
-from torchpipe.data.call_threads import CallThreads
+from torchpipe.ahead.call_threads import CallThreads
 from torchpipe.data.fetch import Failure
 from torchpipe.data.thread_info import BatchGenerators
 from torchpipe.data.threads import THREAD_NAME, Beginning
