@@ -29,7 +29,7 @@ from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.state.flat import MAX_SHARDS
 
-__all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "saved_shards"]
+__all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "check_ranks", "saved_shards"]
 
 
 class WorkersOwn(IterDataPipe[Any]):

@@ -6,20 +6,24 @@ on each one's seed. Other datasets are divided by their sampler, or divide thems
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.distributed as dist
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
 from torchpipe.errors import ReplicatedSourceWarning
+from torchpipe.execution.ranks import RankGroup, Talk
 from torchpipe.node.announce import warn_user
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.traits import Division, division, node_name, walk
 
-__all__ = ["agreed", "divides_itself", "ranks_of"]
+if TYPE_CHECKING:
+    from torchpipe.data.loader import DataLoader
 
-_group: tuple[Any, Any] = (None, None)  # the default group, and one in which its ranks talk without an accelerator
+__all__ = ["agreed", "divides_itself", "group_of", "ranks_of"]
+
+_TIMEOUT_S = 1800.0
 
 
 def ranks_of(dataset: Any) -> tuple[int, int]:
@@ -41,16 +45,19 @@ def divides_itself(dataset: Any, workers: int) -> bool:
     return itself
 
 
-def agreed(seed: int, world_size: int) -> int:
-    """The first rank's ``seed``: every rank calls this."""
-    global _group
+def agreed(loader: DataLoader[Any], seed: int, rank: int, world_size: int) -> int:
+    """The first rank's ``seed``: every rank calls this. Raises: RankError if one does not."""
     if world_size == 1:
         return seed
-    if _group[0] is not dist.group.WORLD:
-        _group = (dist.group.WORLD, dist.new_group(backend="gloo"))
-    told = torch.tensor(seed)
-    dist.broadcast(told, src=0, group=_group[1])
-    return int(told)
+    return group_of(loader, rank, world_size).numbers(Talk.BEGIN, [seed])[0][0]
+
+
+def group_of(loader: DataLoader[Any], rank: int, world_size: int) -> RankGroup:
+    """Those with whom ``loader`` begins its epochs: it has one group, made by all ranks when they begin the first."""
+    if loader._ranks is None:
+        loader._ranks = RankGroup(rank, world_size, loader.timeout or _TIMEOUT_S)
+        weakref.finalize(loader, loader._ranks.close).atexit = False
+    return loader._ranks
 
 
 def _among(graph: Any) -> Division:

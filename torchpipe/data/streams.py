@@ -39,7 +39,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     keeps = loader.persistent_workers and begins is None and loader.worker_method != "thread"
     rank, world_size = ranks_of(dataset)
     if position is None:
-        seed = _draw(loader, dataset, world_size)
+        seed = _draw(loader, dataset, rank, world_size)
     else:
         seed = stored_count(position, "seed", (1 << 63) - 1)
         check_ranks(position, rank, world_size)
@@ -73,13 +73,13 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     return batches
 
 
-def _draw(loader: DataLoader[Any], dataset: Any, world_size: int) -> int:
+def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> int:
     """What torch's loader draws for an epoch: a seed that the nodes share, and, for new workers, the base seed."""
     shared = loader._draws.seed(loader.generator) if isinstance(dataset, TorchIterDataPipe) else None
     own = loader._draws.seed(loader.generator) if loader._base_seed is None else loader._base_seed
     if shared is None or (world_size == 1 and loader._base_seed is None):
         return own
-    return agreed(shared, world_size)
+    return agreed(loader, shared, rank, world_size)
 
 
 def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, seed: int, begins: Any) -> Any:
