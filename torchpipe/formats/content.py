@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from torchpipe.errors import StateError
 from torchpipe.formats.paths import is_remote
+from torchpipe.formats.remote import open_url
 
 __all__ = ["COMPRESSIONS", "Content", "check_compression", "open_stored", "recompress"]
 
@@ -64,9 +65,7 @@ def open_stored(
     """The file as it is stored, buffered: local ones by ``open``, URLs by fsspec with these options."""
     if not is_remote(path):
         return open(path, "rb", buffering=buffer_bytes)
-    import fsspec  # takes a while, and local files do without
-
-    return io.BufferedReader(fsspec.open(path, "rb", **(storage_options or {})).open(), buffer_bytes)
+    return open_url(path, options=storage_options)  # type: ignore[no-any-return]
 
 
 class _Members(io.RawIOBase):

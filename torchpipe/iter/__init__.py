@@ -12,6 +12,12 @@ from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemu
 from torchpipe.iter.branching.forker import Forker
 from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
+from torchpipe.iter.caching.on_disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
+from torchpipe.iter.clouds.fsspec_lister import FSSpecFileLister, IoPathFileLister
+from torchpipe.iter.clouds.fsspec_opener import FSSpecFileOpener, IoPathFileOpener
+from torchpipe.iter.clouds.fsspec_saver import FSSpecSaver, IoPathSaver
+from torchpipe.iter.clouds.s3 import S3FileLister, S3FileLoader
+from torchpipe.iter.clouds.web_readers import GDriveReader, HttpReader, OnlineReader
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.key_zippers import IterKeyZipper, MapKeyZipper
 from torchpipe.iter.combining.multiplexer import Multiplexer, MultiplexerLongest
@@ -20,6 +26,7 @@ from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.combining.zipper_longest import ZipperLongest
 from torchpipe.iter.files.file_opener import FileOpener
 from torchpipe.iter.files.hash_checker import HashChecker
+from torchpipe.iter.files.saver import Saver
 from torchpipe.iter.files.stream_reader import StreamReader
 from torchpipe.iter.files.tar_loader import TarArchiveLoader
 from torchpipe.iter.grouping.batch_mappers import BatchAsyncMapper, BatchMapper
@@ -60,6 +67,7 @@ from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
 from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
 from torchpipe.iter.running.on_error import OnError
+from torchpipe.iter.running.parallel_mapper import ParallelMapper, ThreadPoolMapper
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
@@ -102,27 +110,35 @@ __all__ = [
     "Demultiplexer",
     "Dropper",
     "DynamicBatcher",
+    "EndOnDiskCacheHolder",
     "Enumerator",
     "Extractor",
+    "FSSpecFileLister",
+    "FSSpecFileOpener",
+    "FSSpecSaver",
     "FileLister",
     "FileOpener",
     "Filter",
     "FlatMapper",
     "Flattener",
     "Forker",
+    "GDriveReader",
     "Grouper",
     "HashChecker",
     "Header",
+    "HttpReader",
     "HuggingFaceReader",
     "InBatchShuffler",
     "IndexAdder",
     "Interleaver",
+    "IoPathFileLister",
+    "IoPathFileOpener",
+    "IoPathSaver",
     "IterDataPipe",
     "IterKeyZipper",
     "IterableWrapper",
     "JsonParser",
     "JsonlReader",
-    "Last",
     "LengthBucketer",
     "LengthSetter",
     "LineReader",
@@ -133,10 +149,13 @@ __all__ = [
     "Mixer",
     "Multiplexer",
     "MultiplexerLongest",
+    "OnDiskCacheHolder",
     "OnError",
+    "OnlineReader",
     "Overflow",
     "Packer",
     "ParagraphAggregator",
+    "ParallelMapper",
     "ParquetReader",
     "PathList",
     "Prefetcher",
@@ -150,8 +169,11 @@ __all__ = [
     "RoutedDecoder",
     "RowGroupLister",
     "Rows2Columnar",
+    "S3FileLister",
+    "S3FileLoader",
     "SampleMultiplexer",
     "Sampler",
+    "Saver",
     "ShardExpander",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
@@ -159,12 +181,11 @@ __all__ = [
     "Skipper",
     "Slicer",
     "Sorter",
-    "Stop",
-    "Strategy",
     "StreamReader",
     "Taker",
     "TarArchiveLoader",
     "TextLineReader",
+    "ThreadPoolMapper",
     "ToDevice",
     "UnBatcher",
     "UnZipper",
