@@ -18,9 +18,10 @@ from torch.utils.data import DistributedSampler, IterableDataset
 
 from torchpipe.data.draws import Draws
 from torchpipe.data.order import Order, OrderState
+from torchpipe.data.ranks import group_of
 from torchpipe.data.standing import MOST_SEED
 from torchpipe.errors import RankError, StateMismatchError
-from torchpipe.execution.ranks import RankGroup, Talk
+from torchpipe.execution.ranks import Talk
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.node.validate import check_choice
 from torchpipe.randomness.seeds import derive_seed
@@ -34,7 +35,6 @@ __all__ = ["RankedSampler", "Uneven", "begin_ranked", "check_ranked", "ranked_sa
 
 Uneven: TypeAlias = Literal["drop", "pad", "raise"]
 
-_TIMEOUT_S = 1800.0
 _ORDER, _BATCHES = 0, 1  # what seeds are derived for
 
 
@@ -271,7 +271,7 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
             "epoch": epoch,
             "samples": before,
         }
-        told = _group(loader, sampler).objects(Talk.BEGIN, (seed, known, same))
+        told = group_of(loader, sampler.rank, sampler.num_replicas).objects(Talk.BEGIN, (seed, known, same))
         for name in same:
             _check_equal(name, {rank: theirs[name] for rank, (_, _, theirs) in enumerate(told)})
         _check_equal("seed", {rank: theirs for rank, (theirs, fixed, _) in enumerate(told) if fixed or not rank})
@@ -293,10 +293,3 @@ def _check_equal(name: str, values: dict[int, Any]) -> None:
             f"the ranks do not begin the same epoch: {name} differs ({shown}). Make the same loader on every rank, and "
             "load the same state, or those that were saved at the same step"
         )
-
-
-def _group(loader: DataLoader[Any], sampler: RankedSampler) -> RankGroup:
-    if loader._ranks is None:
-        loader._ranks = RankGroup(sampler.rank, sampler.num_replicas, loader.timeout or _TIMEOUT_S)
-        weakref.finalize(loader, loader._ranks.close).atexit = False
-    return loader._ranks

@@ -18,19 +18,23 @@ from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec
 from torchpipe.execution.interface import ReadingServiceInterface
-from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
+from torchpipe.execution.merge import MergeIterator, Merges
+from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
+from torchpipe.graph.rows import rows_of
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import DataPipe
+from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.flat import MAX_SHARDS
+from torchpipe.stats import NodeStats
+from torchpipe.stats.service import ServiceFigures
 
 __all__ = [
     "EpochStart",
@@ -89,6 +93,18 @@ class ShardedReadingService(ReadingServiceInterface):
         )
         self._graphs = ShardGraphs(branches, self._init_fn)
         return datapipe
+
+    def figures(self) -> ServiceFigures:
+        nodes = (
+            NodeStats(number=row.number, name=row.name, section=row.section, inputs=row.inputs, repeated=row.repeated)
+            for row in rows_of(self.plan, self._appended())
+        )
+        return ServiceFigures(nodes=tuple(nodes))
+
+    def _appended(self) -> tuple[str, ...]:
+        """The names of the stages that this service appends to the graph."""
+        root = self._main_root(self.plan.root)
+        return () if root is self.plan.root else (node_name(root),)
 
     @property
     def default_num_shards(self) -> int:
@@ -213,9 +229,10 @@ class InProcessReadingService(ShardedReadingService):
     def explain(self) -> str:
         count = self.default_num_shards
         where = f"in this process, {count} shard{'s' if count > 1 else ''} one after the other"
-        prefetched = self._main_root(self.plan.root) is not self.plan.root
-        appended = (f"Prefetcher({self._prefetch_cnt})",) if prefetched else ()
-        return draw(self.plan, where, "in this process", appended)
+        return draw(self.plan, where, "in this process", self._appended())
+
+    def _appended(self) -> tuple[str, ...]:
+        return (f"Prefetcher({self._prefetch_cnt})",) if super()._appended() else ()
 
     def _main_root(self, root: DataPipe) -> DataPipe:
         staged = any(isinstance(node, ToDevice) and node.prefetch_count for node in self.plan.main_nodes)

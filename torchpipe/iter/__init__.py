@@ -12,6 +12,12 @@ from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemu
 from torchpipe.iter.branching.forker import Forker
 from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
+from torchpipe.iter.caching.on_disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
+from torchpipe.iter.clouds.fsspec_lister import FSSpecFileLister, IoPathFileLister
+from torchpipe.iter.clouds.fsspec_opener import FSSpecFileOpener, IoPathFileOpener
+from torchpipe.iter.clouds.fsspec_saver import FSSpecSaver, IoPathSaver
+from torchpipe.iter.clouds.s3 import S3FileLister, S3FileLoader
+from torchpipe.iter.clouds.web_readers import GDriveReader, HttpReader, OnlineReader
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.key_zippers import IterKeyZipper, MapKeyZipper
 from torchpipe.iter.combining.multiplexer import Multiplexer, MultiplexerLongest
@@ -19,6 +25,8 @@ from torchpipe.iter.combining.sample_multiplexer import SampleMultiplexer
 from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.combining.zipper_longest import ZipperLongest
 from torchpipe.iter.files.file_opener import FileOpener
+from torchpipe.iter.files.hash_checker import HashChecker
+from torchpipe.iter.files.saver import Saver
 from torchpipe.iter.files.stream_reader import StreamReader
 from torchpipe.iter.files.tar_loader import TarArchiveLoader
 from torchpipe.iter.grouping.batch_mappers import BatchAsyncMapper, BatchMapper
@@ -32,8 +40,11 @@ from torchpipe.iter.grouping.unbatcher import UnBatcher
 from torchpipe.iter.items.enumerator import Enumerator
 from torchpipe.iter.items.filter import Filter
 from torchpipe.iter.items.flatmapper import FlatMapper
+from torchpipe.iter.items.index_adder import IndexAdder
 from torchpipe.iter.items.mapper import Mapper
+from torchpipe.iter.items.part_selectors import Dropper, Flattener, Slicer
 from torchpipe.iter.items.random_mapper import RandomMapper
+from torchpipe.iter.items.shard_expander import ShardExpander
 from torchpipe.iter.limiting.cycler import Cycler
 from torchpipe.iter.limiting.header import Header, Taker
 from torchpipe.iter.limiting.length_setter import LengthSetter
@@ -53,15 +64,25 @@ from torchpipe.iter.packing.packer import Packer
 from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
 from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader
+from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
+from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
+from torchpipe.iter.running.on_error import OnError
+from torchpipe.iter.running.parallel_mapper import ParallelMapper, ThreadPoolMapper
 from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.shards.tfrecord_reader import TFRecordReader
+from torchpipe.iter.shards.webdataset_reader import WebDatasetReader
+from torchpipe.iter.shards.zip_reader import ZipReader
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
+from torchpipe.iter.sources.sampler import Sampler
 from torchpipe.iter.sources.wrapper import IterableWrapper
 from torchpipe.iter.tables.arrow_reader import ArrowReader
 from torchpipe.iter.tables.hugging_face_reader import HuggingFaceReader
 from torchpipe.iter.tables.parquet_reader import ParquetReader
 from torchpipe.iter.tables.row_group_lister import RowGroupLister
+from torchpipe.iter.tables.sql_reader import SqlReader
 from torchpipe.iter.text.csv_reader import CsvReader
 from torchpipe.iter.text.jsonl_reader import JsonlReader
 from torchpipe.iter.text.text_line_reader import TextLineReader
@@ -90,25 +111,37 @@ __all__ = [
     "DataChunk",
     "Decompressor",
     "Demultiplexer",
+    "Dropper",
     "DynamicBatcher",
+    "EndOnDiskCacheHolder",
     "Enumerator",
     "Extractor",
+    "FSSpecFileLister",
+    "FSSpecFileOpener",
+    "FSSpecSaver",
     "FileLister",
     "FileOpener",
     "Filter",
     "FlatMapper",
+    "Flattener",
     "Forker",
+    "GDriveReader",
     "Grouper",
+    "HashChecker",
     "Header",
+    "HttpReader",
     "HuggingFaceReader",
     "InBatchShuffler",
+    "IndexAdder",
     "Interleaver",
+    "IoPathFileLister",
+    "IoPathFileOpener",
+    "IoPathSaver",
     "IterDataPipe",
     "IterKeyZipper",
     "IterableWrapper",
     "JsonParser",
     "JsonlReader",
-    "Last",
     "LengthBucketer",
     "LengthSetter",
     "LineReader",
@@ -119,8 +152,13 @@ __all__ = [
     "Mixer",
     "Multiplexer",
     "MultiplexerLongest",
+    "OnDiskCacheHolder",
+    "OnError",
+    "OnlineReader",
     "Overflow",
     "Packer",
+    "ParagraphAggregator",
+    "ParallelMapper",
     "ParquetReader",
     "PathList",
     "Prefetcher",
@@ -129,29 +167,42 @@ __all__ = [
     "RarArchiveLoader",
     "ReBatcher",
     "Repeater",
+    "Retrier",
     "RoundRobinDemultiplexer",
+    "RoutedDecoder",
     "RowGroupLister",
     "Rows2Columnar",
+    "S3FileLister",
+    "S3FileLoader",
     "SampleMultiplexer",
+    "Sampler",
+    "Saver",
+    "ShardExpander",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
     "Shuffler",
     "Skipper",
+    "Slicer",
     "Sorter",
+    "SqlReader",
     "Stop",
     "Strategy",
     "StreamReader",
+    "TFRecordReader",
     "Taker",
     "TarArchiveLoader",
     "TextLineReader",
+    "ThreadPoolMapper",
     "ToDevice",
     "UnBatcher",
     "UnZipper",
     "WebDataset",
+    "WebDatasetReader",
     "Weights",
     "WindowShuffler",
     "XzFileLoader",
     "ZipArchiveLoader",
+    "ZipReader",
     "Zipper",
     "ZipperLongest",
     "functional_datapipe",

@@ -127,6 +127,11 @@ class ExpandingIterator(NodeIterator[T]):
         self._within = False
         self._current = None
 
+    def leave_out(self) -> bool:
+        self._leave()
+        self._loaded = None
+        return True
+
     def _outer_state(self) -> dict[str, Any]:
         state = super().state_dict()
         return {key: state[key] for key in ("inputs", "functions") if key in state}

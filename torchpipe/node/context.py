@@ -16,6 +16,7 @@ from torchpipe.errors import GraphError
 from torchpipe.node.hidden import refuse_hidden_input
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.replay import BoundInput, ReplayIterator
+from torchpipe.node.tolerance import Failures, Retries
 from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_name, reads, traits_of, walk
 from torchpipe.randomness.seeds import StreamKey, derive_seed, fresh_seed
 from torchpipe.state import SnapshotPolicy
@@ -81,6 +82,8 @@ class Context:
     leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
     replays: list[Replayed] = field(default_factory=list)
     restoring: list[object] = field(default_factory=list)  # not empty while items are dropped that a state counts
+    failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
+    retries: Retries | None = None  # of users' functions, of the nodes before a retry()
     kept: tuple[DataPipe, ...] = ()  # keeps the nodes alive, so that their ids stay theirs
     roots: tuple[DataPipe, ...] = ()
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators share, of whoever shares them

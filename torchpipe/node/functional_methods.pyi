@@ -1,5 +1,6 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
+import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 class IterMethods(Generic[T_co]):
     """The functional forms of iterable nodes."""
+
+    def add_index(self: IterMethods[dict[Any, Any]], index_name: str = "index") -> IterDataPipe[dict[Any, Any]]:
+        """Adds to a copy of each dict its number in the stream, from 0 on, under the key ``index_name``."""
 
     def async_map_batches(
         self,
@@ -66,6 +70,13 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[list[T_co]]:
         """Batches of items that ``sort_key`` puts next to each other: a chain of ``shuffle``, ``map`` and ``batch``."""
 
+    def check_hash(
+        self: IterMethods[tuple[str, Any]], hash_dict: Mapping[str, str], hash_type: str = "sha256", rewind: bool = True
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Hands on pairs (path, content) whose content has the hash that ``hash_dict`` has for the path, in
+        hexadecimal.
+        """
+
     @overload
     def collate(self) -> IterDataPipe[Any]:
         """Applies ``collate_fn``, or else ``conversion``, to every item, usually a list from ``batch``."""
@@ -100,6 +111,11 @@ class IterMethods(Generic[T_co]):
         number.
         """
 
+    def drop(self, indices: Hashable | list[Hashable]) -> IterDataPipe[Any]:
+        """Leaves out the parts ``indices`` of each item: places of tuples and lists, keys of dicts; one, or a list
+        of them.
+        """
+
     def dynamic_batch(
         self,
         max_cost: float,
@@ -110,6 +126,17 @@ class IterMethods(Generic[T_co]):
         overflow: Literal["raise", "drop", "keep"] = "raise",
     ) -> IterDataPipe[list[T_co]]:
         """Gathers consecutive items into a list as long as they cost no more than ``max_cost`` together."""
+
+    def end_caching(
+        self,
+        mode: str = "wb",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        same_filepath_fn: bool = False,
+        skip_read: bool = False,
+        timeout: float = 300,
+    ) -> IterDataPipe[str]:
+        """Ends the part that ``on_disk_cache`` began, and yields the paths of the files, in the order of its input."""
 
     def enumerate(self, starting_index: int = 0) -> IterDataPipe[tuple[int, T_co]]:
         """Pairs ``(number, item)``, numbered from ``starting_index``."""
@@ -142,6 +169,11 @@ class IterMethods(Generic[T_co]):
     @overload
     def flatmap(self, fn: Callable[..., Iterable[R]], input_col: Any) -> IterDataPipe[R]:
         """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
+
+    def flatten(self, indices: Hashable | list[Hashable] | None = None) -> IterDataPipe[Any]:
+        """Puts what stands in the parts ``indices`` of each item in their place: lists and tuples into lists and
+        tuples, dicts into dicts.
+        """
 
     def fork(
         self, num_instances: int, buffer_size: int = 1000, copy: Literal["shallow", "deep"] | None = None
@@ -182,6 +214,13 @@ class IterMethods(Generic[T_co]):
         turn.
         """
 
+    def lines_to_paragraphs(
+        self: IterMethods[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = ...
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, line), and yields pairs (path, paragraph): the lines up to an empty one, or to the next
+        path.
+        """
+
     def list_files(
         self,
         masks: str | Sequence[str] = "",
@@ -193,8 +232,40 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[str]:
         """Yields the paths of the files in ``root``: a folder, a list of folders, or a node that yields folders."""
 
+    def list_files_by_fsspec(
+        self, masks: str | Sequence[str] = "", *, retries: int = ..., **kwargs: Any
+    ) -> IterDataPipe[str]:
+        """Yields the URLs of what is in ``root``: a folder's URL or path, a list of them, or a node that yields
+        them.
+        """
+
+    def list_files_by_iopath(
+        self, masks: str | Sequence[str] = "", *, pathmgr: None = None, handler: None = None
+    ) -> IterDataPipe[str]:
+        """``list_files_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath."""
+
+    def list_files_by_s3(
+        self: IterMethods[str],
+        length: int = -1,
+        request_timeout_ms: int = -1,
+        region: str = "",
+        masks: str | Sequence[str] = "",
+        **storage_options: Any,
+    ) -> IterDataPipe[str]:
+        """Takes prefixes (``"s3://bucket/train/shard-"``), and yields the URLs of all objects that begin so, sorted."""
+
     def list_row_groups(self, *, storage_options: Mapping[str, Any] | None = None) -> IterDataPipe[tuple[str, int]]:
         """Yields a pair (path, number) for each row group of parquet files: small things to shuffle and to divide."""
+
+    def load_files_by_s3(
+        self: IterMethods[str],
+        request_timeout_ms: int = -1,
+        region: str = "",
+        buffer_size: int | None = None,
+        multi_part_download: bool | None = None,
+        **storage_options: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes URLs of objects, and yields pairs (URL, open binary stream): ``open_files_by_fsspec`` with s3fs."""
 
     def load_from_bz2(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream) of bz2 files, and yields pairs (path without ``.bz2``, decompressed
@@ -268,10 +339,38 @@ class IterMethods(Generic[T_co]):
         have.
         """
 
+    def on_disk_cache(
+        self,
+        filepath_fn: Callable[[Any], str] | None = None,
+        hash_dict: Mapping[str, str] | None = None,
+        hash_type: str = "sha256",
+        extra_check_fn: Callable[[str], bool] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Begins a part of a pipeline whose results are kept in files; ``end_caching`` ends it."""
+
+    def on_error(
+        self,
+        policy: Literal["raise", "skip"],
+        *,
+        budget: int | None = 100,
+        errors: type[Exception] | tuple[type[Exception], ...] = ...,
+    ) -> IterDataPipe[T_co]:
+        """Says of all nodes before it, up to another ``on_error``, what happens when an item makes one raise."""
+
     def open_files(
         self, mode: str = "r", encoding: str | None = None, length: int = -1
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Yields pairs (path, open stream) for the paths of the input."""
+
+    def open_files_by_fsspec(
+        self, mode: str = "r", *, kwargs_for_open: Mapping[str, Any] | None = None, retries: int = ..., **kwargs: Any
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes URLs or paths, and yields pairs (URL, open stream)."""
+
+    def open_files_by_iopath(
+        self, mode: str = "r", pathmgr: None = None, handler: None = None
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """``open_files_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath."""
 
     def pack(
         self,
@@ -298,6 +397,25 @@ class IterMethods(Generic[T_co]):
         side: Literal["left", "right"] = "right",
     ) -> IterDataPipe[Any]:
         """Pads the samples of each batch (a list, from ``batch`` or its like) to one length, and stacks them."""
+
+    @overload
+    def parallel_map(
+        self, fn: Callable[[T_co], R], *, num_threads: int = ..., buffer_size: int | None = ...
+    ) -> IterDataPipe[R]:
+        """Applies ``fn`` to several items at a time, in ``num_threads`` threads, and hands the results out in order."""
+
+    @overload
+    def parallel_map(
+        self,
+        fn: Callable[..., Any],
+        input_col: Any = ...,
+        output_col: Any = ...,
+        *,
+        num_threads: int = ...,
+        buffer_size: int | None = ...,
+        rng: bool = ...,
+    ) -> IterDataPipe[Any]:
+        """Applies ``fn`` to several items at a time, in ``num_threads`` threads, and hands the results out in order."""
 
     def parse_csv(
         self: IterMethods[tuple[str, Any]],
@@ -379,6 +497,38 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of CSV files (RFC 4180): dicts from column name to text, or lists without a ``header``."""
 
+    def read_from_gdrive(
+        self: IterMethods[str],
+        *,
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes links to files in Google Drive that anybody may download, and yields pairs (file name, open binary
+        stream).
+        """
+
+    def read_from_http(
+        self: IterMethods[str],
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        *,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes URLs (``http://``, ``https://``), and yields pairs (URL, open binary stream)."""
+
+    def read_from_remote(
+        self: IterMethods[str],
+        *,
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """``read_from_gdrive`` for links to Google Drive, ``read_from_http`` for other URLs."""
+
     def read_from_stream(self: IterMethods[tuple[str, Any]], chunk: int | None = None) -> IterDataPipe[tuple[str, Any]]:
         """Takes pairs (path, stream), and yields pairs (path, content): the whole, or pieces of ``chunk`` bytes or
         letters.
@@ -415,6 +565,38 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""
 
+    def read_tfrecord(
+        self,
+        spec: Mapping[str, tuple[Sequence[int], Any]] | None = None,
+        *,
+        parse: bool = True,
+        verify: bool = True,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the records of TFRecord files: ``tf.train.Example`` and ``SequenceExample`` as dicts of tensors, or
+        bytes.
+        """
+
+    def read_webdataset(
+        self,
+        extensions: Sequence[str] | None = None,
+        *,
+        decode: bool = True,
+        images: str | None = "pil",
+        handlers: Mapping[str, Callable[[bytes], Any]] | None = None,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[dict[str, Any]]:
+        """Yields the samples of WebDataset's tar shards: dicts with ``__key__``, ``__url__`` (the shard) and what
+        the sample's files hold, by their endings.
+        """
+
+    def read_zip(
+        self, mask: str = "", *, storage_options: Mapping[str, Any] | None = None
+    ) -> IterDataPipe[tuple[str, bytes]]:
+        """Yields pairs (archive/name, content) of the files in zip archives, in the order of the archive's table."""
+
     def readlines(
         self: IterMethods[tuple[str, Any]],
         *,
@@ -435,16 +617,69 @@ class IterMethods(Generic[T_co]):
     def repeat(self, times: int) -> IterDataPipe[T_co]:
         """Hands out every item ``times`` times in a row: the same object, not copies."""
 
+    def retry(
+        self,
+        attempts: int = 3,
+        *,
+        errors: type[Exception] | tuple[type[Exception], ...] = ...,
+        backoff_s: float = 0.5,
+        max_backoff_s: float = 30.0,
+    ) -> IterDataPipe[T_co]:
+        """Calls functions of the nodes before it again when they raise one of ``errors``: ``attempts`` times in all."""
+
     def round_robin_demux(self, num_instances: int, buffer_size: int = 1000) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that get the items of the input in turn."""
+
+    def routed_decode(
+        self: IterMethods[tuple[str, Any]], *handlers: Callable[[str, bytes], Any], key_fn: Callable[[str], str] = ...
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, open stream), and yields pairs (path, what the first handler that knows the ending
+        makes of it).
+        """
 
     def rows2columnar(
         self: IterMethods[Sequence[Any]], column_names: Sequence[Any] | None = None
     ) -> IterDataPipe[dict[Any, list[Any]]]:
         """Makes of each batch of rows a dict from a column's name to the list of its values."""
 
+    def save_by_fsspec(
+        self: IterMethods[tuple[Any, Any]],
+        mode: str = "w",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        kwargs_for_open: Mapping[str, Any] | None = None,
+        root: str | None = None,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[str]:
+        """Takes pairs (name, data), writes each to a file, and yields the URLs or paths of these."""
+
+    def save_by_iopath(
+        self: IterMethods[tuple[Any, Any]],
+        mode: str = "w",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        pathmgr: None = None,
+        handler: None = None,
+    ) -> IterDataPipe[str]:
+        """``save_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath."""
+
+    def save_to_disk(
+        self: IterMethods[tuple[Any, Any]],
+        mode: str = "w",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+    ) -> IterDataPipe[str]:
+        """Takes pairs (name, data), writes each to a file, and yields the paths of these."""
+
     def set_length(self, length: int) -> IterDataPipe[T_co]:
         """Its input, with ``length`` as its ``len()``; whether that is true is not checked."""
+
+    def shard_expand(self: IterMethods[str]) -> IterDataPipe[str]:
+        """Takes names in which braces stand as in a shell (``"train-{000..199}.tar"``, ``"{a,b}.tar"``), and yields
+        all names that they stand for.
+        """
 
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> IterDataPipe[T_co]:
         """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input."""
@@ -460,11 +695,31 @@ class IterMethods(Generic[T_co]):
     def skip(self, count: int) -> IterDataPipe[T_co]:
         """All items but the first ``count``."""
 
+    def slice(
+        self, index: Hashable | list[Hashable], stop: int | None = None, step: int | None = None
+    ) -> IterDataPipe[Any]:
+        """Keeps parts of each item: of tuples and lists ``item[index:stop:step]``, or the places in a list
+        ``index``, in their own order; of dicts the key ``index``, or the keys in a list of them.
+        """
+
     def sort(self, window: int, key_fn: Callable[[T_co], Any] = ..., *, reverse: bool = False) -> IterDataPipe[T_co]:
         """Takes ``window`` items at a time and hands them out in the order of ``key_fn``; equal ones stay in order."""
 
     def take(self, count: int) -> IterDataPipe[T_co]:
         """The first ``count`` items: ``header`` under the name that other libraries have, without a default."""
+
+    def threadpool_map(
+        self,
+        fn: Callable[..., Any],
+        input_col: Any = None,
+        output_col: Any = None,
+        scheduled_tasks: int = 128,
+        max_workers: int | None = None,
+        **threadpool_kwargs: Any,
+    ) -> IterDataPipe[R]:
+        """``parallel_map`` with torchdata's arguments: ``scheduled_tasks`` items are pulled ahead, for
+        ``max_workers``.
+        """
 
     def to_device(
         self,

@@ -15,17 +15,10 @@ __all__ = ["NOT_PORTED", "explain_missing", "module_getattr"]
 
 _ITER = {
     "AISFileLister": "list_files_by_ais", "AISFileLoader": "load_files_by_ais", "DataFrameMaker": "dataframe",
-    "Dropper": "drop", "EndOnDiskCacheHolder": "end_caching", "FSSpecFileLister": "list_files_by_fsspec",
-    "FSSpecFileOpener": "open_files_by_fsspec", "FSSpecSaver": "save_by_fsspec", "Flattener": "flatten",
-    "FullSync": "fullsync", "GDriveReader": "read_from_gdrive", "HashChecker": "check_hash",
-    "HttpReader": "read_from_http", "HuggingFaceHubReader": "", "InMemoryCacheHolder": "in_memory_cache",
-    "IndexAdder": "add_index", "IoPathFileLister": "list_files_by_iopath", "IoPathFileOpener": "open_files_by_iopath",
-    "IoPathSaver": "save_by_iopath", "OnDiskCacheHolder": "on_disk_cache", "OnlineReader": "read_from_remote",
-    "ParagraphAggregator": "lines_to_paragraphs", "ParquetDataFrameLoader": "load_parquet_as_df",
-    "PinMemory": "pin_memory", "RoutedDecoder": "routed_decode", "S3FileLister": "list_files_by_s3",
-    "S3FileLoader": "load_files_by_s3", "Sampler": "", "Saver": "save_to_disk", "ShardExpander": "shard_expand",
-    "ShuffledFlatMapper": "shuffled_flatmap", "Slicer": "slice", "TFRecordExample": "", "TFRecordExampleSpec": "",
-    "TFRecordLoader": "load_from_tfrecord", "ThreadPoolMapper": "threadpool_map",
+    "FullSync": "fullsync", "HuggingFaceHubReader": "", "InMemoryCacheHolder": "in_memory_cache",
+    "ParquetDataFrameLoader": "load_parquet_as_df", "PinMemory": "pin_memory",
+    "ShuffledFlatMapper": "shuffled_flatmap", "TFRecordExample": "", "TFRecordExampleSpec": "",
+    "TFRecordLoader": "load_from_tfrecord",
 }  # fmt: skip
 
 _MAP = {

@@ -69,7 +69,7 @@ def test_wrong_arguments_are_refused() -> None:
         (lambda: source.random_split({"a": -1, "b": 2}, 1), ValueError, "from 0 on"),
         (lambda: source.random_split({}, 1), ValueError, "weights"),
         (lambda: source.random_split({"a": 1}, 1, target="b"), KeyError, "no weight"),
-        (lambda: source.random_split({"a": 1}, object()), TypeError, "supported types"),
+        (lambda: source.random_split({"a": 1}, object()), TypeError, "supported seed types"),
         (lambda: source.filter(bool).random_split({"a": 1}, 1), TypeError, "total_length"),
         (lambda: list(source.random_split({"a": 1}, 1, total_length=9)[0]), ValueError, "told of 9 items"),
         (lambda: list(source.random_split({"a": 1}, 1)[0].main_datapipe), TypeError, "by its parts"),

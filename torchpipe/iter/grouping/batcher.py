@@ -11,7 +11,7 @@ from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_choice, check_count, check_function, check_input
 
-__all__ = ["Batcher", "Last"]
+__all__ = ["Batcher"]
 
 T = TypeVar("T")
 
@@ -79,6 +79,9 @@ class _BatchIterator(NodeIterator[list[T]]):
             del batch  # let go of it before it is handed out
             yield full
             del full
+
+    def leave_out(self) -> bool:
+        return True
 
     def _fill(self, batch: list[T]) -> None:
         """What ``last`` says of a batch that is not full."""

@@ -87,6 +87,9 @@ class _ReBatchIterator(NodeIterator[Any]):
         if self.rows and not self.node.drop_last:
             yield self._take(self.rows)
 
+    def leave_out(self) -> bool:
+        return True
+
     def _count(self, batch: Any) -> int:
         rows = _rows(batch, self.node.collated)
         if rows is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from torchpipe.errors import StateError
+from torchpipe.errors import GraphError, StateError
 from torchpipe.iter._positioned import positioned
 from torchpipe.node.announce import announce_replay
 from torchpipe.node.context import Context
@@ -26,7 +26,7 @@ R = TypeVar("R")
 _END: Any = object()
 _INNER = (
     "epoch", "shard", "num_shards", "rank", "world_size", "local_shard", "section", "threads", "allow_pickle",
-    "announces", "memory", "policy", "replays", "restoring",
+    "announces", "memory", "policy", "replays", "restoring", "failures", "retries",
 )  # fmt: skip
 _SCRATCH = (0x1E4F,)  # any key: what is drawn from it is thrown away
 
@@ -48,7 +48,7 @@ class Interleaver(IterDataPipe[R]):
     number of results, which are made again, as a :class:`~torchpipe.errors.ReplayWarning` announces. It has no length.
 
     Raises: ValueError for counts below 1; TypeError if ``fn`` is no function, has a state, or, while iterating, returns
-    nothing iterable; RuntimeError, while iterating, if what it opens draws from the global random states meanwhile:
+    nothing iterable; GraphError, while iterating, if what it opens draws from the global random states meanwhile:
     with several open, what each draws could not be told apart after a resume.
     """
 
@@ -122,7 +122,7 @@ class _InterleaveIterator(NodeIterator[R]):
 
     def __init__(self, node: Interleaver[R], context: Context) -> None:
         super().__init__(node, context, node.datapipe)
-        self.fn = node.fn
+        self.fn = self.with_retries(node.fn)
         self.places: list[_Open | None] = [None] * node.cycle_length
         self.turn = 0
         self.in_block = 0
@@ -262,11 +262,20 @@ class _InterleaveIterator(NodeIterator[R]):
 
     def _check_draws(self, before: GlobalRandom, item: Any) -> None:
         if GlobalRandom.present().to_dict() != before.to_dict():
-            raise RuntimeError(
+            raise GraphError(
                 f"{callable_name(self.fn)} draws from the global random states for {item!r:.80}, and all that is open "
                 "at once shares them: after a resume it could not draw the same. Use shuffle() and random_map() behind "
                 "interleave(), or let it return a node, or an iterator with state_dict()"
             )
+
+    def leave_out(self) -> bool:
+        place = self.places[self.turn]
+        if place is None:
+            return False
+        place.close()
+        self.places[self.turn] = None
+        self._advance()
+        return True
 
     def close(self) -> None:
         super().close()

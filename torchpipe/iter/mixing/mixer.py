@@ -14,7 +14,7 @@ from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
 from torchpipe.node.validate import check_choice, check_count, check_function, check_input
 from torchpipe.randomness.seeds import IndexStream
 
-__all__ = ["Mixer", "Stop", "Weights"]
+__all__ = ["Mixer"]
 
 T = TypeVar("T")
 
@@ -236,6 +236,9 @@ class _MixIterator(NodeIterator[T]):
             else:
                 self._account(number, item)
                 yield item
+
+    def leave_out(self) -> bool:
+        return True
 
     def _draw(self) -> int | None:
         """The input that gives the next item; None if there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
@@ -58,6 +59,7 @@ class _SortIterator(NodeIterator[T]):
         super().__init__(node, context, node.datapipe)
         self.key_fn = self.adopt(node.key_fn)
         self.left: list[T] = []  # the next one last
+        self.window: list[tuple[Any, T]] = []  # that is being gathered, with keys
 
     def get_state(self) -> dict[str, Any]:
         return {"left": list(self.left)}
@@ -70,14 +72,20 @@ class _SortIterator(NodeIterator[T]):
         while True:
             while self.left:
                 yield self.left.pop()
-            self.left = sorted(islice(source, node.window), key=self.key_fn, reverse=node.reverse)
-            self.left.reverse()
+            for item in islice(source, node.window - len(self.window)):
+                self.window.append((self.key_fn(item), item))
+            window, self.window = self.window, []
+            window.sort(key=itemgetter(0), reverse=node.reverse)
+            self.left = [item for _, item in reversed(window)]
             if not self.left:
                 return
 
+    def leave_out(self) -> bool:
+        return True
+
     def close(self) -> None:
         super().close()
-        self.left = []
+        self.left, self.window = [], []
 
 
 @functional_datapipe("window_shuffle")

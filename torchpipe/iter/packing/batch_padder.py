@@ -93,6 +93,9 @@ class _PadIterator(NodeIterator[Any]):
                 )
             yield self._dicts(batch) if isinstance(batch[0], Mapping) else self._padded(FIELD, batch)
 
+    def leave_out(self) -> bool:
+        return True
+
     def _dicts(self, batch: list[Any]) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for name in batch[0]:

@@ -72,6 +72,9 @@ class _DynamicIterator(NodeIterator[list[T]]):
         super().__init__(node, context, node.datapipe)
         self.cost_fn = self.adopt(node.cost_fn)
         self.begun: list[Any] = []  # the cost of the item that begins the next batch, and the item
+        self.batch: list[T] = []  # in the making
+        self.total: float = 0  # its costs
+        self.highest: float = 0
 
     def get_state(self) -> dict[str, Any]:
         return {"begun": list(self.begun)}
@@ -85,22 +88,21 @@ class _DynamicIterator(NodeIterator[list[T]]):
     def run(self) -> Iterator[list[T]]:
         node, most = self.node, self.node.max_items
         while True:
-            batch: list[T] = []
-            total = highest = 0
             while entry := self._next():
                 cost, item = entry
-                highest = max(highest, cost)
-                after = highest * (len(batch) + 1) if node.padded else total + cost
-                if batch and after > node.max_cost:
+                highest = max(self.highest, cost)
+                after = highest * (len(self.batch) + 1) if node.padded else self.total + cost
+                if self.batch and after > node.max_cost:
                     self.begun = entry
                     break
-                total = after
-                batch.append(item)
-                if len(batch) == most or total > node.max_cost:
+                self.total, self.highest = after, highest
+                self.batch.append(item)
+                if len(self.batch) == most or after > node.max_cost:
                     break
-            if not batch:
+            full, self.batch, self.total, self.highest = DataChunk(self.batch), [], 0, 0
+            if not full:
                 return
-            yield DataChunk(batch)
+            yield full
 
     def _next(self) -> list[Any]:
         """The cost of the next item, and the item; nothing at the end."""
@@ -119,6 +121,9 @@ class _DynamicIterator(NodeIterator[list[T]]):
                 )
         return []
 
+    def leave_out(self) -> bool:
+        return True
+
     def close(self) -> None:
         super().close()
-        self.begun = []
+        self.begun, self.batch = [], []

@@ -92,6 +92,9 @@ class _BucketIterator(NodeIterator[list[T]]):
                 self.buckets[number] = []
                 yield DataChunk(bucket)
 
+    def leave_out(self) -> bool:
+        return True
+
     def close(self) -> None:
         super().close()
         self.buckets = []

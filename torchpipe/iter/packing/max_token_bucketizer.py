@@ -128,6 +128,9 @@ class _BucketizeIterator(NodeIterator[list[T]]):
     def _made(self) -> list[T]:
         return DataChunk([entry.item for entry in self.batch])
 
+    def leave_out(self) -> bool:
+        return True
+
     def close(self) -> None:
         super().close()
         self.heap, self.batch = [], []

@@ -15,7 +15,7 @@ from torchpipe.node.failure import add_note
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
 from torchpipe.node.validate import check_choice, check_count, check_input
 
-__all__ = ["Overflow", "Packer", "Strategy"]
+__all__ = ["Packer"]
 
 Strategy: TypeAlias = Literal["concat", "first_fit", "best_fit"]
 Overflow: TypeAlias = Literal["split", "truncate", "drop", "raise"]
@@ -248,6 +248,9 @@ class _PackIterator(NodeIterator[dict[str, Any]]):
     def _new_bin(self) -> Bin:
         assert self.layout is not None
         return Bin(self.layout)
+
+    def leave_out(self) -> bool:
+        return True
 
     def close(self) -> None:
         super().close()
