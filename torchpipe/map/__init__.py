@@ -9,6 +9,7 @@ from torchpipe.map.iter_to_map import IterToMapConverter
 from torchpipe.map.mapper import Mapper
 from torchpipe.map.sequence_wrapper import SequenceWrapper
 from torchpipe.map.shuffler import Shuffler
+from torchpipe.map.tfrecord_file import TFRecordFile
 from torchpipe.map.token_file import TokenFile
 from torchpipe.map.unzipper import UnZipper
 from torchpipe.map.zipper import Zipper
@@ -27,6 +28,7 @@ __all__ = [
     "Mapper",
     "SequenceWrapper",
     "Shuffler",
+    "TFRecordFile",
     "TokenFile",
     "UnZipper",
     "Zipper",

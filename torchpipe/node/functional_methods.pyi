@@ -565,6 +565,19 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""
 
+    def read_tfrecord(
+        self,
+        spec: Mapping[str, tuple[Sequence[int], Any]] | None = None,
+        *,
+        parse: bool = True,
+        verify: bool = True,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the records of TFRecord files: ``tf.train.Example`` and ``SequenceExample`` as dicts of tensors, or
+        bytes.
+        """
+
     def read_webdataset(
         self,
         extensions: Sequence[str] | None = None,
@@ -578,6 +591,11 @@ class IterMethods(Generic[T_co]):
         """Yields the samples of WebDataset's tar shards: dicts with ``__key__``, ``__url__`` (the shard) and what
         the sample's files hold, by their endings.
         """
+
+    def read_zip(
+        self, mask: str = "", *, storage_options: Mapping[str, Any] | None = None
+    ) -> IterDataPipe[tuple[str, bytes]]:
+        """Yields pairs (archive/name, content) of the files in zip archives, in the order of the archive's table."""
 
     def readlines(
         self: IterMethods[tuple[str, Any]],
