@@ -12,6 +12,7 @@ from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemu
 from torchpipe.iter.branching.forker import Forker
 from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
+from torchpipe.iter.caching.cacher import Cacher
 from torchpipe.iter.clouds.fsspec_lister import FSSpecFileLister, IoPathFileLister
 from torchpipe.iter.clouds.fsspec_opener import FSSpecFileOpener, IoPathFileOpener
 from torchpipe.iter.clouds.fsspec_saver import FSSpecSaver, IoPathSaver
@@ -99,6 +100,7 @@ __all__ = [
     "Bz2FileLoader",
     "CSVDictParser",
     "CSVParser",
+    "Cacher",
     "Collator",
     "CompressionType",
     "Concater",
