@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from torchpipe.map.mapper import Mapper
 from torchpipe.map.sequence_wrapper import SequenceWrapper
 from torchpipe.map.shuffler import Shuffler
+from torchpipe.map.tfrecord_file import TFRecordFile
 from torchpipe.map.token_file import TokenFile
 from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
 from torchpipe.node.not_ported import module_getattr
@@ -17,6 +18,7 @@ __all__ = [
     "Mapper",
     "SequenceWrapper",
     "Shuffler",
+    "TFRecordFile",
     "TokenFile",
     "functional_datapipe",
 ]

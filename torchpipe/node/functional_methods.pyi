@@ -141,6 +141,17 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[list[T_co]]:
         """Gathers consecutive items into a list as long as they cost no more than ``max_cost`` together."""
 
+    def end_caching(
+        self,
+        mode: str = "wb",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        same_filepath_fn: bool = False,
+        skip_read: bool = False,
+        timeout: float = 300,
+    ) -> IterDataPipe[str]:
+        """Ends the part that ``on_disk_cache`` began, and yields the paths of the files, in the order of its input."""
+
     def enumerate(self, starting_index: int = 0) -> IterDataPipe[tuple[int, T_co]]:
         """Pairs ``(number, item)``, numbered from ``starting_index``."""
 
@@ -341,6 +352,15 @@ class IterMethods(Generic[T_co]):
         """The first items of all inputs, then the second ones of all ..., without those that have ended, until all
         have.
         """
+
+    def on_disk_cache(
+        self,
+        filepath_fn: Callable[[Any], str] | None = None,
+        hash_dict: Mapping[str, str] | None = None,
+        hash_type: str = "sha256",
+        extra_check_fn: Callable[[str], bool] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Begins a part of a pipeline whose results are kept in files; ``end_caching`` ends it."""
 
     def on_error(
         self,
@@ -559,6 +579,19 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""
 
+    def read_tfrecord(
+        self,
+        spec: Mapping[str, tuple[Sequence[int], Any]] | None = None,
+        *,
+        parse: bool = True,
+        verify: bool = True,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the records of TFRecord files: ``tf.train.Example`` and ``SequenceExample`` as dicts of tensors, or
+        bytes.
+        """
+
     def read_webdataset(
         self,
         extensions: Sequence[str] | None = None,
@@ -572,6 +605,11 @@ class IterMethods(Generic[T_co]):
         """Yields the samples of WebDataset's tar shards: dicts with ``__key__``, ``__url__`` (the shard) and what
         the sample's files hold, by their endings.
         """
+
+    def read_zip(
+        self, mask: str = "", *, storage_options: Mapping[str, Any] | None = None
+    ) -> IterDataPipe[tuple[str, bytes]]:
+        """Yields pairs (archive/name, content) of the files in zip archives, in the order of the archive's table."""
 
     def readlines(
         self: IterMethods[tuple[str, Any]],

@@ -15,8 +15,7 @@ __all__ = ["NOT_PORTED", "explain_missing", "module_getattr"]
 
 _ITER = {
     "AISFileLister": "list_files_by_ais", "AISFileLoader": "load_files_by_ais", "DataFrameMaker": "dataframe",
-    "EndOnDiskCacheHolder": "end_caching", "FullSync": "fullsync", "HuggingFaceHubReader": "",
-    "InMemoryCacheHolder": "in_memory_cache", "OnDiskCacheHolder": "on_disk_cache",
+    "FullSync": "fullsync", "HuggingFaceHubReader": "", "InMemoryCacheHolder": "in_memory_cache",
     "ParquetDataFrameLoader": "load_parquet_as_df", "PinMemory": "pin_memory",
     "ShuffledFlatMapper": "shuffled_flatmap", "TFRecordExample": "", "TFRecordExampleSpec": "",
     "TFRecordLoader": "load_from_tfrecord",

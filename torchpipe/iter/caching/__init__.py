@@ -1,3 +1,3 @@
-"""Items kept for later epochs and runs. A file for each node."""
+"""What was made once is kept. A file for each node."""
 
 __all__: list[str] = []

@@ -104,7 +104,7 @@ class _SaveIterator(NodeIterator[str]):
             url = place_in(node.root, str(name) if self.filepath_fn is None else self.filepath_fn(name))
             with naming_path(url, "writing"):
                 if not is_remote(url) and not node.kwargs_for_open and not node.kwargs_for_connection:
-                    write_local(url, node.mode, data)
+                    write_local(url, node.mode, [data])
                 else:
                     write_url(
                         url,

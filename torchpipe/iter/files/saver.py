@@ -71,6 +71,6 @@ class _SaveIterator(NodeIterator[str]):
             name, data = item
             path = place_in(self.node.root, os.fspath(name if self.filepath_fn is None else self.filepath_fn(name)))
             with naming_path(path, "writing"):
-                write_local(path, self.node.mode, data)
+                write_local(path, self.node.mode, [data])
             del item, data
             yield path
