@@ -20,7 +20,7 @@ __all__ = ["Batches", "LocalBatches", "LocalFailure"]
 class Batches(ABC):
     """The batches of an epoch, from a position on. Pulled by one thread at a time.
 
-    ``number`` is how many batches of the epoch are before the next one: those that failed count.
+    ``number`` is how many batches of the epoch are before the next one: those that failed count, sooner or later.
     """
 
     number: int

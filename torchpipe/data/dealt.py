@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchpipe.data.batches import Batches
+from torchpipe.data.fetch import Failure
 from torchpipe.data.order import Order
 from torchpipe.errors import StateError
 from torchpipe.execution.merge import ShardPosition
@@ -90,9 +91,8 @@ class DealtBatches(Batches):
         self._dealt = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and indices
         self._chunks = [Chunk() for _ in range(lanes)]  # what is at hand of each lane
         self._done = set(position.get("done", ()))  # those from ``number`` on
-        self._skip = set(
-            self._done
-        )  # those that the sampler has not come to: ``number`` may be past them before it has
+        self._failed: int | None = None  # the batch that was handed out last, if it has raised: it is not yet past
+        self._skip = set(self._done)  # those that the sampler has not come to; ``number`` may be past them before
         self._cursors = None if positions is None else [item.cursor for item in positions]
         # Of each lane, what it was dealt since its cursor's snapshot: it makes that again to find its place
         self._again = [deque(entries) for entries in position.get("again") or [()] * lanes]
@@ -119,6 +119,9 @@ class DealtBatches(Batches):
             self._workers.end_epoch()
 
     def take(self) -> Any:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            self._count(failed)
         lane = self._next_lane()
         chunk = self._chunks[lane]
         batch = chunk.items.pop()
@@ -130,7 +133,10 @@ class DealtBatches(Batches):
             if snapshot is not None:
                 self._again[lane].clear()
         self._turns.popleft()  # out of order, they only count
-        self._count(entry[0])
+        if isinstance(batch, Failure):
+            self._failed = entry[0]
+        else:
+            self._count(entry[0])
         if not self._order.may_run_ahead:
             self._deal(1)
         return batch
