@@ -120,9 +120,10 @@ def wait_nothing_left(before: Footprint, *, grace_s: float = GRACE_S) -> list[st
     segments = frozenset(_segments()) - before.segments  # later ones are another test run's
     deadline = time.monotonic() + grace_s
     left = left_since(before, segments=segments)
-    if left:
-        gc.collect()  # cycles: a loader that was dropped in the middle of an epoch
     while left and time.monotonic() < deadline:
+        # Cycles: a loader that was dropped in the middle of an epoch. More than once, as generators are closed by the
+        # first collection, and what their last lines touch is left for the next.
+        gc.collect()
         time.sleep(0.02)
         left = left_since(before, segments=segments)
     return left

@@ -11,13 +11,12 @@ import os
 import pickle
 import sys
 import weakref
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import torch
-
-from reading_services._transport.items import reduce_sendable
+from reading_services._transport.passed_on import ImagePickler, passed_on
 from torchpipe.state.mapped import Places, dump_apart, load_mapped, write_file
-from torchpipe.state.pickling import CloudPickler, Reducers
 
 __all__ = ["GraphImage"]
 
@@ -27,9 +26,12 @@ _SHARED_BYTES = 64 << 10  # what is smaller is pickled with the rest
 class GraphImage:
     """What :meth:`of` was given, again and again: each :meth:`load` makes new objects. Passed on as an argument."""
 
-    def __init__(self, body: bytes, places: Places = (), fd: int = -1, inherited: Any = None) -> None:
+    def __init__(
+        self, body: bytes, places: Places = (), fd: int = -1, inherited: Any = None, passing: Sequence[Any] = ()
+    ) -> None:
         self._body = body  # the pickle, if there is no file
         self._inherited = inherited
+        self._passing = passing  # what only a process that is being started can be given
         self._places = places
         self._fd = fd
         self._finalizer = weakref.finalize(self, os.close, fd) if fd >= 0 else None
@@ -37,14 +39,16 @@ class GraphImage:
     @classmethod
     def of(cls, *parts: Any) -> GraphImage:
         """The image of ``parts``. Raises: whatever pickling them raises."""
-        body, buffers = dump_apart(_Pickler, parts, _SHARED_BYTES)
+        passing: list[Any] = []
+        body, buffers = dump_apart(partial(ImagePickler, passing), parts, _SHARED_BYTES)
         if buffers:
             try:
                 fd, places = write_file("torchpipe-graph", [body, *buffers])
-                return cls(b"", places, fd)
+                return cls(b"", places, fd, passing=passing)
             except OSError:  # no room for them: in every process's own memory then
-                body, _ = dump_apart(_Pickler, parts, sys.maxsize)
-        return cls(bytes(body))
+                passing.clear()
+                body, _ = dump_apart(partial(ImagePickler, passing), parts, sys.maxsize)
+        return cls(bytes(body), passing=passing)
 
     @classmethod
     def inherited(cls, *parts: Any) -> GraphImage:
@@ -55,23 +59,20 @@ class GraphImage:
         """The parts, new ones. Arrays and tensors can be written to if they could be before; nobody else sees it."""
         if self._inherited is not None:
             return self._inherited
-        return load_mapped(self._fd, self._places) if self._places else pickle.loads(self._body)
+        with passed_on(self._passing):
+            return load_mapped(self._fd, self._places) if self._places else pickle.loads(self._body)
 
     def close(self) -> None:
         """Let go of the file; what was loaded stays good. Idempotent."""
-        self._inherited = None
+        self._inherited, self._passing = None, ()
         if self._finalizer is not None:
             self._finalizer()
 
     def __reduce__(self) -> Any:
         if not self._places:
-            return GraphImage, (self._body,)
-        return _from_duplicate, (self._places, multiprocessing.reduction.DupFd(self._fd))
+            return GraphImage, (self._body, (), -1, None, self._passing)
+        return _from_duplicate, (self._places, multiprocessing.reduction.DupFd(self._fd), self._passing)
 
 
-def _from_duplicate(places: Places, duplicate: Any) -> GraphImage:
-    return GraphImage(b"", places, duplicate.detach())
-
-
-class _Pickler(CloudPickler):
-    dispatch_table = Reducers({**CloudPickler.dispatch_table, torch.Tensor: reduce_sendable})
+def _from_duplicate(places: Places, duplicate: Any, passing: Sequence[Any]) -> GraphImage:
+    return GraphImage(b"", places, duplicate.detach(), passing=passing)

@@ -54,6 +54,12 @@ def test_what_torch_refuses_is_refused_in_its_words(name: str) -> None:
     assert expected is not None
 
 
+@pytest.mark.parametrize("options", [{"timeout": 5}, {"prefetch_factor": 0, "num_workers": 1}])
+def test_what_torch_refuses_by_assertions_when_it_is_iterated_is_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        DataLoader(Numbers(9), **options)
+
+
 @pytest.mark.parametrize("value", [-1, True, 1.5, "1", None])
 @pytest.mark.parametrize(
     "name", ["batch_size", "sampler", "batch_sampler", "drop_last", "dataset", "persistent_workers"]

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrapper
 
 from torchpipe import DataLoader
+from torchpipe.errors import ReplicatedSourceWarning
 
 
 class Numbers(Dataset[int]):
@@ -275,9 +279,7 @@ def test_a_dataset_may_return_its_initial_seed(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_seed_alone_decides_the_order_of_torchs_graphs(workers: int) -> None:
-    from torch.utils.data.datapipes.iter import IterableWrapper
-
-    graph = IterableWrapper(range(40)).shuffle(buffer_size=20).sharding_filter()
+    graph = TorchIterableWrapper(range(40)).shuffle(buffer_size=20).sharding_filter()
     orders = []
     with DataLoader(graph, shuffle=True, num_workers=workers, persistent_workers=workers > 0) as loader:
         for seed in (1, 7, 7, 8):
@@ -286,3 +288,42 @@ def test_the_seed_alone_decides_the_order_of_torchs_graphs(workers: int) -> None
     assert all(sorted(order) == list(range(40)) for order in orders)
     assert orders[1] == orders[2]
     assert orders[2] != orders[3]
+
+
+class DividingItself(TorchIterDataPipe[int]):
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        for number, item in enumerate(self.source):
+            if number % info.num_workers == info.id:
+                yield item
+
+
+def test_a_graph_of_torchs_that_no_node_of_torchs_divides_gives_what_it_gives_with_torchs_loader() -> None:
+    graph = TorchIterableWrapper(range(10)).map(str)
+    expected = list(TorchDataLoader(graph, batch_size=4, num_workers=2))
+    with pytest.warns(ReplicatedSourceWarning, match="each of 2 workers"):
+        assert list(DataLoader(graph, batch_size=4, num_workers=2)) == expected
+    graph = DividingItself(TorchIterableWrapper(range(40)).shuffle(buffer_size=20))
+    with pytest.warns(ReplicatedSourceWarning, match="unless a node of it divides"):
+        loader = DataLoader(graph, batch_size=4, num_workers=2)
+        first = [number for batch in plain(loader) for number in batch]
+    assert sorted(first) == [*range(40)] != first
+
+
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplicatedSourceWarning")
+def test_it_resumes() -> None:
+    def made() -> DataLoader[int]:
+        return DataLoader(DividingItself(TorchIterableWrapper(range(40)).shuffle()), batch_size=4, num_workers=2)
+
+    with made() as loader:
+        stream = iter(loader)
+        for _ in range(3):
+            next(stream)
+        state, rest = loader.state_dict(), plain(stream)
+    with made() as other:
+        other.load_state_dict(state)
+        assert plain(other) == rest

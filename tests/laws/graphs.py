@@ -35,6 +35,9 @@ _AFTER = (
     "header",
     "cycle",
     "prefetch",
+    "fork",
+    "fork_lazy",
+    "demux",
 )
 
 
@@ -100,6 +103,15 @@ def _step(graph: Any, name: str, number: int) -> Any:
             return graph.cycle(number % 3 + 1)
         case "prefetch":
             return graph.prefetch(number)
+        case "fork":
+            one, other = graph.fork(2)
+            return one.zip(other.map(_shift))
+        case "fork_lazy":
+            one, other = graph.fork(2)
+            return one.flatmap(_lazy_copies).zip(other)
+        case "demux":
+            low, high = graph.demux(2, _Keep(number))
+            return low.zip(high.prefetch(number))
     raise AssertionError(name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper, Shuffler
 from torchpipe.node.datapipe import iterate
+from torchpipe.randomness.permuting import ComputedOrder
 from torchpipe.state import encode
 from torchpipe.testing import check_node
 
@@ -24,6 +26,7 @@ def numbers(length: int) -> Any:
 
 def test_L2_exact_resume() -> None:
     check_node(lambda: numbers(12).shuffle())
+    check_node(lambda: numbers(12).shuffle(computed=True).sharding_filter())
     check_node(lambda: numbers(12).map(str).shuffle().sharding_filter())
     check_node(lambda: SequenceWrapper({"a": 1, "b": 2, "c": 3}).shuffle(indices=["a", "b", "c"]).cycle(2))
 
@@ -41,6 +44,49 @@ def test_L1_a_permutation_fixed_by_seed_and_epoch(length: int, seed: int, epoch:
 
 def test_the_order_stays_what_it_is() -> None:
     assert list(iterate(numbers(8).shuffle(), seed=1)) == [3, 5, 1, 4, 2, 6, 0, 7]
+
+
+@given(st.integers(0, 5000), st.integers(0, 5))
+def test_L1_a_computed_order_is_a_permutation_too(length: int, seed: int) -> None:
+    items = list(iterate(numbers(length).shuffle(computed=True), seed=seed))
+    assert sorted(items) == list(range(length))
+    if length >= 20:
+        assert items != sorted(items)
+        assert items != list(iterate(numbers(length).shuffle(computed=True), seed=seed, epoch=1))
+
+
+def test_a_computed_order_stays_what_it_is() -> None:
+    assert list(ComputedOrder((1, 2), 8)) == [0, 7, 4, 1, 5, 2, 3, 6]
+    assert list(ComputedOrder((1, 2), 1 << 40)[(1 << 40) - 2 :]) == [222707902944, 100601627604]
+
+
+def test_computed_orders_are_spread_evenly() -> None:
+    """Each item at each place alike often, over many keys; no place near its neighbour's, in a long one."""
+    length, keys = 50, 800
+    counts = np.zeros((length, length))
+    for key in range(keys):
+        counts[np.arange(length), list(ComputedOrder((key,), length))] += 1
+    expected = keys / length
+    spread = ((counts - expected) ** 2 / expected).sum() / (length - 1) ** 2
+    assert 0.9 < spread < 1.1  # chi-square by its degrees of freedom, 2401 of them: 0.03 is a standard deviation
+    order = np.array(ComputedOrder((3,), 1 << 14)[:], dtype=float)
+    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.04  # five standard deviations
+    assert abs((np.diff(order) > 0).mean() - 0.5) < 0.02
+
+
+def test_L5_many_items_take_no_memory_and_resume_at_once() -> None:
+    node = numbers(1 << 40).shuffle()
+    iterator = iterate(node)
+    first = [next(iterator) for _ in range(3)]
+    assert len(set(first)) == 3
+    state = iterator.state_dict()
+    far = iterate(node)
+    far.load_state_dict(state | {"position": (1 << 40) - 2})
+    assert len(list(far)) == 2
+    with pytest.raises(StateError, match="computed=True, here it is False"):
+        iterate(numbers(20).shuffle()).load_state_dict(state)
+    with pytest.raises(IndexError):
+        ComputedOrder((1,), 5)[5]
 
 
 def test_every_order_has_the_same_chance() -> None:

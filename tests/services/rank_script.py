@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -19,9 +20,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrapper
 
 from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
-from torchpipe import DataLoader2, ReadingServiceInterface
+from torchpipe import DataLoader, DataLoader2, ReadingServiceInterface
+from torchpipe.errors import StateMismatchError
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing.services import sample_graph
 
@@ -155,6 +158,35 @@ def a_rank_stops() -> Any:
 
 def a_rank_is_killed() -> Any:
     return _without(lambda: os.kill(os.getpid(), signal.SIGKILL), 2)
+
+
+def graphs_of_torch() -> Any:
+    """Through ``DataLoader``: what each epoch gives, with and without workers, and what follows a state."""
+    graph = TorchIterableWrapper(range(24)).shuffle()
+    found: dict[str, Any] = {}
+    for workers in (0, 2):
+        torch.manual_seed(dist.get_rank())  # the order is the first rank's all the same
+        with DataLoader(graph.sharding_filter(), 2, shuffle=True, num_workers=workers) as loader:
+            epochs = [[number for batch in loader for number in batch.tolist()] for _ in range(2)]
+            stream = iter(loader)
+            next(stream)
+            state = loader.state_dict()
+            rest = _text(stream)
+            loader.load_state_dict(state)
+            found[str(workers)] = [epochs, rest == _text(loader)]
+    states: list[Any] = [None, None]
+    dist.all_gather_object(states, state)
+    with DataLoader(graph.sharding_filter(), 2, shuffle=True, num_workers=2) as loader:
+        loader.load_state_dict(states[1 - dist.get_rank()])
+        try:
+            next(iter(loader))
+        except StateMismatchError as error:
+            found["other"] = str(error)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found["undivided"] = sorted(int(batch) for batch in DataLoader(graph, None))
+    found["warned"] = [str(item.message) for item in warned]
+    return found
 
 
 def left_behind() -> Any:

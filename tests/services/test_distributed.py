@@ -69,6 +69,7 @@ def two(start: Start) -> Results:
         "resume",
         "uneven",
         "different_positions",
+        "graphs_of_torch",
         "left_behind",
         "a_rank_stops",
     )[0]
@@ -83,6 +84,21 @@ def _in_process(service: ReadingServiceInterface, graph: Any, seed: int = 5, epo
     with DataLoader2(graph, reading_service=service) as loader:
         loader.seed(seed)
         return [[repr(item) for item in loader] for _ in range(epochs)]
+
+
+def test_data_loader_divides_a_graph_among_ranks_as_torchs_does(two: Results) -> None:
+    for rank, found in enumerate(two["graphs_of_torch"]):
+        for workers in ("0", "2"):
+            epochs, resumed = found[workers]
+            assert resumed
+            assert epochs[0] != epochs[1]
+            assert len(epochs[0]) == 12
+        assert f"[{rank}, 2]" in found["other"]
+        assert found["undivided"] == [*range(24)]
+        assert "each of 2 ranks" in found["warned"][0]
+    for workers in ("0", "2"):
+        ours, theirs = (found[workers][0] for found in two["graphs_of_torch"])
+        assert [sorted(one + other) for one, other in zip(ours, theirs)] == [[*range(24)]] * 2
 
 
 def test_ranks_have_the_stream_of_all_shards_between_them(two: Results, three: Results) -> None:

@@ -30,8 +30,9 @@ def train(
     accumulate: int = 1,
     name_epochs: bool = False,
     raw: bool = False,
+    after: bool = True,
 ) -> None:
-    """Checkpoints every 20 steps, and at the end of each epoch. Every process has other seeds."""
+    """Checkpoints every 20 steps, and after each epoch. Every process has other seeds."""
     rank, place = int(os.environ.get("RANK", "0")), Path(folder)
     torch.set_num_threads(1)
     newest = max(place.glob("state-*"), key=lambda path: path.stat().st_mtime_ns, default=None)
@@ -63,7 +64,8 @@ def train(
             step += 1
             if step % 20 == 0:
                 accelerator.save_state(place / f"state-step-{step}")
-        accelerator.save_state(place / f"state-epoch-{step}")
+        if after:
+            accelerator.save_state(place / f"state-epoch-{step}")
     loader.shutdown()
     accelerator.end_training()
 

@@ -44,9 +44,10 @@ class Training:
 
 
 def train(folder: str, ranks: int, kind: str, epochs: int, kill_at: int | None = None, use: str = "save") -> None:
-    """Checkpoints every 20 steps, and at the end of each epoch. Every process has other seeds.
+    """Checkpoints every 20 steps, and after each epoch. Every process has other seeds.
 
-    ``use``: ``save``, ``async_save``, or ``early``: the state is loaded when batches have been read already.
+    ``use``: ``save``, ``async_save``, ``early``: the state is loaded when batches have been read, or ``within``:
+    none is saved after an epoch, so that one from its last batch may not know that this was the last.
     """
     rank, place = int(os.environ.get("RANK", "0")), Path(folder)
     torch.set_num_threads(1)
@@ -88,7 +89,8 @@ def train(folder: str, ranks: int, kind: str, epochs: int, kill_at: int | None =
             training.step += 1
             if training.step % 20 == 0:
                 save(f"step-{training.step}")
-        save(f"epoch-{epoch}")
+        if use != "within":
+            save(f"epoch-{epoch}")
     if pending is not None:
         pending.result()
     training.data.shutdown()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, default_collate
 
 from examples.trainers.killed import BATCH_SIZE, DIGITS, Digits, digits
 from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
@@ -27,21 +28,29 @@ def _all(_: Any) -> bool:
     return True
 
 
-def loader_of(kind: str, rank: int, ranks: int) -> Any:
-    """``map``, ``map2``: a DataLoader, in process or with 2 workers; ``graph``, ``unsized``: a DataLoader2."""
+def loader_of(kind: str, rank: int, ranks: int, change: Callable[[Any], Any] | None = None) -> Any:
+    """``map``, ``map2``: a DataLoader, in process or with 2 workers, ``plain``: without a generator of its own;
+    ``graph``, ``unsized``: a DataLoader2. ``change``: of each batch."""
+    if kind == "plain":
+        return DataLoader(Digits(), BATCH_SIZE, shuffle=True, num_workers=2)
     if kind in ("map", "map2"):
         generator = torch.Generator().manual_seed(SEED)
         order: dict[str, Any] = {"shuffle": True}
         if ranks > 1:
             order = {"sampler": DistributedSampler(Digits(), ranks, rank, seed=SEED)}
+        if change is not None:
+            order["collate_fn"] = lambda samples: change(default_collate(samples))
         return DataLoader(Digits(), BATCH_SIZE, num_workers=2 if kind == "map2" else 0, generator=generator, **order)
     graph = IterableWrapper(range(DIGITS)).shuffle().sharding_filter().random_map(_noisy)
     if kind == "unsized":
         graph = graph.filter(_all)
+    graph = graph.batch(BATCH_SIZE).collate()
+    if change is not None:
+        graph = graph.map(change)
     service: Any = MultiProcessingReadingService(2)
     if ranks > 1:
         service = SequentialReadingService(DistributedReadingService(60), MultiProcessingReadingService(1))
-    loader: DataLoader2[Any] = DataLoader2(graph.batch(BATCH_SIZE).collate(), reading_service=service)
+    loader: DataLoader2[Any] = DataLoader2(graph, reading_service=service)
     return loader  # without a seed of its own: what a state says must be enough
 
 

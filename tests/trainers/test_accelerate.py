@@ -12,7 +12,7 @@ from tests.trainers.conftest import Trainings
 RUNS = "tests.trainers.accelerate_runs"
 
 
-@pytest.mark.parametrize("kind", ["map", "graph", "unsized"])
+@pytest.mark.parametrize("kind", ["map", "plain", "graph", "unsized"])
 def test_killed_in_mid_epoch_and_at_its_end(kind: str, check_exact: Callable[..., None]) -> None:
     check_exact("train", kind=kind, kills=[73, 100])
 
@@ -25,6 +25,11 @@ def test_two_ranks(kind: str, check_exact: Callable[..., None]) -> None:
 @pytest.mark.parametrize("kind", ["map", "unsized"])
 def test_gradient_accumulation_and_named_epochs(kind: str, check_exact: Callable[..., None]) -> None:
     check_exact("train", kind=kind, kills=[45, 100], accumulate=4, name_epochs=True)
+
+
+@pytest.mark.parametrize("kind", ["map", "unsized"])
+def test_a_state_from_an_epochs_last_batch(kind: str, check_exact: Callable[..., None]) -> None:
+    check_exact("train", kind=kind, kills=[100], after=False)
 
 
 def test_a_dataloader_through_accelerates_own_prepare(check_exact: Callable[..., None]) -> None:

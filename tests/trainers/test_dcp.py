@@ -9,7 +9,7 @@ import pytest
 RUNS = "tests.trainers.dcp_runs"
 
 
-@pytest.mark.parametrize("kind", ["map", "graph", "unsized"])
+@pytest.mark.parametrize("kind", ["map", "plain", "graph", "unsized"])
 def test_killed_in_mid_epoch_and_at_its_end(kind: str, check_exact: Callable[..., None]) -> None:
     check_exact("train", kind=kind, kills=[73, 100])
 
@@ -19,8 +19,8 @@ def test_two_ranks(kind: str, check_exact: Callable[..., None]) -> None:
     check_exact("train", kind=kind, ranks=2, kills=[33, 50])
 
 
-@pytest.mark.parametrize("kind", ["map", "graph"])
-@pytest.mark.parametrize("use", ["early", "async_save"])
+@pytest.mark.parametrize("kind", ["map", "unsized"])
+@pytest.mark.parametrize("use", ["early", "async_save", "within"])
 def test_other_ways_of_use(kind: str, use: str, check_exact: Callable[..., None]) -> None:
     check_exact("train", kind=kind, kills=[73, 100], use=use)
 

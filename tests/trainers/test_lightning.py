@@ -14,7 +14,7 @@ from tests.trainers.conftest import Trainings, assert_same
 RUNS = "tests.trainers.lightning_runs"
 
 
-@pytest.mark.parametrize("kind", ["map", "graph", "unsized"])
+@pytest.mark.parametrize("kind", ["map", "plain", "graph", "unsized"])
 def test_killed_in_mid_epoch_and_at_its_end(kind: str, check_exact: Callable[..., None]) -> None:
     check_exact("fit", kind=kind, kills=[73, 100])
 

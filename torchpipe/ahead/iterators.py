@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from torchpipe.ahead.background import FeedStats, RunAhead
 from torchpipe.ahead.feed import Snapshots
 from torchpipe.ahead.stage import Stage
+from torchpipe.errors import GraphError
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, Positions, refusing_misfits
 from torchpipe.node.traits import DataPipe, node_name
@@ -35,6 +36,11 @@ class RunAheadIterator(NodeIterator[T_co]):
     exact_after_error = True
 
     def __init__(self, node: DataPipe, context: Context, source: DataPipe, stage: Stage) -> None:
+        if context.reads_apart(node):
+            raise GraphError(
+                f"{node_name(node)} stands after some branches of a fork, demux or unzip, of which others are read "
+                "elsewhere: it would run ahead of them in a thread of its own. Join the branches (zip, mux) before it"
+            )
         super().__init__(node, context, source)
         self._stage = stage if context.threads else replace(stage, depth=0)
         self._ahead = RunAhead(self.source, self._stage, context.policy(), node_name(node))

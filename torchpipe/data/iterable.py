@@ -19,8 +19,9 @@ from torch.utils.data import get_worker_info
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import make_worker_info, set_worker_info
 from torchpipe.data.nodes import seed_worker
+from torchpipe.data.ranks import divides_itself
 from torchpipe.data.standing import load_into
-from torchpipe.errors import StateError
+from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
@@ -28,7 +29,7 @@ from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.state.flat import MAX_SHARDS
 
-__all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "saved_shards"]
+__all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "check_ranks", "saved_shards"]
 
 
 class WorkersOwn(IterDataPipe[Any]):
@@ -132,19 +133,24 @@ def batch_graph(
     drop_last: bool,
     collate_fn: Callable[[Any], Any],
     *,
-    workers: bool,
+    workers: int,
     as_torch: bool,
     base_seed: int,
     begins: list[dict[str, Any]] | None = None,
 ) -> IterDataPipe[Any]:
-    """The graph that makes batches of ``dataset``, which divides itself: a graph of nodes, or any other by workers."""
+    """The graph that makes batches of ``dataset``, which divides itself: a graph of nodes, or any other by workers.
+
+    ``workers``: how many those are; 0 where the user's own process is none.
+    """
     graph: Any = dataset
     if not isinstance(dataset, TorchIterDataPipe):
         begun = BegunStateful if is_stateful(dataset) else Begun
         source = IterableWrapper(dataset if begins is None else begun(dataset, begins), deepcopy=False)
-        graph = WorkersOwn(source, dataset, workers=workers, as_torch=as_torch, base_seed=base_seed)
+        graph = WorkersOwn(source, dataset, workers=workers > 0, as_torch=as_torch, base_seed=base_seed)
     elif not isinstance(dataset, IterDataPipe):
         graph = IterableWrapper(dataset)
+        if workers and divides_itself(dataset, workers):
+            graph = WorkersOwn(graph, dataset, workers=True, as_torch=as_torch, base_seed=base_seed)
     if batch_size is not None:
         graph = graph.batch(batch_size, drop_last=drop_last, wrapper_class=list)
     return graph.collate(collate_fn)  # type: ignore[no-any-return]
@@ -158,6 +164,16 @@ def saved_shards(saved: dict[str, Any] | None) -> tuple[int, bool] | None:
     if not shards or not isinstance(saved.get("stream"), dict):
         raise StateError("the state is damaged: it has no position of an iterable dataset. Use an older checkpoint")
     return shards, saved.get("workers") is True
+
+
+def check_ranks(saved: dict[str, Any], rank: int, world_size: int) -> None:
+    """Raises: StateMismatchError for the state of another rank's stream."""
+    theirs = saved.get("ranks", [0, 1])
+    if theirs != [rank, world_size]:
+        raise StateMismatchError(
+            f"the state is of rank {theirs!r:.40} (which, and of how many), and this is {[rank, world_size]}: each "
+            "rank goes on from its own, with as many ranks"
+        )
 
 
 class IterableBatches(Batches):
@@ -178,7 +194,7 @@ class IterableBatches(Batches):
         begins: list[dict[str, Any]] | None = None,
         here: Any = None,
     ) -> None:
-        self.number = start.delivered
+        self._number = start.delivered
         self._here = here
         self._service = service
         self._keeps = keeps
@@ -186,19 +202,27 @@ class IterableBatches(Batches):
         self._workers = workers
         self._shards = start.num_shards
         self._seed = start.seed
+        self._ranks = [start.rank, start.world_size]
         self._stream = service.initialize_iteration(start)
         self._items = self._stream.items()
 
     def take(self) -> Any:
         batch = next(self._items)
-        self.number += 1
+        self._number += 1
         return batch
 
+    @property
+    def number(self) -> int:
+        return self._number
+
     def position(self) -> dict[str, Any]:
-        position = {"stream": self._stream.state_dict(), "shards": self._shards, "workers": self._workers}
-        position["seed"] = self._seed
+        stream = self._stream.state_dict()
+        self._number = sum(stream["counts"])  # an interrupt may have come between the stream's count and ours
+        position = {"stream": stream, "shards": self._shards, "workers": self._workers, "seed": self._seed}
+        if self._ranks != [0, 1]:
+            position["ranks"] = self._ranks
         begins = self._begins
-        if begins is None and self._here is not None and not self.number:
+        if begins is None and self._here is not None and not self._number:
             with suppress(Exception):  # before its first iter(), it may have none to tell
                 begins = [{"dataset": copy.deepcopy(self._here.state_dict()), "iterator": None}]
         return position if begins is None else position | {"begins": begins}

@@ -20,12 +20,14 @@ from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.iterator import DataLoaderIterator
 from torchpipe.data.known_names import KnownToTools
 from torchpipe.data.order import Order, begin_order, check_order
+from torchpipe.data.ranked import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.rollover import LastBatch, with_last_batch
 from torchpipe.data.standing import check_standing, forget, load_into, restore, standing
 from torchpipe.data.state import Position, check_position, identity_of, read, write
 from torchpipe.data.stateful_states import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
+from torchpipe.execution.ranks import RankGroup
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.validate import check_choice, check_count
 from torchpipe.state import as_text
@@ -59,9 +61,14 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
         max_deaths: deaths at one and the same batch that are no accident any more but an error that names it.
         max_restarts: how many workers may be replaced in an epoch; None: any number.
+        distributed: deal the batches of one process to the ranks of the initialized process group: rank r of w has
+            every w-th from r on. The seed is rank 0's, and fixes every epoch; ranks talk when one begins, no more.
+        uneven: when the batches do not fill the last step. ``"drop"``: it is left out. ``"pad"``: ranks without one
+            have their batch of the step before again. ``"raise"``: RankError when the epoch begins.
 
     State: :meth:`state_dict` counts the batches that were handed out. Samplers and datasets that have ``state_dict``
-    and ``load_state_dict`` are saved with it.
+    and ``load_state_dict`` are saved with it. With ``distributed`` it is one and the same on all ranks, and goes on
+    under any number of them, with batches of any size.
 
     Raises: ValueError and TypeError as torch's loader does, for the same mistakes.
     """
@@ -95,6 +102,8 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         device_prefetch: int = 2,
         max_deaths: int = 3,
         max_restarts: int | None = None,
+        distributed: bool = False,
+        uneven: Uneven = "drop",
     ) -> None:
         check_choice("worker_seeding", worker_seeding, ("batch", "torch"))
         threads.check_arguments(worker_method, worker_seeding, multiprocessing_context)
@@ -108,6 +117,9 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
                 "worker_seeding='torch' goes with persistent_workers=False: torch seeds a persistent worker once, and "
                 "no state can say where its generators stand epochs later. worker_seeding='batch' goes with both"
             )
+        ranked = ranked_sampler(locals())
+        if ranked is not None:
+            sampler, shuffle = ranked, None
         drop_last, batch_sampler, batch_size = with_last_batch(
             last_batch, dataset, batch_size, shuffle, sampler, batch_sampler, drop_last, generator
         )
@@ -131,6 +143,13 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if prefetch_factor == 0:
+            raise ValueError("prefetch_factor=0: a worker that may make no batch ahead never makes one. Give 1 or more")
+        if timeout and not num_workers:
+            raise ValueError(
+                f"timeout={timeout} needs workers: with num_workers=0 batches are made in your own thread, which "
+                "nothing interrupts"
+            )
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.worker_seeding = worker_seeding
         self.worker_method = worker_method
@@ -140,6 +159,10 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         self.device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
         self.max_deaths = check_count("max_deaths", max_deaths, at_least=1)
         self.max_restarts = None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0)
+        self.distributed, self.uneven = distributed, uneven
+        self._ranks: RankGroup | None = None  # with whom epochs are begun
+        if ranked is not None:
+            ranked.told(self)
         self._device_options = None if device is None else DeviceOptions(device_prefetch=device_prefetch)
         self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
         self._pid = os.getpid()
@@ -156,6 +179,10 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
     @property
     def _is_iterable(self) -> bool:
         return bool(self._dataset_kind == _DatasetKind.Iterable)
+
+    @property
+    def _ranked(self) -> RankedSampler | None:
+        return self.sampler if isinstance(self.sampler, RankedSampler) else None
 
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
@@ -175,6 +202,8 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         """Has the position's epoch no more batches, as far as is known?"""
         if position.finished or not position.delivered or self._is_iterable:
             return position.finished
+        if self._ranked is not None and position.order is not None:
+            return not self._ranked.share(position.order["samples"]).steps
         try:
             return position.delivered + len((position.batches or {}).get("done", ())) >= len(self)
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
@@ -187,8 +216,14 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
             self._loaded = None
         self._next_epoch, self._parked = epoch, None
         for part in (self._index_sampler, getattr(self._index_sampler, "sampler", None)):
-            if callable(getattr(part, "set_epoch", None)):
+            if callable(getattr(part, "set_epoch", None)) and not self.distributed:
                 part.set_epoch(epoch)  # type: ignore[union-attr]
+
+    def _epoch_asked(self, epoch: int) -> None:
+        """``sampler.set_epoch`` was called, by a trainer that may do so after ``iter()``."""
+        live = self._live()
+        if live is None or live._over or live.epoch != epoch:
+            self.set_epoch(epoch)
 
     def __iter__(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         self._settle()
@@ -223,14 +258,7 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
     def _begin(self, epoch: int, saved: Position | None) -> tuple[Order | None, Batches]:
         if self._is_iterable:
             return None, begin_stream(self, epoch, saved)
-        order = begin_order(
-            self._index_sampler,
-            self.generator,
-            self._draws,
-            base_seed=self._base_seed if self.persistent_workers and saved is None else None,
-            saved=None if saved is None or saved.order is None else (saved.order, saved.delivered),
-            loaded=self._sampler_loaded and saved is None,
-        )
+        order = begin_ranked(self, epoch, saved) if self.distributed else self._own_order(saved)
         self._sampler_loaded = False
         fetch = Fetch(self._plain_dataset(), self._auto_collation, self.collate_fn)
         position = None if saved is None else saved.batches
@@ -242,6 +270,16 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         batches = place.begin_dealt(self, order, fetch, epoch, position)
         self._base_seed = order.base_seed
         return order, batches
+
+    def _own_order(self, saved: Position | None) -> Order:
+        return begin_order(
+            self._index_sampler,
+            self.generator,
+            self._draws,
+            base_seed=self._base_seed if self.persistent_workers and saved is None else None,
+            saved=None if saved is None or saved.order is None else (saved.order, saved.delivered),
+            loaded=self._sampler_loaded and saved is None,
+        )
 
     def _plain_dataset(self) -> Any:
         """The dataset as it was given: torch puts nodes into a wrapper."""
@@ -282,7 +320,8 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
             position = live.position()
         if position is None:
             position = Position(epoch=self._next_epoch, delivered=0)
-        position = replace(position, default=None if self.generator is not None else self._draws.state())
+        draws = self.generator is None and not self.distributed
+        position = replace(position, default=self._draws.state() if draws else None)
         if position.order is not None:
             return position
         return replace(position, standing=standing(self, begun=position.epoch + position.finished > 0))
@@ -298,13 +337,15 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         """
         self._settle()
         position = None
-        if is_stateful_loaders(state_dict):
+        if is_stateful_loaders(state_dict) and not self.distributed:
             position = position_of(state_dict, self)
         elif state_dict != {}:
             position = read(state_dict, identity_of(self), allow_pickle=allow_pickle)
             check_position(position, self._is_iterable, self.num_workers)
             if position.order is None:
-                check_standing(self._index_sampler, self.generator, position.standing)
+                check_standing(self._index_sampler, self.generator, position.standing, ranked=self.distributed)
+            elif self._ranked is not None:
+                check_ranked(self._ranked, position.order)
             else:
                 check_order(self._index_sampler, self.generator, position.order, position.delivered)
         live = self._live()
@@ -333,6 +374,9 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         if live is not None:
             live.supersede()
         self._end_workers()
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            ranks.close()
 
     def _end_workers(self) -> None:
         pool, self._pool = self._pool, None
@@ -347,10 +391,12 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """As torch's loader, it can be pickled and copied: the description, and a loaded position."""
-        return {**vars(self), "_live": None, "_parked": None, "_pool": None, "_base_seed": None}
+        return {**vars(self), "_live": None, "_parked": None, "_pool": None, "_base_seed": None, "_ranks": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _live=_none, _pid=os.getpid())
+        if self._ranked is not None:
+            self._ranked.told(self)
 
 
 def _none() -> None:

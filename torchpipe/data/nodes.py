@@ -54,7 +54,11 @@ class InitWorker:
         set_worker_info(make_worker_info(worker, info.num_workers, self.base_seed + worker, self.dataset))
         seed_as_torch(self.base_seed, worker)
         if self.user_fn is not None:
-            self.user_fn(worker)
+            try:
+                self.user_fn(worker)
+            except Exception as error:
+                note = f"torchpipe: raised by worker_init_fn (pid {os.getpid()})"
+                raise Failure.of(error, f"in DataLoader worker process {worker}", note).rebuild() from None
         with suppress(StateError):  # numpy's generator is of another kind now
             _seeded[worker] = GlobalRandom.present().to_dict()
         return graph

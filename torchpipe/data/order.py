@@ -79,6 +79,10 @@ class Order(ABC):
     def state(self, number: int) -> OrderState:
         """How to find the place before batch ``number`` again; called for numbers that grow."""
 
+    def key(self, number: int) -> int:
+        """What the random streams of batch ``number`` belong to: its number, among those of all ranks if there are."""
+        return number
+
     def forget_before(self, number: int) -> None:
         """Nobody will ask for the state of an earlier batch."""
         return
@@ -257,6 +261,7 @@ class _Sampled(Order):
         self.may_run_ahead = all(type(part) in (BatchSampler, *_DRAW_AT_ONCE) for part in self._chain) and not any(
             getattr(part, "generator", None) is not None for part in self._chain
         )
+        self._ranks, self._rank = _place_of(self._chain)
         self._owner: Any = own_state(self._chain)
         self._after: deque[tuple[int, Any]] = deque()  # (number, the owner's state before that batch)
         self._generators = generators_of(self._chain, generator)
@@ -350,6 +355,9 @@ class _Sampled(Order):
             self._note()
         return indices
 
+    def key(self, number: int) -> int:
+        return number * self._ranks + self._rank
+
     def _note(self) -> None:
         """Keep the sampler's state before the next batch."""
         if self._owner is not None:
@@ -367,6 +375,15 @@ class _Sampled(Order):
         self.forget_before(number)
         state: OrderState = {"base_seed": self.base_seed, "start": self._start}
         return state | {"sampler": list(self._after[0])} if self._after else state
+
+
+def _place_of(chain: list[Any]) -> tuple[int, int]:
+    """(how many ranks a sampler divides among, which one this is)."""
+    for part in chain:
+        ranks, rank = getattr(part, "num_replicas", None), getattr(part, "rank", None)
+        if type(ranks) is type(rank) is int and 0 <= rank < ranks:
+            return ranks, rank
+    return 1, 0
 
 
 def _length_of(sampler: Any) -> int | None:

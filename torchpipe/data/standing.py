@@ -60,6 +60,8 @@ def standing(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
     """Plain data. ``begun``: has an epoch been iterated? Before that, a sampler is as its maker left it."""
     sampler = loader._index_sampler
     chain = chain_of(sampler)
+    if loader._ranked is not None:
+        return {"seed": loader._ranked.foretell(loader._draws)}
     state: dict[str, Any] = {"generators": [item.get_state() for item in generators_of(chain, loader.generator)]}
     if isinstance(sampler, RolloverBatchSampler):
         state["carried"] = list(sampler.carried)
@@ -79,6 +81,9 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
     if order is not None and isinstance(sampler, RolloverBatchSampler):
         sampler.carried = list(order["start"]["carried"])  # now: the length counts it
     if order is not None or state is None:
+        return
+    if loader._ranked is not None:
+        loader._ranked.run_seed = state["seed"]
         return
     chain = chain_of(sampler)
     owner, dataset = own_state(chain), _dataset_with_state(loader)
@@ -117,10 +122,15 @@ def load_into(owner: Any, value: Any) -> None:
         ) from error
 
 
-def check_standing(sampler: Any, generator: torch.Generator | None, state: Any) -> None:
+def check_standing(sampler: Any, generator: torch.Generator | None, state: Any, *, ranked: bool = False) -> None:
     """Raises: StateError for what is no such state, StateMismatchError for that of another sampler."""
     if not isinstance(state, dict):
         raise damaged("it does not say what is kept between epochs")
+    if ranked:
+        if "seed" not in state:
+            raise damaged("it has no seed for the epochs of all ranks")
+        stored_count(state, "seed", MOST_SEED)
+        return
     chain = chain_of(sampler)
     check_generators(state.get("generators"), generators_of(chain, generator))
     check_carried(sampler, state)

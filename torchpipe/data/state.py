@@ -45,6 +45,8 @@ def identity_of(loader: Any) -> dict[str, Any]:
     sampler = loader._index_sampler
     inner = getattr(sampler, "sampler", sampler)
     size = getattr(sampler, "batch_size", None) if loader.batch_size is None else loader.batch_size
+    if loader.distributed:
+        size = None  # the position counts samples
     try:
         length = len(loader.dataset)
     except Exception:  # iterable ones have none; a user's may fail in any way

@@ -11,7 +11,8 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
 from torchpipe.data import processes, thread_shards
 from torchpipe.data.batches import Batches
-from torchpipe.data.iterable import IterableBatches, batch_graph, saved_shards
+from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards
+from torchpipe.data.ranks import agreed, ranks_of
 from torchpipe.data.state import Position
 from torchpipe.errors import StateError
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
@@ -36,7 +37,12 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         service = None
     begins = None if position is None else position.get("begins")
     keeps = loader.persistent_workers and begins is None and loader.worker_method != "thread"
-    seed = _draw(loader, dataset) if position is None else stored_count(position, "seed", (1 << 63) - 1)
+    rank, world_size = ranks_of(dataset)
+    if position is None:
+        seed = _draw(loader, dataset, rank, world_size)
+    else:
+        seed = stored_count(position, "seed", (1 << 63) - 1)
+        check_ranks(position, rank, world_size)
     if service is None:
         service = _service(loader, dataset, shards, workers, seed, begins)
     if keeps:
@@ -47,6 +53,8 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         seed=seed,
         epoch=0 if alone else epoch,
         num_shards=shards,
+        rank=rank,
+        world_size=world_size,
         delivered=0 if saved is None else saved.delivered,
         state=None if position is None else position["stream"],
         in_order=loader.in_order,
@@ -65,12 +73,13 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     return batches
 
 
-def _draw(loader: DataLoader[Any], dataset: Any) -> int:
+def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> int:
     """What torch's loader draws for an epoch: a seed that the nodes share, and, for new workers, the base seed."""
     shared = loader._draws.seed(loader.generator) if isinstance(dataset, TorchIterDataPipe) else None
-    if loader._base_seed is None:
-        return loader._draws.seed(loader.generator)
-    return loader._base_seed if shared is None else shared
+    own = loader._draws.seed(loader.generator) if loader._base_seed is None else loader._base_seed
+    if shared is None or (world_size == 1 and loader._base_seed is None):
+        return own
+    return agreed(loader, shared, rank, world_size)
 
 
 def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, seed: int, begins: Any) -> Any:
@@ -79,7 +88,7 @@ def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, 
         loader.batch_size,
         loader.drop_last,
         loader.collate_fn,
-        workers=workers,
+        workers=shards if workers else 0,
         as_torch=loader.worker_seeding == "torch",
         base_seed=seed,
         begins=begins,

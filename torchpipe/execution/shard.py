@@ -17,11 +17,11 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 from torchpipe.errors import StateError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
-from torchpipe.node.context import Context, Memory, Trace
+from torchpipe.node.context import Context, Memory, Replayed, Trace
 from torchpipe.node.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
-from torchpipe.node.traits import DataPipe, at_hand, inputs_of, is_node, walk
+from torchpipe.node.traits import DataPipe, at_hand, inputs_of, is_node, reads_shared, walk
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
@@ -208,17 +208,9 @@ class Shard:
 
     def _take_snapshot(self, chunk: Chunk) -> None:
         """Let ``chunk`` carry a snapshot, if one can be taken here; an older one and more items to drop do as well."""
-        replays = [] if self._context is None else self._context.replays
         self._policy.begin()
         try:
-            random_state = None if self._random is None else self._random.state_dict()
-            lengths = [item.to_replay() for item in replays]
-            state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]}
-            if random_state is not None and any(item.replayed for item in replays):
-                # A replayed node may have drawn from the global states: only a replay of the whole shard is exact.
-                state["iterator"] = Cursor(None, self.produced).to_state()
-            else:
-                state |= {"iterator": self._iterator.state_dict(), "random": random_state}
+            state = self._state_now([] if self._context is None else self._context.replays)
             chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
             if not self._refused:
@@ -229,6 +221,21 @@ class Shard:
                 )
         finally:
             self._policy.end()
+
+    def _state_now(self, replays: list[Replayed]) -> dict[str, Any]:
+        random_state = None if self._random is None else self._random.state_dict()
+        lengths = [item.to_replay() for item in replays]
+        # A replayed node may have drawn from the global states, or have read what others have read on from: then only
+        # a replay of the whole shard is exact.
+        whole = any(item.replayed and (random_state is not None or reads_shared(item.node)) for item in replays)
+        own = None if whole else self._iterator.state_dict()
+        torn = "" if whole or self._context is None or random_state is None else self._context.torn()
+        if torn:
+            lengths.append((f"{torn}, before which functions draw from the global random states,", self.produced))
+        state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]}
+        if own is None or torn:
+            return state | {"iterator": Cursor(None, self.produced).to_state()}
+        return state | {"iterator": own, "random": random_state}
 
     def close(self) -> None:
         """Let go of the pass. Idempotent."""

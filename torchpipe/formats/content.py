@@ -25,7 +25,8 @@ __all__ = ["COMPRESSIONS", "Content", "check_compression", "open_stored", "recom
 BUFFER_BYTES = 1 << 18
 _INPUT_BYTES = 1 << 16  # of compressed data at a time
 _ENDINGS = {
-    ".gz": "gzip", ".gzip": "gzip", ".bgz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd",
+    ".gz": "gzip", ".gzip": "gzip", ".bgz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".xz": "xz",
+    ".zst": "zstd", ".zstd": "zstd",
 }  # fmt: skip
 _PADDED = ("gzip", "xz")  # zeros may stand behind a member
 COMPRESSIONS = ("infer", "gzip", "bz2", "xz", "zstd", None)

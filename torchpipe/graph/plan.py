@@ -23,8 +23,8 @@ from torchpipe.node.traits import (
     division,
     inputs_of,
     node_name,
+    reads,
     runs_in_main,
-    times_read,
     traits_of,
     walk,
 )
@@ -111,8 +111,10 @@ def plan(root: DataPipe) -> Plan:
         _check_read_once(root, cut, "what the shards deliver")
     if dispatch is not None:
         _check_read_once(cuts[branch], dispatch, "what is dispatched")
-    in_shards = _union(_reach(cut, dispatch) for cut in cuts)
+    branches = [_reach(cut, dispatch) for cut in cuts]
+    in_shards = _union(branches)
     main_nodes = [] if cuts[0] is root else _reach(root, *cuts)
+    _check_shared(nodes, [*branches, main_nodes, [] if dispatch is None else walk(dispatch)])
     return Plan(
         root=root,
         cuts=tuple(cuts),
@@ -180,15 +182,22 @@ def _reach(root: DataPipe, *barriers: DataPipe | None) -> list[DataPipe]:
 
 def _check_read_once(root: DataPipe, item: DataPipe, what: str) -> None:
     """``item`` stands where the graph is cut apart: one pass over ``root`` may make only one over it."""
-    passes = {id(item): 1}
-    for node in walk(root):
-        if node is not item:
-            passes[id(node)] = sum(times_read(node, source) * passes[id(source)] for source in inputs_of(node))
-    if passes[id(root)] > 1:
+    if (times := reads(root)[id(item)]) > 1:
         raise GraphError(
-            f"{what} comes once an epoch, and the nodes after {node_name(item)} read it {passes[id(root)]} times. "
+            f"{what} comes once an epoch, and the nodes after {node_name(item)} read it {times} times. "
             "Branch before that, or make both values in one map()"
         )
+
+
+def _check_shared(nodes: list[DataPipe], parts: list[list[DataPipe]]) -> None:
+    """One pass over a node that several share runs in one place."""
+    for node in nodes:
+        if traits_of(node).shared and sum(any(item is node for item in part) for part in parts) > 1:
+            raise GraphError(
+                f"the branches of {node_name(node)} are in parts of the graph that run apart (before and after "
+                "sharding_round_robin_dispatch, or meeting only in the main process), so they cannot share one pass "
+                "over their input. Join them (zip, mux) before that, or let each read the source itself"
+            )
 
 
 def _check_single_division(nodes: list[DataPipe]) -> None:

@@ -62,7 +62,10 @@ class KeysIterator(NodeIterator[T]):
 
     def _reader(self) -> Callable[[Any], Any]:
         data, keys = self._data, self._keys()
-        return lambda place: data[keys[place]]
+        return self.with_retries(lambda place: data[keys[place]])
+
+    def leave_out(self) -> bool:
+        return True
 
     def get_state(self) -> dict[str, Any]:
         return {"position": self.position}

@@ -39,6 +39,9 @@ class SelectingIterator(NodeIterator[T]):
     def choose(self) -> Iterator[Any]:
         """As :meth:`run`, over what the input yields."""
 
+    def leave_out(self) -> bool:
+        return self._reads  # an item that was to be made late; nothing else fails here
+
     def skips(self) -> bool:
         """Let the input leave out what would not be chosen, if it can."""
         return False

@@ -41,6 +41,7 @@ class Handed(Generic[T]):
         self._unused_now = unused
         self._epoch: int | None = None  # that the trainer has named
         self._loaded: dict[str, Any] | None = None  # the state that no batch has been received after
+        self._loaded_ended = False  # it turned out to be of an epoch's end
         self._entry: dict[str, Any] | None = None  # where the present pass began
         self._before: dict[str, Any] | None = None  # where it stood before the last batch that was taken
         self._batches: Iterator[T] | None = None  # of the present pass
@@ -81,8 +82,19 @@ class Handed(Generic[T]):
             except StopIteration:
                 self._ended = True
                 return
+            if not self._taken and self._is_of_next_epoch(batches):
+                return
             self._taken += 1
             yield batch
+
+    def _is_of_next_epoch(self, batches: Any) -> bool:
+        """Has the first batch after a state shown that the state stood at the end of its epoch? Then it comes again."""
+        if self._loaded is None or self._epoch is None or batches.epoch <= self._epoch:
+            return False
+        assert self._entry is not None
+        self.loader.load_state_dict(self._entry)
+        self._loaded_ended = True
+        return True
 
     @property
     def sized(self) -> bool:
@@ -124,7 +136,7 @@ class Handed(Generic[T]):
         if saved is None:
             loader.set_epoch(wanted)
             return iter(loader)
-        epoch, ended = saved["epoch"], loader.epoch > saved["epoch"]
+        epoch, ended = saved["epoch"], self._loaded_ended or loader.epoch > saved["epoch"]
         if wanted == epoch:
             return None if ended else iter(loader)
         if wanted != epoch + 1:
@@ -176,7 +188,7 @@ class Handed(Generic[T]):
         """Let the next pass go on from there. Raises: as the loader's ``load_state_dict``."""
         own = own_part(self.loader, state_dict)
         self.loader.load_state_dict(own)
-        self._loaded = own
+        self._loaded, self._loaded_ended = own, False
         self._epoch = self._entry = self._before = None
         self._taken, self._ended = 0, False
 

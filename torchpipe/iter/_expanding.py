@@ -80,8 +80,9 @@ class ExpandingIterator(NodeIterator[T]):
         return f"the iterator in {node_name(self.node)}", self._handed_out if self._within and not stands else 0
 
     def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        return state | self._start.state if self._within and self._start is not None else state
+        if not self._within or self._start is None or not self._start.state:  # loaded, and not pulled again
+            return super().state_dict()
+        return self.get_state() | self._start.state  # the inputs as they are now are not asked
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._within = "handed_out" in state
@@ -125,6 +126,11 @@ class ExpandingIterator(NodeIterator[T]):
         self._handed_out = 0
         self._within = False
         self._current = None
+
+    def leave_out(self) -> bool:
+        self._leave()
+        self._loaded = None
+        return True
 
     def _outer_state(self) -> dict[str, Any]:
         state = super().state_dict()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from torchpipe.map.mapper import Mapper
 from torchpipe.map.sequence_wrapper import SequenceWrapper
 from torchpipe.map.shuffler import Shuffler
+from torchpipe.map.token_file import TokenFile
 from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
 from torchpipe.node.not_ported import module_getattr
 
@@ -16,5 +17,6 @@ __all__ = [
     "Mapper",
     "SequenceWrapper",
     "Shuffler",
+    "TokenFile",
     "functional_datapipe",
 ]

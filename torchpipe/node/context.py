@@ -6,7 +6,9 @@ graph have a context each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -14,7 +16,8 @@ from torchpipe.errors import GraphError
 from torchpipe.node.hidden import refuse_hidden_input
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.replay import BoundInput, ReplayIterator
-from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_name, traits_of, walk
+from torchpipe.node.tolerance import Failures, Retries
+from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_name, reads, traits_of, walk
 from torchpipe.randomness.seeds import StreamKey, derive_seed, fresh_seed
 from torchpipe.state import SnapshotPolicy
 
@@ -79,7 +82,12 @@ class Context:
     leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
     replays: list[Replayed] = field(default_factory=list)
     restoring: list[object] = field(default_factory=list)  # not empty while items are dropped that a state counts
+    failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
+    retries: Retries | None = None  # of users' functions, of the nodes before a retry()
     kept: tuple[DataPipe, ...] = ()  # keeps the nodes alive, so that their ids stay theirs
+    roots: tuple[DataPipe, ...] = ()
+    passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators share, of whoever shares them
+    _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
 
     @classmethod
     def for_graph(cls, *roots: DataPipe, seed: int | None = None, **options: Any) -> Context:
@@ -105,7 +113,7 @@ class Context:
             else:
                 refuse_hidden_input(nodes)
                 seed = fresh_seed()
-        return cls(seed=seed, numbers=numbers, divided=divided, kept=tuple(nodes), **options)
+        return cls(seed=seed, numbers=numbers, divided=divided, kept=tuple(nodes), roots=roots, **options)
 
     def iterate(self, node: DataPipe) -> NodeIterator[Any]:
         """A new iterator over ``node`` in this context.
@@ -136,6 +144,45 @@ class Context:
         if among is Division.SHARDS:
             return self.num_shards // self.world_size, self.shard // self.world_size
         return self.num_shards, self.shard
+
+    def reads(self, node: DataPipe) -> int:
+        """How many passes over ``node`` begin in this context, as far as the graph tells."""
+        return reads(*self.roots).get(id(node), 0)
+
+    def reads_apart(self, node: DataPipe) -> bool:
+        """Does ``node`` read some branches of a shared pass, of which the graph reads others elsewhere?"""
+        below = {id(item): item for item in walk(node)}
+        shared = {key for key, item in below.items() if traits_of(item).shared}
+        others = (item for item in self.kept if id(item) not in below) if shared else ()
+        return any(id(item) in shared for other in others for item in inputs_of(other))
+
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Meanwhile, this thread takes one state of several iterators, at one moment: what they share is in it once."""
+        thread = threading.get_ident()
+        if thread in self._gathered:
+            yield
+            return
+        gathered = self._gathered[thread] = {}
+        try:
+            yield
+        finally:
+            del self._gathered[thread]
+        for shared, readers in gathered.items():
+            shared.gathered(readers)
+
+    def gather(self, shared: Any, reader: int) -> bool:
+        """``reader`` of the pass ``shared`` is asked for its state: is that of ``shared`` gathered already?"""
+        gathered = self._gathered.get(threading.get_ident())
+        if gathered is None:
+            return False
+        known = shared in gathered
+        gathered.setdefault(shared, set()).add(reader)
+        return known
+
+    def torn(self) -> str:
+        """The name of a shared pass whose readers' states, in the state taken last, are of different moments; or ""."""
+        return next((name for item in self.passes.values() if (name := item.torn())), "")
 
     def node_id(self, node: DataPipe) -> int:
         """The node's place in the graph, the same in every process; -1 for nodes that are not in it."""

@@ -1,6 +1,6 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
@@ -11,6 +11,7 @@ from torchpipe.device import Backend
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._streams import StreamWrapper
 from torchpipe.iter.archives.decompressor import CompressionType
+from torchpipe.iter.grouping.batcher import Last
 from torchpipe.iter.mixing.mixer import Stop, Weights
 from torchpipe.iter.packing.packer import Overflow, Strategy
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
@@ -24,10 +25,38 @@ T = TypeVar("T")
 class IterMethods(Generic[T_co]):
     """The functional forms of iterable nodes."""
 
+    def add_index(self: IterMethods[dict[Any, Any]], index_name: str = "index") -> IterDataPipe[dict[Any, Any]]:
+        """Adds to a copy of each dict its number in the stream, from 0 on, under the key ``index_name``."""
+
+    def async_map_batches(
+        self,
+        async_fn: Callable[..., Awaitable[R]],
+        batch_size: int,
+        input_col: Any = None,
+        output_col: Any = None,
+        max_concurrency: int = 32,
+        flatten: bool = True,
+    ) -> IterDataPipe[R]:
+        """Awaits ``async_fn`` of all items of a batch at once, at most ``max_concurrency`` at a time, in order."""
+
     def batch(
-        self, batch_size: int, drop_last: bool = False, wrapper_class: Callable[[list[Any]], Any] = ...
+        self,
+        batch_size: int,
+        drop_last: bool = False,
+        wrapper_class: Callable[[list[Any]], Any] = ...,
+        *,
+        last: Last | None = None,
     ) -> IterDataPipe[list[T_co]]:
         """Gathers ``batch_size`` consecutive items into a list; a shorter last one is left out with ``drop_last``."""
+
+    def bucket_by_length(
+        self,
+        boundaries: Sequence[int],
+        batch_size: int | Sequence[int],
+        length_fn: Callable[[T_co], int] = ...,
+        drop_last: bool = False,
+    ) -> IterDataPipe[list[T_co]]:
+        """Gathers items into buckets by their length, and hands out a bucket as a batch when it is full."""
 
     def bucketbatch(
         self,
@@ -39,6 +68,13 @@ class IterMethods(Generic[T_co]):
         use_in_batch_shuffle: bool = True,
     ) -> IterDataPipe[list[T_co]]:
         """Batches of items that ``sort_key`` puts next to each other: a chain of ``shuffle``, ``map`` and ``batch``."""
+
+    def check_hash(
+        self: IterMethods[tuple[str, Any]], hash_dict: Mapping[str, str], hash_type: str = "sha256", rewind: bool = True
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Hands on pairs (path, content) whose content has the hash that ``hash_dict`` has for the path, in
+        hexadecimal.
+        """
 
     @overload
     def collate(self) -> IterDataPipe[Any]:
@@ -62,6 +98,33 @@ class IterMethods(Generic[T_co]):
         self: IterMethods[tuple[str, Any]], file_type: str | CompressionType | None = None
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream), and yields pairs (path, decompressed stream)."""
+
+    def demux(
+        self,
+        num_instances: int,
+        classifier_fn: Callable[[T_co], int | None],
+        drop_none: bool = False,
+        buffer_size: int = 1000,
+    ) -> list[IterDataPipe[T_co]]:
+        """``num_instances`` branches, to which ``classifier_fn`` deals the items of the input: it returns a branch's
+        number.
+        """
+
+    def drop(self, indices: Hashable | list[Hashable]) -> IterDataPipe[Any]:
+        """Leaves out the parts ``indices`` of each item: places of tuples and lists, keys of dicts; one, or a list
+        of them.
+        """
+
+    def dynamic_batch(
+        self,
+        max_cost: float,
+        cost_fn: Callable[[T_co], float] = ...,
+        *,
+        padded: bool = False,
+        max_items: int | None = None,
+        overflow: Literal["raise", "drop", "keep"] = "raise",
+    ) -> IterDataPipe[list[T_co]]:
+        """Gathers consecutive items into a list as long as they cost no more than ``max_cost`` together."""
 
     def enumerate(self, starting_index: int = 0) -> IterDataPipe[tuple[int, T_co]]:
         """Pairs ``(number, item)``, numbered from ``starting_index``."""
@@ -95,6 +158,30 @@ class IterMethods(Generic[T_co]):
     def flatmap(self, fn: Callable[..., Iterable[R]], input_col: Any) -> IterDataPipe[R]:
         """Applies ``fn`` to every item and hands out the items of its results, one after the other."""
 
+    def flatten(self, indices: Hashable | list[Hashable] | None = None) -> IterDataPipe[Any]:
+        """Puts what stands in the parts ``indices`` of each item in their place: lists and tuples into lists and
+        tuples, dicts into dicts.
+        """
+
+    def fork(
+        self, num_instances: int, buffer_size: int = 1000, copy: Literal["shallow", "deep"] | None = None
+    ) -> list[IterDataPipe[T_co]]:
+        """``num_instances`` branches that all yield the items of the input, which is read once for all of them."""
+
+    def groupby(
+        self,
+        group_key_fn: Callable[[T_co], Hashable],
+        *,
+        keep_key: bool = False,
+        buffer_size: int = 10000,
+        group_size: int | None = None,
+        guaranteed_group_size: int | None = None,
+        drop_remaining: bool = False,
+    ) -> IterDataPipe[Any]:
+        """Gathers the items that have one key, as ``group_key_fn`` tells it, into lists; with ``keep_key`` into
+        pairs (key, list).
+        """
+
     def header(self, limit: int | None = 10) -> IterDataPipe[T_co]:
         """The first ``limit`` items (None: all of them); no more than these are pulled from the input."""
 
@@ -113,6 +200,13 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[R]:
         """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in
         turn.
+        """
+
+    def lines_to_paragraphs(
+        self: IterMethods[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = ...
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, line), and yields pairs (path, paragraph): the lines up to an empty one, or to the next
+        path.
         """
 
     def list_files(
@@ -166,6 +260,24 @@ class IterMethods(Generic[T_co]):
     def map(self, fn: Callable[..., Any], input_col: Any, output_col: Any = None) -> IterDataPipe[Any]:
         """Applies ``fn`` to every item."""
 
+    def map_batches(
+        self, fn: Callable[[list[Any]], Iterable[R]], batch_size: int, input_col: Any = None
+    ) -> IterDataPipe[R]:
+        """Calls ``fn`` with lists of ``batch_size`` consecutive items, and hands out the items of its results one by
+        one.
+        """
+
+    def max_token_bucketize(
+        self,
+        max_token_count: int,
+        len_fn: Callable[[T_co], int] = ...,
+        min_len: int = 0,
+        max_len: int | None = None,
+        buffer_size: int | None = 1000,
+        include_padding: bool = False,
+    ) -> IterDataPipe[list[T_co]]:
+        """Makes batches of the shortest items first, out of the next ``buffer_size`` (None: all there are)."""
+
     def mix(
         self,
         *datapipes: IterDataPipe[T_co],
@@ -174,6 +286,23 @@ class IterMethods(Generic[T_co]):
         stop: Stop = "first_exhausted",
     ) -> IterDataPipe[T_co]:
         """Hands out the items of several inputs in the proportion of ``weights``, in random order, and evenly."""
+
+    def mux(self, *datapipes: IterDataPipe[T_co]) -> IterDataPipe[T_co]:
+        """The first items of all inputs, then the second ones of all ..., until the shortest input ends."""
+
+    def mux_longest(self, *datapipes: IterDataPipe[T_co]) -> IterDataPipe[T_co]:
+        """The first items of all inputs, then the second ones of all ..., without those that have ended, until all
+        have.
+        """
+
+    def on_error(
+        self,
+        policy: Literal["raise", "skip"],
+        *,
+        budget: int | None = 100,
+        errors: type[Exception] | tuple[type[Exception], ...] = ...,
+    ) -> IterDataPipe[T_co]:
+        """Says of all nodes before it, up to another ``on_error``, what happens when an item makes one raise."""
 
     def open_files(
         self, mode: str = "r", encoding: str | None = None, length: int = -1
@@ -195,6 +324,16 @@ class IterMethods(Generic[T_co]):
         """Packs samples of any length into sequences of ``length`` entries, and says which entry belongs to which
         sample.
         """
+
+    def pad_batch(
+        self,
+        pad_value: Any = 0,
+        *,
+        length: int | Sequence[int] | None = None,
+        multiple_of: int | None = None,
+        side: Literal["left", "right"] = "right",
+    ) -> IterDataPipe[Any]:
+        """Pads the samples of each batch (a list, from ``batch`` or its like) to one length, and stacks them."""
 
     def parse_csv(
         self: IterMethods[tuple[str, Any]],
@@ -232,6 +371,22 @@ class IterMethods(Generic[T_co]):
     def random_map(self, fn: Callable[[T_co, np.random.Generator], R]) -> IterDataPipe[R]:
         """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item
         alone.
+        """
+
+    @overload
+    def random_split(
+        self, weights: Mapping[Any, float], seed: Any, total_length: int | None = None, target: None = None
+    ) -> list[IterDataPipe[T_co]]:
+        """Deals the items of the input to parts, one for each key of ``weights``, by chance: which item goes to
+        which part is a function of ``seed`` alone, and the same as torchdata 0.9's.
+        """
+
+    @overload
+    def random_split(
+        self, weights: Mapping[Any, float], seed: Any, total_length: int | None = None, *, target: Hashable
+    ) -> IterDataPipe[T_co]:
+        """Deals the items of the input to parts, one for each key of ``weights``, by chance: which item goes to
+        which part is a function of ``seed`` alone, and the same as torchdata 0.9's.
         """
 
     def read_arrow(
@@ -296,6 +451,20 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""
 
+    def read_webdataset(
+        self,
+        extensions: Sequence[str] | None = None,
+        *,
+        decode: bool = True,
+        images: str | None = "pil",
+        handlers: Mapping[str, Callable[[bytes], Any]] | None = None,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[dict[str, Any]]:
+        """Yields the samples of WebDataset's tar shards: dicts with ``__key__``, ``__url__`` (the shard) and what
+        the sample's files hold, by their endings.
+        """
+
     def readlines(
         self: IterMethods[tuple[str, Any]],
         *,
@@ -308,8 +477,46 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Takes pairs (path, stream), and yields pairs (path, line), or lines alone with ``return_path=False``."""
 
+    def rebatch(self, batch_size: int, drop_last: bool = False, *, collated: bool = False) -> IterDataPipe[Any]:
+        """Cuts and joins batches such that each has ``batch_size`` rows; a shorter last one is left out with
+        ``drop_last``.
+        """
+
     def repeat(self, times: int) -> IterDataPipe[T_co]:
         """Hands out every item ``times`` times in a row: the same object, not copies."""
+
+    def retry(
+        self,
+        attempts: int = 3,
+        *,
+        errors: type[Exception] | tuple[type[Exception], ...] = ...,
+        backoff_s: float = 0.5,
+        max_backoff_s: float = 30.0,
+    ) -> IterDataPipe[T_co]:
+        """Calls functions of the nodes before it again when they raise one of ``errors``: ``attempts`` times in all."""
+
+    def round_robin_demux(self, num_instances: int, buffer_size: int = 1000) -> list[IterDataPipe[T_co]]:
+        """``num_instances`` branches that get the items of the input in turn."""
+
+    def routed_decode(
+        self: IterMethods[tuple[str, Any]], *handlers: Callable[[str, bytes], Any], key_fn: Callable[[str], str] = ...
+    ) -> IterDataPipe[tuple[str, Any]]:
+        """Takes pairs (path, open stream), and yields pairs (path, what the first handler that knows the ending
+        makes of it).
+        """
+
+    def rows2columnar(
+        self: IterMethods[Sequence[Any]], column_names: Sequence[Any] | None = None
+    ) -> IterDataPipe[dict[Any, list[Any]]]:
+        """Makes of each batch of rows a dict from a column's name to the list of its values."""
+
+    def set_length(self, length: int) -> IterDataPipe[T_co]:
+        """Its input, with ``length`` as its ``len()``; whether that is true is not checked."""
+
+    def shard_expand(self: IterMethods[str]) -> IterDataPipe[str]:
+        """Takes names in which braces stand as in a shell (``"train-{000..199}.tar"``, ``"{a,b}.tar"``), and yields
+        all names that they stand for.
+        """
 
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> IterDataPipe[T_co]:
         """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input."""
@@ -321,6 +528,22 @@ class IterMethods(Generic[T_co]):
 
     def shuffle(self, *, buffer_size: int = 10000, unbatch_level: int = 0) -> IterDataPipe[T_co]:
         """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left."""
+
+    def skip(self, count: int) -> IterDataPipe[T_co]:
+        """All items but the first ``count``."""
+
+    def slice(
+        self, index: Hashable | list[Hashable], stop: int | None = None, step: int | None = None
+    ) -> IterDataPipe[Any]:
+        """Keeps parts of each item: of tuples and lists ``item[index:stop:step]``, or the places in a list
+        ``index``, in their own order; of dicts the key ``index``, or the keys in a list of them.
+        """
+
+    def sort(self, window: int, key_fn: Callable[[T_co], Any] = ..., *, reverse: bool = False) -> IterDataPipe[T_co]:
+        """Takes ``window`` items at a time and hands them out in the order of ``key_fn``; equal ones stay in order."""
+
+    def take(self, count: int) -> IterDataPipe[T_co]:
+        """The first ``count`` items: ``header`` under the name that other libraries have, without a default."""
 
     def to_device(
         self,
@@ -346,13 +569,49 @@ class IterMethods(Generic[T_co]):
     def unbatch(self, unbatch_level: int = 1) -> IterDataPipe[Any]:
         """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole."""
 
+    def unzip(
+        self: IterMethods[Sequence[T]],
+        sequence_length: int,
+        buffer_size: int = 1000,
+        columns_to_skip: Sequence[int] | None = None,
+    ) -> list[IterDataPipe[T]]:
+        """Takes sequences of ``sequence_length`` values, and makes a branch for each place in them: all first
+        values, all second ones, and so on, but for the places ``columns_to_skip``.
+        """
+
     def webdataset(self: IterMethods[tuple[str, Any]]) -> IterDataPipe[dict[str, Any]]:
         """Takes pairs (path, content), and yields a dict for each run of paths that differ only in what follows the
         first dot of the file's name: ``{"__key__": "shard.tar/0001", ".jpg": ..., ".cls": ...}``.
         """
 
+    def window_shuffle(self, window: int) -> IterDataPipe[T_co]:
+        """Takes ``window`` items at a time and hands them out in random order, every order having the same chance."""
+
     def zip(self, *datapipes: IterDataPipe[Any]) -> IterDataPipe[tuple[Any, ...]]:
         """Tuples of the first items of all inputs, then of the second ones ..., until the shortest input ends."""
+
+    def zip_longest(self, *datapipes: IterDataPipe[Any], fill_value: Any = None) -> IterDataPipe[tuple[Any, ...]]:
+        """Tuples of the first items of all inputs, then of the second ones ..., until the longest input ends."""
+
+    def zip_with_iter(
+        self,
+        ref_datapipe: IterDataPipe[Any],
+        key_fn: Callable[[T_co], Hashable],
+        ref_key_fn: Callable[[Any], Hashable] | None = None,
+        keep_key: bool = False,
+        buffer_size: int | None = 10000,
+        merge_fn: Callable[[T_co, Any], Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Pairs each item of the input with the item of ``ref_datapipe`` that has the same key."""
+
+    def zip_with_map(
+        self,
+        map_datapipe: MapDataPipe[Any],
+        key_fn: Callable[[T_co], Any],
+        merge_fn: Callable[[T_co, Any], Any] | None = None,
+        keep_key: bool = False,
+    ) -> IterDataPipe[Any]:
+        """Pairs each item of the input with ``map_datapipe[key_fn(item)]``."""
 
 class MapMethods(Generic[T_co]):
     """The functional forms of map-style nodes."""
@@ -365,10 +624,8 @@ class MapMethods(Generic[T_co]):
     def map(self) -> MapDataPipe[T_co]:
         """Applies ``fn`` to every item that is read."""
 
-    def shuffle(self, *, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
-        """Reads a map-style node once through in random order, every order having the same chance: an *iterable*
-        node.
-        """
+    def shuffle(self, *, indices: Sequence[Any] | None = None, computed: bool | None = None) -> IterDataPipe[T_co]:
+        """Reads a map-style node once through in random order: an *iterable* node."""
 
     def to_iter_datapipe(self, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
         """Reads the keys ``indices`` of a map-style node in order, by default ``range(len(datapipe))``."""

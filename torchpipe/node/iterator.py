@@ -122,7 +122,21 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         if is_stateful(fn) and not isinstance(fn, type):
             fn = copy.deepcopy(fn)
             self._functions.append(fn)
-        return fn
+        ours = str(getattr(fn, "__module__", "")).startswith("torchpipe.")
+        return fn if ours else self.with_retries(fn)
+
+    def with_retries(self, fn: F) -> F:
+        """``fn``, a function of the user's or one that reads, such that it is called again as ``retry`` says."""
+        retries = self.context.retries
+        return fn if retries is None else retries.around(fn)  # type: ignore[return-value, arg-type]
+
+    def leave_out(self) -> bool:
+        """An exception has ended :meth:`run`, and was raised by this node's own code: forget the item in hand.
+
+        Returns True if :meth:`run` can be called again, and goes on with the next item. Where an author does not say
+        so, ``on_error`` can leave nothing out.
+        """
+        return False
 
     def stride(self, parts: int, part: int) -> bool:
         """Yield only items ``part``, ``part + parts`` ... of the whole stream, if this can be done without making the
@@ -154,7 +168,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         if self._stream is None:
             if self._closed:
                 return iter(())
-            stream = self.run()
+            failures = self.context.failures
+            stream = self.run() if failures is None else failures.watch(self)
             trace = self.context.trace
             self._stream = stream if trace is None else trace.watch(stream, self.context.node_id(self.node))
         return self._stream
@@ -169,7 +184,10 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         state = self.get_state()
         if self._functions:
             state["functions"] = [copy.deepcopy(fn.state_dict()) for fn in self._functions]
-        if self.inputs:
+        if len(self.inputs) > 1 and self.context.passes:
+            with self.context.gathering():
+                state["inputs"] = [item.state_dict() for item in self.inputs]
+        elif self.inputs:
             state["inputs"] = [item.state_dict() for item in self.inputs]
         return state
 

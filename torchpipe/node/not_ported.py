@@ -14,24 +14,16 @@ from typing import NoReturn
 __all__ = ["NOT_PORTED", "explain_missing", "module_getattr"]
 
 _ITER = {
-    "AISFileLister": "list_files_by_ais", "AISFileLoader": "load_files_by_ais",
-    "BatchAsyncMapper": "async_map_batches", "BatchMapper": "map_batches", "DataFrameMaker": "dataframe",
-    "Demultiplexer": "demux", "Dropper": "drop", "EndOnDiskCacheHolder": "end_caching",
-    "FSSpecFileLister": "list_files_by_fsspec", "FSSpecFileOpener": "open_files_by_fsspec",
-    "FSSpecSaver": "save_by_fsspec", "Flattener": "flatten", "Forker": "fork", "FullSync": "fullsync",
-    "GDriveReader": "read_from_gdrive", "Grouper": "groupby", "HashChecker": "check_hash",
-    "HttpReader": "read_from_http", "HuggingFaceHubReader": "", "InMemoryCacheHolder": "in_memory_cache",
-    "IndexAdder": "add_index", "IoPathFileLister": "list_files_by_iopath", "IoPathFileOpener": "open_files_by_iopath",
-    "IoPathSaver": "save_by_iopath", "IterKeyZipper": "zip_with_iter", "LengthSetter": "set_length",
-    "MapKeyZipper": "zip_with_map", "MaxTokenBucketizer": "max_token_bucketize", "Multiplexer": "mux",
-    "MultiplexerLongest": "mux_longest", "OnDiskCacheHolder": "on_disk_cache", "OnlineReader": "read_from_remote",
-    "ParagraphAggregator": "lines_to_paragraphs", "ParquetDataFrameLoader": "load_parquet_as_df",
-    "PinMemory": "pin_memory", "RandomSplitter": "random_split", "RoundRobinDemultiplexer": "round_robin_demux",
-    "RoutedDecoder": "routed_decode", "Rows2Columnar": "rows2columnar", "S3FileLister": "list_files_by_s3",
-    "S3FileLoader": "load_files_by_s3", "SampleMultiplexer": "", "Sampler": "", "Saver": "save_to_disk",
-    "ShardExpander": "shard_expand", "ShuffledFlatMapper": "shuffled_flatmap", "Slicer": "slice",
-    "TFRecordExample": "", "TFRecordExampleSpec": "", "TFRecordLoader": "load_from_tfrecord",
-    "ThreadPoolMapper": "threadpool_map", "UnZipper": "unzip", "ZipperLongest": "zip_longest",
+    "AISFileLister": "list_files_by_ais", "AISFileLoader": "load_files_by_ais", "DataFrameMaker": "dataframe",
+    "EndOnDiskCacheHolder": "end_caching", "FSSpecFileLister": "list_files_by_fsspec",
+    "FSSpecFileOpener": "open_files_by_fsspec", "FSSpecSaver": "save_by_fsspec", "FullSync": "fullsync",
+    "GDriveReader": "read_from_gdrive", "HttpReader": "read_from_http", "HuggingFaceHubReader": "",
+    "InMemoryCacheHolder": "in_memory_cache", "IoPathFileLister": "list_files_by_iopath",
+    "IoPathFileOpener": "open_files_by_iopath", "IoPathSaver": "save_by_iopath", "OnDiskCacheHolder": "on_disk_cache",
+    "OnlineReader": "read_from_remote", "ParquetDataFrameLoader": "load_parquet_as_df", "PinMemory": "pin_memory",
+    "S3FileLister": "list_files_by_s3", "S3FileLoader": "load_files_by_s3", "Saver": "save_to_disk",
+    "ShuffledFlatMapper": "shuffled_flatmap", "TFRecordExample": "", "TFRecordExampleSpec": "",
+    "TFRecordLoader": "load_from_tfrecord", "ThreadPoolMapper": "threadpool_map",
 }  # fmt: skip
 
 _MAP = {

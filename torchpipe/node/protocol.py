@@ -57,6 +57,9 @@ class NodeProtocol:
     selects: ClassVar[bool] = False
     """Does it hand on what it reads, some or in another order, and positions where its inputs have them?"""
 
+    shared: ClassVar[bool] = False
+    """Do the nodes that read it share one pass over it? It reads its input once, however many there are."""
+
     thins: ClassVar[bool | None] = None
     """May it make fewer items of some inputs than of others? None: yes, unless the class is one of torchpipe's."""
 

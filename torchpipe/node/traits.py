@@ -38,7 +38,9 @@ __all__ = [
     "inputs_of",
     "is_node",
     "node_name",
+    "reads",
     "reads_late",
+    "reads_shared",
     "runs_in_main",
     "thins",
     "times_read",
@@ -73,6 +75,17 @@ def inputs_of(node: DataPipe) -> list[DataPipe]:
 def times_read(node: DataPipe, item: DataPipe) -> int:
     """How often ``node`` holds its input ``item`` in one attribute, and so reads it: twice in ``zip(item, item)``."""
     return max(sum(1 for found in _nodes_in(value) if found is item) for value in vars(node).values())
+
+
+def reads(*roots: DataPipe) -> dict[int, int]:
+    """By id, how many passes over each node begin when each of ``roots`` is read once."""
+    nodes = {id(node): node for root in roots for node in walk(root)}
+    counts = dict.fromkeys(nodes, 0) | {id(root): 1 for root in roots}
+    for node in reversed(nodes.values()):
+        for item in inputs_of(node):
+            times = counts[id(node)] * times_read(node, item)
+            counts[id(item)] = max(counts[id(item)], times) if traits_of(item).shared else counts[id(item)] + times
+    return counts
 
 
 def walk(root: DataPipe) -> list[DataPipe]:
@@ -184,6 +197,11 @@ def reads_late(node: DataPipe) -> bool:
     if isinstance(node, TorchMapDataPipe) or (isinstance(node, NodeProtocol) and node.by_index is True):
         return True
     return traits_of(node).selects is True and all(map(reads_late, inputs_of(node)))
+
+
+def reads_shared(node: DataPipe) -> bool:
+    """Does ``node`` read, perhaps through others, from a pass that it may share?"""
+    return any(traits_of(item).shared for item in walk(node) if item is not node)
 
 
 def thins(node: DataPipe) -> bool:

@@ -19,10 +19,12 @@ __all__ = [
     "check_choice",
     "check_columns",
     "check_count",
+    "check_error_types",
     "check_function",
     "check_input",
     "check_length",
     "check_map_input",
+    "check_seconds",
 ]
 
 
@@ -45,6 +47,23 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raises: ValueError unless ``value`` is one of ``choices``."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_error_types(name: str, value: object) -> tuple[type[Exception], ...]:
+    """``value``, an exception type or a tuple of them, as a tuple. Raises: TypeError."""
+    types = value if isinstance(value, tuple) else (value,)
+    if not types or not all(isinstance(item, type) and issubclass(item, Exception) for item in types):
+        raise TypeError(f"{name} must be an exception type such as OSError, or a tuple of them, got {_shown(value)}")
+    return types
+
+
+def check_seconds(name: str, value: object) -> float:
+    """``value``, a time. Raises: TypeError if it is no number, ValueError if it is negative or endless."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds, got {_shown(value)}")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be 0 s or more, got {value}")
+    return float(value)
 
 
 def check_length(value: object) -> int:

@@ -184,6 +184,14 @@ class GlobalRandom(_Guest):
             finally:
                 self._put_back()
 
+    def restore(self) -> None:
+        """Put this set, a copy made by :meth:`present`, in place for good; again and again, if need be."""
+        numpy = copy.deepcopy(self._numpy)
+        if isinstance(numpy, _NumpyState):
+            state, numpy = numpy.state, np.random.MT19937()
+            numpy.state = state
+        _put(self._python, numpy, self._normal, self._torch)
+
     def installed(self) -> Self:
         """For ``with``: in place meanwhile."""
         return self

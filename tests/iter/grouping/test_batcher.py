@@ -18,6 +18,28 @@ def test_L2_exact_resume(length: int, drop_last: bool) -> None:
     check_node(lambda: CountingSource(range(length)).batch(3, drop_last), pulls=lambda k: 3 * k)
 
 
+@given(st.integers(0, 20), st.integers(1, 6))
+def test_the_last_batch(length: int, size: int) -> None:
+    full, rest = divmod(length, size)
+    node = IterableWrapper(range(length))
+    kept = list(node.batch(size))
+    assert list(node.batch(size, last="keep")) == kept
+    assert list(node.batch(size, last="drop")) == kept[:full] == list(node.batch(size, drop_last=True))
+    repeated = list(node.batch(size, last="repeat"))
+    assert repeated[:full] == kept[:full]
+    assert len(repeated) == len(kept) == len(node.batch(size, last="repeat"))
+    if rest:
+        assert repeated[-1] == [kept[-1][place % rest] for place in range(size)]
+        with pytest.raises(ValueError, match=f"the last batch has {rest} items instead of {size}"):
+            list(node.batch(size, last="raise"))
+    else:
+        assert list(node.batch(size, last="raise")) == kept
+
+
+def test_L2_exact_resume_of_a_repeated_last_batch() -> None:
+    check_node(lambda: CountingSource(range(8)).batch(3, last="repeat"), pulls=lambda k: 3 * k, epochs=[0])
+
+
 @given(st.lists(st.integers()), st.integers(1, 8))
 def test_batches_are_the_items_in_order(items: list[int], size: int) -> None:
     batches = list(IterableWrapper(items).batch(size))
@@ -40,6 +62,10 @@ def test_a_size_below_one_is_refused(size: int) -> None:
 def test_wrong_types_are_refused() -> None:
     with pytest.raises(TypeError, match=r"batch_size must be an integer, got 2\.5"):
         IterableWrapper([1]).batch(2.5)
+    with pytest.raises(ValueError, match="last must be one of 'keep', 'drop', 'repeat', 'raise', got 'pad'"):
+        IterableWrapper([1]).batch(2, last="pad")
+    with pytest.raises(ValueError, match="both say what becomes of the last batch"):
+        IterableWrapper([1]).batch(2, drop_last=True, last="keep")
     with pytest.raises(TypeError, match="wrapper_class"):
         IterableWrapper([1]).batch(2, wrapper_class=3)
     with pytest.raises(TypeError, match="IterableWrapper"):

@@ -89,7 +89,7 @@ def test_enough_bins_give_the_classic_algorithms(lengths: list[int], strategy: A
         (list, {"strategy": "best_fit", "overflow": "drop"}),
         (np.array, {"strategy": "first_fit", "bins": 1, "overflow": "truncate"}),
     ],
-    ids=str,
+    ids=["concat", "drop_last", "first_fit", "most", "drop", "truncate"],
 )
 def test_L2_exact_resume(kind: Any, options: Any) -> None:
     items = [kind(whole.tolist()) for whole in samples([3, 0, 9, 1, 1, 4, 2, 20, 5, 1, 3])]

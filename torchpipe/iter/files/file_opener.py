@@ -59,12 +59,13 @@ class _OpenIterator(NodeIterator[tuple[str, StreamWrapper]]):
     def __init__(self, node: FileOpener, context: Context) -> None:
         super().__init__(node, context, node.datapipe)
         self.opened: weakref.WeakSet[StreamWrapper] = weakref.WeakSet()
+        self.open = self.with_retries(self._open)
 
     def run(self) -> Iterator[tuple[str, StreamWrapper]]:
         for path in self.source.items():
             if not isinstance(path, str | os.PathLike):
                 raise TypeError(f"open_files needs paths, got {path!r} of type {type(path).__name__}")
-            yield self._open(os.fspath(path))
+            yield self.open(os.fspath(path))
 
     def _open(self, path: str) -> tuple[str, StreamWrapper]:  # no local of run() may keep the stream alive
         mode, encoding = _MODES[self.node.mode], self.node.encoding
@@ -77,6 +78,9 @@ class _OpenIterator(NodeIterator[tuple[str, StreamWrapper]]):
         stream = wrap_stream(file, name=path)
         self.opened.add(stream)
         return path, stream
+
+    def leave_out(self) -> bool:
+        return True
 
     def close(self) -> None:
         super().close()

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Any, TypeVar
+from itertools import cycle, islice
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_count, check_function, check_input
+from torchpipe.node.validate import check_choice, check_count, check_function, check_input
 
-__all__ = ["Batcher"]
+__all__ = ["Batcher", "Last"]
 
 T = TypeVar("T")
+
+Last: TypeAlias = Literal["keep", "drop", "repeat", "raise"]
 
 
 @functional_datapipe("batch")
 class Batcher(IterDataPipe[list[T]]):
     """Gathers ``batch_size`` consecutive items into a list; a shorter last one is left out with ``drop_last``.
 
-    ``wrapper_class`` is called with each list and makes the batch of it.
+    ``last`` says more of a shorter last one: ``"keep"``, ``"drop"``, ``"repeat"``, which fills it with its own items,
+    from its first on, so that all batches have one size, or ``"raise"``. ``wrapper_class`` is called with each list and
+    makes the batch of it.
 
     State: none of its own, since between two batches it holds no item.
 
-    Raises: ValueError if ``batch_size`` is below 1; TypeError if ``wrapper_class`` cannot be called.
+    Raises: ValueError if ``batch_size`` is below 1, for another ``last``, or one beside ``drop_last``; TypeError if
+    ``wrapper_class`` cannot be called. With ``last="raise"``: ValueError, while iterating, in the last batch's place.
     """
 
     def __init__(
@@ -33,12 +38,19 @@ class Batcher(IterDataPipe[list[T]]):
         batch_size: int,
         drop_last: bool = False,
         wrapper_class: Callable[[list[Any]], Any] = DataChunk,
+        *,
+        last: Last | None = None,
     ) -> None:
         check_input("batch", datapipe)
         check_function("wrapper_class", wrapper_class)
         self.datapipe = datapipe
         self.batch_size = check_count("batch_size", batch_size, at_least=1)
-        self.drop_last = drop_last
+        if last is not None:
+            check_choice("last", last, get_args(Last))
+            if drop_last:
+                raise ValueError(f"drop_last=True and last={last!r} both say what becomes of the last batch: give one")
+        self.drop_last = drop_last or last == "drop"
+        self.last = "drop" if drop_last else last or "keep"
         self.wrapper_class = wrapper_class
 
     def __len__(self) -> int:
@@ -61,7 +73,20 @@ class _BatchIterator(NodeIterator[list[T]]):
         stream = self.source.items()
         least = size if self.node.drop_last else 1
         while len(batch := list(islice(stream, size))) >= least:
+            if len(batch) < size:
+                self._fill(batch)
             full = wrap(batch)
             del batch  # let go of it before it is handed out
             yield full
             del full
+
+    def leave_out(self) -> bool:
+        return True
+
+    def _fill(self, batch: list[T]) -> None:
+        """What ``last`` says of a batch that is not full."""
+        last, size = self.node.last, self.node.batch_size
+        if last == "raise":
+            raise ValueError(f"the last batch has {len(batch)} items instead of {size}, and last='raise'")
+        if last == "repeat":
+            batch.extend(islice(cycle(list(batch)), size - len(batch)))

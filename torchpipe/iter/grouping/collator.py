@@ -71,6 +71,9 @@ class _CollateIterator(NodeIterator[R]):
         else:
             self.fn = self.adopt(node.fn)
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[R]:
         fn = self.fn
         for item in self.source.items():

@@ -55,6 +55,10 @@ class _UnBatchIterator(NodeIterator[Any]):
             self.handed_out = 0
             yield from self._hand_out()
 
+    def leave_out(self) -> bool:
+        self.parts = []
+        return True
+
     def _hand_out(self) -> Iterator[Any]:
         for part in self.parts:
             self.handed_out += 1

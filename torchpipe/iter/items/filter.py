@@ -65,6 +65,9 @@ class _FilterIterator(NodeIterator[T]):
             else:
                 close_streams(item)
 
+    def leave_out(self) -> bool:
+        return True
+
     def _truth(self, answer: Any) -> bool:
         if isinstance(answer, np.bool_) or (
             isinstance(answer, torch.Tensor) and answer.dtype is torch.bool and answer.numel() == 1

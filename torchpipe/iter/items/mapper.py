@@ -60,6 +60,9 @@ class _MapIterator(NodeIterator[R]):
         super().__init__(node, context, node.datapipe)
         self.fn: Callable[[Any], R] = apply_to_columns(self.adopt(node.fn), node.input_col, node.output_col)
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[R]:
         fn = self.fn
         for item in self.source.items():

@@ -58,6 +58,9 @@ class _RandomMapIterator(NodeIterator[R]):
         self.streams = ItemStreams(stored_key(state["key"]))
         self.index = stored_count(state, "index")
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[R]:
         fn, generator = self.fn, self.streams.generator
         for item in self.source.items():

@@ -1,4 +1,4 @@
-"""``header``: the first items alone. Runs wherever its shard runs."""
+"""``header`` and ``take``: the first items alone. Runs wherever its shard runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, Positions, stored_count
 from torchpipe.node.validate import check_count, check_input
 
-__all__ = ["Header"]
+__all__ = ["Header", "Taker"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,18 @@ class Header(IterDataPipe[T]):
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         return _HeadIterator(self, context)
+
+
+@functional_datapipe("take")
+class Taker(Header[T]):
+    """The first ``count`` items: ``header`` under the name that other libraries have, without a default.
+
+    State: the number of items handed out. Raises: ValueError if ``count`` is negative.
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[T], count: int) -> None:
+        check_input("take", source_datapipe)
+        super().__init__(source_datapipe, check_count("count", count, at_least=0))
 
 
 class _HeadIterator(NodeIterator[T]):

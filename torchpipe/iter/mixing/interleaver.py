@@ -26,7 +26,7 @@ R = TypeVar("R")
 _END: Any = object()
 _INNER = (
     "epoch", "shard", "num_shards", "rank", "world_size", "local_shard", "section", "threads", "allow_pickle",
-    "announces", "memory", "policy", "replays", "restoring",
+    "announces", "memory", "policy", "replays", "restoring", "failures", "retries",
 )  # fmt: skip
 _SCRATCH = (0x1E4F,)  # any key: what is drawn from it is thrown away
 
@@ -122,7 +122,7 @@ class _InterleaveIterator(NodeIterator[R]):
 
     def __init__(self, node: Interleaver[R], context: Context) -> None:
         super().__init__(node, context, node.datapipe)
-        self.fn = node.fn
+        self.fn = self.with_retries(node.fn)
         self.places: list[_Open | None] = [None] * node.cycle_length
         self.turn = 0
         self.in_block = 0
@@ -267,6 +267,15 @@ class _InterleaveIterator(NodeIterator[R]):
                 "at once shares them: after a resume it could not draw the same. Use shuffle() and random_map() behind "
                 "interleave(), or let it return a node, or an iterator with state_dict()"
             )
+
+    def leave_out(self) -> bool:
+        place = self.places[self.turn]
+        if place is None:
+            return False
+        place.close()
+        self.places[self.turn] = None
+        self._advance()
+        return True
 
     def close(self) -> None:
         super().close()

@@ -237,6 +237,9 @@ class _MixIterator(NodeIterator[T]):
                 self._account(number, item)
                 yield item
 
+    def leave_out(self) -> bool:
+        return True
+
     def _draw(self) -> int | None:
         """The input that gives the next item; None if there is none."""
         if self.count >= self.until:

@@ -6,7 +6,6 @@ field. Arrays are numpy's inside; a tensor's memory is read in place.
 
 from __future__ import annotations
 
-import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,15 +15,10 @@ import numpy as np
 import torch
 
 from torchpipe.errors import StateError
+from torchpipe.iter._arrays import FIELD, KINDS, as_array, field_name
 from torchpipe.node.iterator import stored_count
 
-__all__ = ["PLAIN", "Bin", "Layout", "Segment", "stored_bin", "stored_segment"]
-
-PLAIN = "tokens"
-"""What the field is called where items are bare sequences."""
-
-_KINDS = "biufc"  # of numbers, as numpy calls them
-_READ = (list, tuple, range, array.array)
+__all__ = ["Bin", "Layout", "Segment", "stored_bin", "stored_segment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +59,12 @@ class Layout:
             fields, rows, tensors = (tuple(state[name]) for name in ("fields", "rows", "tensors"))
             if not 0 < len(fields) == len(rows) == len(tensors) or not all(type(row) is np.ndarray for row in rows):
                 raise TypeError("its fields are not as many as their arrays")
-            if not all(type(name) is str for name in fields) or any(row.dtype.kind not in _KINDS for row in rows):
+            if not all(type(name) is str for name in fields) or any(row.dtype.kind not in KINDS for row in rows):
                 raise TypeError("its fields have no names, or hold no numbers")
             rows = tuple(row[:0] for row in rows)
         else:
             names = [name for name in _fields_of(item) if name not in kept] if isinstance(lengths, int) else lengths
-            arrays = [as_array(name, _field(item, name)) for name in names]
+            arrays = [as_array("pack()", name, _field(item, name)) for name in names]
             fields, rows = tuple(names), tuple(found[:0] for found, _ in arrays)
             tensors = tuple(tensor for _, tensor in arrays)
         if isinstance(lengths, int):
@@ -90,12 +84,12 @@ class Layout:
             raise ValueError(f"an item has fields {other!r:.80}, which those before had not: give all the same fields")
         parts = []
         for name, row, tensor in zip(self.fields, self.rows, self.tensors):
-            found, is_tensor = as_array(name, _field(item, name))
+            found, is_tensor = as_array("pack()", name, _field(item, name))
             known = found.dtype is row.dtype or found.dtype == row.dtype
             if not known or found.shape[1:] != row.shape[1:] or is_tensor != tensor:
                 if len(found):
                     raise TypeError(
-                        f"{_named(name)} has entries {_entries(found, is_tensor)}, those before had "
+                        f"{field_name(name)} has entries {_entries(found, is_tensor)}, those before had "
                         f"{_entries(row, tensor)}: give all samples the same dtype and shape behind the first dimension"
                     )
                 found = row
@@ -114,7 +108,7 @@ class Layout:
 
 def _fields_of(item: Any) -> Sequence[str]:
     if not isinstance(item, Mapping):
-        return (PLAIN,)
+        return (FIELD,)
     taken = [name for name in item if name in ("segment_ids", "positions") or type(name) is not str]
     if taken or not item:
         raise ValueError(
@@ -129,45 +123,14 @@ def _field(item: Any, name: str) -> Any:
         if name not in item:
             raise KeyError(f"an item has no field {name!r}, only {', '.join(map(repr, item))}: is it misspelt?")
         return item[name]
-    if name != PLAIN:
+    if name != FIELD:
         raise TypeError(f"an item is to be a dict with a field {name!r}, got {type(item).__name__}")
     return item
-
-
-def _named(name: str) -> str:
-    return "an item" if name == PLAIN else f"field {name!r}"
 
 
 def _entries(found: np.ndarray[Any, Any], tensor: bool) -> str:
     shape = f" of shape {found.shape[1:]}" if found.ndim > 1 else ""
     return f"{found.dtype}{shape} ({'tensor' if tensor else 'array'})"
-
-
-def as_array(name: str, value: Any) -> tuple[np.ndarray[Any, Any], bool]:
-    """``value`` as an array with at least one dimension; is it to be handed out as a tensor? Raises: TypeError."""
-    tensor = True
-    found: Any
-    if isinstance(value, torch.Tensor):
-        found = value.detach().numpy() if value.device.type == "cpu" else value.detach().cpu().numpy()
-    elif isinstance(value, np.ndarray):
-        found, tensor = value, False
-    elif isinstance(value, bytes | bytearray | memoryview):
-        found = np.frombuffer(value, np.uint8)
-    elif isinstance(value, _READ):
-        found = np.asarray(value) if len(value) else np.empty(0, np.int64)
-        if found.dtype == np.float64:
-            found = found.astype(np.float32)  # as torch makes of Python's
-    else:
-        advice = "tokenize it first" if isinstance(value, str) else "remove it"
-        if name != PLAIN:
-            advice = f"{advice.removesuffix(' first')} or name it in keep, for a list with an entry for each segment"
-        found = f"{value!r:.60} of type {type(value).__name__}"
-        raise TypeError(f"pack() needs sequences of numbers, {_named(name)} is {found}: {advice}")
-    if found.ndim == 0 or found.dtype.kind not in _KINDS:
-        raise TypeError(
-            f"pack() needs sequences of numbers, {_named(name)} has shape {found.shape} and dtype {found.dtype}"
-        )
-    return found, tensor
 
 
 @lru_cache(maxsize=64)

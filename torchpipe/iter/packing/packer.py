@@ -249,6 +249,9 @@ class _PackIterator(NodeIterator[dict[str, Any]]):
         assert self.layout is not None
         return Bin(self.layout)
 
+    def leave_out(self) -> bool:
+        return True
+
     def close(self) -> None:
         super().close()
         self.rest, self.open = None, []

@@ -42,6 +42,6 @@ class Prefetcher(IterDataPipe[T_co]):
         return len(self.source_datapipe)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
-        if not context.threads:
+        if not context.threads or context.reads_apart(self):  # branches of one pass are read in one thread
             return context.iterate(self.source_datapipe)
         return RunAheadIterator(self, context, self.source_datapipe, Stage(depth=self.buffer_size))

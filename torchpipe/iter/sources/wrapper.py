@@ -156,7 +156,11 @@ class _SequenceIterator(NodeIterator[T]):
         items = self._items()
         if type(items) is tuple and not (self.node.deepcopy and holds_mutable(items)):
             return items.__getitem__
-        return (lambda place: copy_item(items[place])) if self.node.deepcopy else (lambda place: items[place])
+        read = (lambda place: copy_item(items[place])) if self.node.deepcopy else (lambda place: items[place])
+        return self.with_retries(read)
+
+    def leave_out(self) -> bool:
+        return True
 
     def _items(self) -> Any:
         if self._held is None:
@@ -198,11 +202,10 @@ class _SequenceIterator(NodeIterator[T]):
         return self._by_index(items)
 
     def _by_index(self, items: Any) -> Iterator[T]:
-        deep = self.node.deepcopy
+        read = self._reader()
         for index in range(self._first, len(items), self._parts):
-            item = items[index]
             self._passed = index + 1
-            yield copy_item(item) if deep else item
+            yield read(index)
 
 
 class _IterableIterator(NodeIterator[T]):

@@ -1,0 +1,80 @@
+"""``random_split``: the parts that torchdata 0.9 made, resumed exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchpipe.errors import StateError
+from torchpipe.iter import IterableWrapper, RandomSplitter
+from torchpipe.node.datapipe import iterate
+from torchpipe.testing import CountingSource, check_node
+
+
+@pytest.mark.parametrize(
+    ("weights", "seed", "expected"),  # as torchdata 0.9.0 splits range(10)
+    [
+        ({"a": 0.5, "b": 0.5}, 0, [[2, 3, 5, 7, 8], [0, 1, 4, 6, 9]]),
+        ({"train": 7, "valid": 2, "test": 1}, 3, [[0, 1, 2, 4, 5, 6, 8], [3, 9], [7]]),
+        ({"a": 1, "b": 3}, "x", [[4, 7, 9], [0, 1, 2, 3, 5, 6, 8]]),
+        ({"a": 0.33, "b": 0.34, "c": 0.33}, 5, [[6, 7, 9], [0, 4, 5], [1, 2, 3, 8]]),
+    ],
+)
+def test_the_parts_are_torchdatas(weights: dict[str, float], seed: Any, expected: list[list[int]]) -> None:
+    source = IterableWrapper(range(10))
+    parts = source.random_split(weights, seed)
+    assert [list(part) for part in parts] == [list(iterate(part, epoch=3)) for part in parts] == expected
+    for key, items in zip(weights, expected):
+        assert list(source.random_split(weights, seed, target=key)) == items
+
+
+def test_L2_exact_resume() -> None:
+    check_node(
+        lambda: CountingSource(range(12)).random_split({0: 0.3, 1: 0.7}, 4, target=1), pulls=lambda k: 12, num_shards=1
+    )
+    check_node(
+        lambda: IterableWrapper(range(12)).random_split({0: 2, 1: 1}, 4)[0].zip(CountingSource(range(12))),
+        num_shards=1,
+    )
+
+
+def test_lengths_and_another_seed() -> None:
+    source = IterableWrapper(range(10))
+    one, other = source.random_split({"a": 3, "b": 7}, seed=1)
+    assert (len(one), len(other)) == (3, 7)
+    before = list(one)
+    assert one.override_seed(2) is one
+    assert list(one) != before
+    assert sorted([*one, *other]) == list(range(10))
+    with pytest.raises(TypeError, match="not known"):
+        len(source.random_split({"a": 0.31, "b": 0.69}, seed=1)[0])
+    unsized = source.filter(lambda item: item < 8)
+    assert len(list(unsized.random_split({"a": 1, "b": 1}, 0, total_length=8, target="a"))) == 4
+
+
+def test_L8_forged_states_are_refused() -> None:
+    part = IterableWrapper(range(10)).random_split({"a": 3, "b": 7}, seed=1)[0]
+    state = iterate(part).state_dict()
+    changes: list[Any] = [{"weights": [1.0]}, {"weights": ["x", 1.0]}, {"left": 11}, {"random": [3, [1], None]}]
+    for change in changes:
+        with pytest.raises(StateError):
+            iterate(part).load_state_dict(state | change)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    source = IterableWrapper(range(10))
+    cases: list[Any] = [
+        (lambda: source.random_split({"a": 0, "b": 0}, 1), ValueError, "not all of them 0"),
+        (lambda: source.random_split({"a": -1, "b": 2}, 1), ValueError, "from 0 on"),
+        (lambda: source.random_split({}, 1), ValueError, "weights"),
+        (lambda: source.random_split({"a": 1}, 1, target="b"), KeyError, "no weight"),
+        (lambda: source.random_split({"a": 1}, object()), TypeError, "supported seed types"),
+        (lambda: source.filter(bool).random_split({"a": 1}, 1), TypeError, "total_length"),
+        (lambda: list(source.random_split({"a": 1}, 1, total_length=9)[0]), ValueError, "told of 9 items"),
+        (lambda: list(source.random_split({"a": 1}, 1)[0].main_datapipe), TypeError, "by its parts"),
+        (lambda: RandomSplitter([], {"a": 1}, 1), TypeError, "IterableWrapper"),  # type: ignore[arg-type]
+    ]
+    for call, error, message in cases:
+        with pytest.raises(error, match=message):
+            call()

@@ -1,0 +1,246 @@
+"""``on_error``: bad items are left out, counted and listed, and nothing else; exact at every position."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.laws.executors import make_service
+from torchpipe import DataLoader2
+from torchpipe.errors import StateError
+from torchpipe.iter import IterableWrapper, IterDataPipe
+from torchpipe.map import SequenceWrapper
+from torchpipe.node.datapipe import iterate
+from torchpipe.state import LeftOut, decode, encode, left_out
+from torchpipe.testing import CountingSource, check_node
+
+
+def no_threes(item: Any) -> Any:
+    if item % 3 == 0:
+        raise ValueError(f"a three: {item}")
+    return item
+
+
+def good(length: int) -> list[int]:
+    return [item for item in range(length) if item % 3]
+
+
+def with_generator(item: int, rng: np.random.Generator) -> Any:
+    return no_threes(item), float(rng.random())
+
+
+def parts(item: int) -> Iterator[Any]:
+    yield item, 0
+    if item % 3 == 0:
+        raise ValueError("in the middle")
+    yield item, 1
+
+
+def tokens(pack: Any) -> Any:
+    return pack["tokens"].tolist()
+
+
+class Rows:
+    """A dataset of which some rows cannot be read."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        return int(no_threes(index))
+
+
+FAILING: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
+    "map": (lambda node: node.map(no_threes), good(12)),
+    "filter": (lambda node: node.filter(lambda item: no_threes(item) > 0), good(12)),
+    "flatmap": (lambda node: node.flatmap(lambda item: [no_threes(item)] * 2), [n for n in good(12) for _ in "ab"]),
+    "unbatch": (lambda node: node.map(lambda n: [n] if n % 3 else n).unbatch(), good(12)),
+    "batch": (lambda node: node.batch(2, wrapper_class=lambda batch: [*map(no_threes, batch)]), [[4, 5], [10, 11]]),
+    "collate": (lambda node: node.collate(no_threes), good(12)),
+    "before": (lambda node: node.map(no_threes).batch(3), [[1, 2, 4], [5, 7, 8], [10, 11]]),
+    "sort": (lambda node: node.sort(3, lambda item: -no_threes(item)), [4, 2, 1, 8, 7, 5, 11, 10]),
+    "pack": (lambda node: node.map(lambda n: [n] if n % 3 else "x").pack(8).map(tokens), [good(12)]),
+    "bucket": (lambda node: node.bucket_by_length([6], 2, no_threes), [[1, 2], [4, 5], [7, 8], [10, 11]]),
+    "dynamic": (lambda node: node.dynamic_batch(11, no_threes), [[1, 2, 4], [5], [7], [8], [10], [11]]),
+    "tokens": (lambda node: node.max_token_bucketize(11, no_threes), [[1, 2, 4], [5], [7], [8], [10], [11]]),
+    "rebatch": (lambda node: node.map(lambda n: [n] if n % 3 else n).rebatch(8), [good(12)]),
+    "interleave": (lambda node: node.interleave(lambda n: [no_threes(n)], cycle_length=2), good(12)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_L2_bad_items_are_left_out_and_nothing_else(name: str) -> None:
+    make, expected = FAILING[name]
+    assert list(iterate(make(IterableWrapper(range(12))).on_error("skip"))) == expected
+    if name != "batch":  # of which a whole one is left out
+        assert list(iterate(make(IterableWrapper(good(12))))) == expected
+    check_node(
+        lambda: make(CountingSource(range(12))).on_error("skip"),
+        pulls=lambda k: 12,
+        epochs=[0],
+        num_shards=1,
+    )
+
+
+def test_L2_random_functions_iterators_and_datasets() -> None:
+    check_node(lambda: CountingSource(range(9)).random_map(with_generator).on_error("skip"), pulls=lambda k: 2 * k)
+    check_node(lambda: CountingSource(range(9)).flatmap(parts).on_error("skip"), pulls=lambda k: k + 1, epochs=[0])
+    assert [item for item, _ in iterate(IterableWrapper(range(7)).flatmap(parts).on_error("skip"))] == [
+        0, 1, 1, 2, 2, 3, 4, 4, 5, 5, 6,
+    ]  # fmt: skip
+    check_node(lambda: IterableWrapper(Rows()).on_error("skip").sharding_filter(), epochs=[0])
+    check_node(lambda: SequenceWrapper(range(12)).map(no_threes).shuffle().on_error("skip"), epochs=[0])
+    check_node(lambda: IterableWrapper(Rows()).shuffle().sharding_filter().on_error("skip"), epochs=[0])
+    assert sorted(iterate(IterableWrapper(Rows()).shuffle(buffer_size=3).on_error("skip"))) == good(12)
+
+
+def test_files_that_cannot_be_opened_or_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "b.tar").write_bytes(b"no archive at all")
+    paths = [str(tmp_path / name) for name in ("none", "a", "b.tar")]
+    opened = IterableWrapper(paths).open_files("b").on_error("skip")
+    assert [path for path, _ in opened] == paths[1:]
+    iterator = iterate(IterableWrapper(paths).open_files("b").load_from_tar().on_error("skip"))
+    assert list(iterator) == []
+    count, noted = left_out(iterator.state_dict())
+    assert count == 3
+    assert [entry.node.partition("(")[0] for entry in noted] == ["FileOpener", "TarArchiveLoader", "TarArchiveLoader"]
+    assert paths[0] in noted[0].item
+
+
+def test_what_was_left_out_is_told_counted_and_listed(caplog: pytest.LogCaptureFixture) -> None:
+    iterator = iterate(IterableWrapper(range(7)).map(no_threes).on_error("skip"))
+    with caplog.at_level(logging.WARNING, "torchpipe"):
+        assert list(iterator) == good(7)
+    assert left_out(iterator.state_dict()) == (
+        3,
+        [LeftOut("Mapper(no_threes)", f"ValueError: a three: {item}", str(item)) for item in (0, 3, 6)],
+    )
+    assert caplog.messages[1] == "left out an item in Mapper(no_threes): ValueError: a three: 3 3 (2 of 100)"
+    assert left_out(iterate(IterableWrapper([1]).on_error("skip")).state_dict()) == (0, [])
+
+
+def test_the_budget_is_of_a_pass_and_goes_on_after_a_resume() -> None:
+    node = IterableWrapper(range(12)).map(no_threes).on_error("skip", budget=2)
+    iterator = iterate(node)
+    assert [next(iterator) for _ in range(4)] == [1, 2, 4, 5]
+    state = decode(encode(iterator.state_dict()))
+    for stream in (iterator, iterate(node)):
+        if stream is not iterator:
+            stream.load_state_dict(state)
+        with pytest.raises(ValueError, match="a three: 6") as caught:
+            next(stream)
+        assert "has left out 2 items already, which is its budget. The first: Mapper" in caught.value.__notes__[0]
+    more = iterate(IterableWrapper(range(12)).map(no_threes).on_error("skip", budget=None))
+    more.load_state_dict(state)
+    assert list(more) == [7, 8, 10, 11]
+
+
+def test_a_run_that_met_a_bad_item_goes_on_with_the_node_put_in() -> None:
+    graph = IterableWrapper(range(1, 12)).shuffle().map(no_threes)
+    with DataLoader2(graph, reading_service=make_service(None, 1)) as loader:
+        loader.seed(3)
+        got = []
+        with pytest.raises(ValueError, match="a three"):
+            for item in loader:
+                got.append(item)
+        state = loader.state_dict()
+    with DataLoader2(graph.on_error("skip"), reading_service=make_service(None, 1)) as loader:
+        loader.load_state_dict(state)
+        got += list(loader)
+        assert sorted(got) == good(12)
+        mended = loader.state_dict()
+    with DataLoader2(graph, reading_service=make_service(None, 1)) as loader:
+        loader.load_state_dict(mended)  # and the other way round
+
+
+def test_L1_L3_in_workers() -> None:
+    graph = IterableWrapper(range(40)).sharding_filter().map(no_threes).on_error("skip").batch(3)
+    with DataLoader2(graph, reading_service=make_service(None, 2)) as loader:
+        expected = list(loader)
+    with DataLoader2(graph, reading_service=make_service(2, 2, every=1)) as loader:
+        iterator = iter(loader)
+        got = [next(iterator) for _ in range(6)]
+        state = loader.state_dict()
+    count, noted = left_out(state)
+    assert count == len(noted) >= 8
+    with DataLoader2(graph, reading_service=make_service(None, 2)) as loader:
+        loader.load_state_dict(state)
+        assert got + list(loader) == expected
+
+
+def test_raise_ends_the_reach_of_a_later_skip() -> None:
+    node = IterableWrapper(range(12)).map(no_threes).on_error("raise").map(lambda item: item // (item - 5))
+    iterator = iterate(node.on_error("skip"))
+    with pytest.raises(ValueError, match="a three: 0"):
+        next(iterator)
+    fine = IterableWrapper(range(1, 3)).map(no_threes).on_error("raise").map(lambda item: 1 // (item - 1))
+    assert list(fine.on_error("skip")) == [1]
+
+
+class Plain(IterDataPipe[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 1
+        raise ValueError("over")
+
+
+def test_what_cannot_go_on_is_raised_and_says_so() -> None:
+    with pytest.raises(ValueError, match="over") as caught:
+        list(Plain().map(str).on_error("skip"))
+    assert "cannot leave out an item of Plain: it does not go on after this" in caught.value.__notes__[0]
+    with pytest.raises(ValueError, match="a three"):
+        list(IterableWrapper(range(3)).map(no_threes).on_error("skip", errors=(OSError, TypeError)))
+    with pytest.raises(StateError, match="not this one"):
+        list(IterableWrapper([1]).map(raise_state_error).on_error("skip"))
+    with pytest.raises(TypeError, match="length"):
+        len(IterableWrapper([1]).on_error("skip"))
+    assert len(IterableWrapper([1]).on_error("raise")) == 1
+
+
+def raise_state_error(item: Any) -> Any:
+    raise StateError("not this one")
+
+
+@given(st.lists(st.booleans(), max_size=30), st.integers(1, 4))
+def test_batches_hold_all_good_items(bad: list[bool], size: int) -> None:
+    def check(index: int) -> int:
+        if bad[index]:
+            raise KeyError(index)
+        return index
+
+    node = IterableWrapper(range(len(bad))).map(check).batch(size).on_error("skip")
+    batches = list(node)
+    assert [item for batch in batches for item in batch] == [index for index, is_bad in enumerate(bad) if not is_bad]
+    assert all(len(batch) == size for batch in batches[:-1])
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"policy": "ignore"}, ValueError, "policy must be one of 'raise', 'skip', got 'ignore'"),
+        ({"policy": "skip", "budget": -1}, ValueError, "budget must be at least 0"),
+        ({"policy": "skip", "errors": 3}, TypeError, "errors must be an exception type such as OSError"),
+        ({"policy": "skip", "errors": ()}, TypeError, "errors must be an exception type"),
+        ({"policy": "skip", "errors": KeyboardInterrupt}, TypeError, "errors must be an exception type"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: Any, kind: Any, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        IterableWrapper([1]).on_error(**options)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [3, {"count": -1, "noted": []}, {"count": 0, "noted": [["a", "b", "c"]]}, {"count": 1, "noted": [[1, 2, 3]]}],
+)
+def test_L8_forged_states_are_refused(forged: Any) -> None:
+    node = IterableWrapper([1]).on_error("skip")
+    with pytest.raises(StateError):
+        iterate(node).load_state_dict(iterate(node).state_dict() | {"left_out": forged})

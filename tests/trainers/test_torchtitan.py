@@ -1,0 +1,39 @@
+"""torchtitan: its contract for data loaders, its checkpoints, and the end of the data in mid-accumulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.trainers.conftest import Trainings
+
+RUNS = "tests.trainers.torchtitan_runs"
+
+
+@pytest.mark.parametrize("kind", ["map", "graph", "unsized"])
+def test_killed_in_mid_epoch_and_at_its_end(kind: str, check_exact: Callable[..., None]) -> None:
+    check_exact("train", kind=kind, kills=[73, 100])
+
+
+@pytest.mark.parametrize("kind", ["map2", "graph"])
+def test_two_ranks(kind: str, check_exact: Callable[..., None]) -> None:
+    check_exact("train", kind=kind, ranks=2, kills=[33, 50])
+
+
+def test_asynchronous_checkpoints(check_exact: Callable[..., None]) -> None:
+    check_exact("train", kind="graph", ranks=2, kills=[33, 50], async_mode="async")
+
+
+def test_a_step_without_all_its_batches_is_not_made(check_exact: Callable[..., None]) -> None:
+    """150 batches by 4: the last two are taken, and not trained on."""
+    check_exact("train", kind="map", kills=[73], accumulate=4, interval=3, each_once=False)
+
+
+def test_the_contract(trainings: Trainings, tmp_path: Path) -> None:
+    trainings.run(tmp_path, "contract")
+
+
+def test_the_example_and_the_documentation(check_shown: Callable[[str], None]) -> None:
+    check_shown("torchtitan")

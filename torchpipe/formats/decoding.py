@@ -1,0 +1,71 @@
+"""What the ending of a file's name says of its content. Runs wherever its reader runs; packages are imported when
+used."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["IMAGES", "decoders"]
+
+IMAGES = ("pil", "rgb8", "torchrgb8", None)
+_IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "ppm", "pgm", "pbm", "pnm", "tif", "tiff")
+_NUMBER_ENDINGS = ("cls", "cls2", "class", "count", "index", "inx", "id")
+
+
+def _text(content: bytes) -> str:
+    return content.decode()
+
+
+def _array(content: bytes) -> Any:
+    return np.load(io.BytesIO(content), allow_pickle=False)
+
+
+def _arrays(content: bytes) -> dict[str, Any]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        return dict(file)
+
+
+def _tensors(content: bytes) -> Any:
+    return torch.load(io.BytesIO(content), weights_only=True)
+
+
+def _picture(content: bytes) -> Any:
+    try:
+        from PIL import Image
+    except ImportError as missing:
+        raise ImportError(
+            "Pillow decodes images and is not installed: pip install pillow, or leave them as bytes with images=None",
+            name="PIL",
+        ) from missing
+    image = Image.open(io.BytesIO(content))
+    image.load()  # a damaged file is an error here, not later
+    return image
+
+
+def _rgb(content: bytes) -> Any:
+    return np.array(_picture(content).convert("RGB"))
+
+
+def _torch_rgb(content: bytes) -> torch.Tensor:
+    return torch.from_numpy(_rgb(content).transpose(2, 0, 1).copy())
+
+
+def decoders(images: str | None, handlers: Mapping[str, Callable[[bytes], Any]]) -> dict[str, Callable[[bytes], Any]]:
+    """ending -> function of the content. Text, numbers, JSON, arrays and tensors (no pickles), and images as
+    ``images`` says: Pillow's, uint8 arrays of (height, width, 3), uint8 tensors of (3, height, width), or bytes.
+    ``handlers`` go before.
+    """
+    table: dict[str, Callable[[bytes], Any]] = {"json": json.loads, "jsn": json.loads, "npy": _array, "npz": _arrays}
+    table |= dict.fromkeys(("txt", "text", "transcript"), _text)
+    table |= dict.fromkeys(_NUMBER_ENDINGS, int)
+    table |= dict.fromkeys(("pt", "pth"), _tensors)
+    by_name: dict[Any, Any] = {"pil": _picture, "rgb8": _rgb, "torchrgb8": _torch_rgb}
+    if images is not None:
+        table |= dict.fromkeys(_IMAGE_ENDINGS, by_name[images])
+    return table | {ending.lower().lstrip("."): function for ending, function in handlers.items()}

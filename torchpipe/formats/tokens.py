@@ -1,0 +1,178 @@
+"""Files of tokens that are mapped into memory: Megatron's ``.bin`` with its ``.idx``, ``.npy``, bare ``.bin``.
+
+Runs in every process that reads them; each maps the files itself, when it first reads, and shares the pages.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from torchpipe.formats.paths import is_remote
+
+__all__ = ["MappedTokens", "TokenSequences"]
+
+# Megatron-LM's megatron/core/datasets/indexed_dataset.py: magic, version, type, number of sequences, of documents; then
+# the length of each sequence (int32), where it begins in the .bin (int64), where documents begin, perhaps a mode each.
+_MAGIC = b"MMIDIDX\x00\x00"
+_HEADER = struct.Struct("<9sQBQQ")
+_TYPES = (None, "u1", "i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2")  # by their code, from 1 on
+
+
+class MappedTokens:
+    """One file, with the sequences that it is made of if it says so. Pickles as its path.
+
+    Raises: ValueError, with the path, for a file that does not hold what its header says.
+    """
+
+    def __init__(self, path: str, dtype: Any = None) -> None:
+        if is_remote(path):
+            raise ValueError(f"only local files can be mapped into memory, got {path!r}: copy it to a disk first")
+        self.path = path
+        self.size = os.path.getsize(path)
+        self.index = os.path.splitext(path)[0] + ".idx"
+        self.shape: tuple[int, ...]
+        self.dtype: np.dtype[Any]
+        self.offset = 0  # of the first token, in bytes
+        self._count: int | None = None  # of sequences
+        if path.endswith(".npy"):
+            self._read_npy()
+        elif os.path.exists(self.index):
+            self._read_index()
+        elif dtype is None:
+            raise ValueError(
+                f"{path} has no {os.path.basename(self.index)} beside it, and does not say of itself what its numbers "
+                "are: give dtype, such as 'uint16'"
+            )
+        else:
+            self._set(np.dtype(dtype), (self.size // np.dtype(dtype).itemsize,))
+        if dtype is not None and np.dtype(dtype) != self.dtype:
+            raise ValueError(f"{path} holds {self.dtype}, not dtype={np.dtype(dtype)}: leave dtype out")
+        self._maps: list[Any] = []  # opened when first read, by each process
+
+    def _set(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        needed = self.offset + dtype.itemsize * int(np.prod(shape))
+        if needed > self.size:
+            raise ValueError(f"{self.path} is cut off: it should have {needed} bytes, and has {self.size}")
+        if (self.size - self.offset) % dtype.itemsize:
+            raise ValueError(f"{self.path} holds no whole number of {dtype}: {self.size - self.offset} bytes")
+        self.dtype, self.shape = dtype, shape
+
+    def _read_npy(self) -> None:
+        try:
+            array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise ValueError(f"{self.path} is no .npy file of numbers, or a damaged one: {error}") from error
+        if array.ndim not in (1, 2) or not isinstance(array, np.memmap):
+            raise ValueError(f"{self.path} has the shape {array.shape}: tokens stand in one row, or in rows")
+        self.offset = array.offset
+        self._set(array.dtype, array.shape)
+
+    def _read_index(self) -> None:
+        size = os.path.getsize(self.index)
+        with open(self.index, "rb") as file:
+            header = file.read(_HEADER.size)
+        if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+            raise ValueError(f"{self.index} is no index of Megatron's indexed datasets: it does not begin with MMIDIDX")
+        _, version, code, count, documents = _HEADER.unpack(header)
+        if version != 1 or not 0 < code < len(_TYPES):
+            raise ValueError(
+                f"{self.index} has version {version} and type {code}: versions 1 and types 1 to 8 are known"
+            )
+        whole = _HEADER.size + 12 * count + 8 * documents
+        if size not in (whole, whole + count):
+            raise ValueError(
+                f"{self.index} is cut off or damaged: of {count} sequences it should have {whole} bytes, not {size}"
+            )
+        dtype = np.dtype(_TYPES[code])
+        self._count = count
+        self._set(dtype, (self.size // dtype.itemsize,))
+        if count:
+            begin, length = self._sequence(count - 1, np.memmap(self.index, mode="r"))
+            end = begin + length * dtype.itemsize
+            if end > self.size:
+                raise ValueError(f"{self.path} is cut off at byte {self.size}: its last sequence ends at byte {end}")
+
+    def _sequence(self, number: int, index: Any) -> tuple[int, int]:
+        """(first byte, number of tokens) of a sequence."""
+        assert self._count is not None
+        (length,) = struct.unpack_from("<i", index, _HEADER.size + 4 * number)
+        (begin,) = struct.unpack_from("<q", index, _HEADER.size + 4 * self._count + 8 * number)
+        return begin, length
+
+    def __len__(self) -> int:
+        """Sequences: of the index, or rows. Raises: TypeError if it is one run of tokens."""
+        if self._count is not None:
+            return self._count
+        if len(self.shape) == 2:
+            return self.shape[0]
+        raise TypeError(f"{self.path} is one run of {self.shape[0]} tokens: give length to cut it")
+
+    @property
+    def tokens(self) -> int:
+        """Of the whole file."""
+        return int(np.prod(self.shape))
+
+    def _mapped(self) -> list[Any]:
+        if not self._maps:
+            self._maps.append(
+                np.memmap(self.path, self.dtype, "r", self.offset, self.shape) if self.tokens else self._empty()
+            )
+            self._maps.append(None if self._count is None else np.memmap(self.index, mode="r"))
+        return self._maps
+
+    def _empty(self) -> Any:  # nothing of a file cannot be mapped
+        return np.empty(self.shape, self.dtype)
+
+    def sequence(self, number: int) -> Any:
+        """The tokens of a sequence: a copy."""
+        data, index = self._mapped()
+        if index is None:
+            return np.array(data[number])
+        begin, length = self._sequence(number, index)
+        first, rest = divmod(begin, self.dtype.itemsize)
+        if rest or length < 0 or not 0 <= first <= first + length <= len(data):
+            raise ValueError(
+                f"{self.index} is damaged: sequence {number} should be {length} tokens from byte {begin} of a file of "
+                f"{self.size} bytes"
+            )
+        return np.array(data[first : first + length])
+
+    def window(self, first: int, length: int) -> Any:
+        """``length`` tokens from number ``first`` on, whatever sequences they belong to: a copy."""
+        return np.array(self._mapped()[0].reshape(-1)[first : first + length])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_maps": []}
+
+
+class TokenSequences:
+    """The sequences of several files as one, or windows of ``length`` tokens that begin every ``step``, within each
+    file."""
+
+    def __init__(self, files: Sequence[MappedTokens], length: int | None, step: int | None) -> None:
+        self._files = files
+        self._length = length
+        self._step = step or length or 0
+        counts = [len(file) if length is None else self._windows(file, length) for file in files]
+        self._ends = list(accumulate(counts))
+
+    def _windows(self, file: MappedTokens, length: int) -> int:
+        return max(0, (file.tokens - length) // self._step + 1)
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, number: int) -> Any:
+        if not 0 <= number < len(self):
+            raise IndexError(f"there are {len(self)} sequences of tokens, and no number {number}")
+        place = bisect_right(self._ends, number)
+        inner = number - (self._ends[place - 1] if place else 0)
+        file = self._files[place]
+        return file.sequence(inner) if self._length is None else file.window(inner * self._step, self._length)

@@ -1,0 +1,67 @@
+"""``ExactDataLoader``: what torchtitan's trainer builds from a config, iterates and saves, around a loader. Needs it.
+
+torchtitan saves its data loader through torch.distributed.checkpoint, under the name "dataloader".
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torchtitan.components.dataloader import BaseDataLoader
+
+from torchpipe.integrations._handed import AnyLoader
+from torchpipe.integrations.dcp import SavedLoader
+
+__all__ = ["ExactDataLoader"]
+
+Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
+
+
+class ExactDataLoader(BaseDataLoader):
+    """Derive from it, write :meth:`make`, and name its ``Config`` as the trainer's ``dataloader``.
+
+    Yields ``config.epochs`` epochs, or one after the other for ever (``None``). After the last one, torchtitan ends the
+    run; a step that has not got all of its batches is not made. The state is the position after the last batch that was
+    handed out: at a checkpoint, that is the last one trained on.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        epochs: int | None = None
+
+    def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, **given: Any) -> None:
+        self.config = config
+        self._data: SavedLoader[Batch] = SavedLoader(
+            lambda: self.make(dp_world_size=dp_world_size, dp_rank=dp_rank, **given)
+        )
+
+    @abstractmethod
+    def make(self, *, dp_world_size: int, dp_rank: int, **given: Any) -> AnyLoader[Batch]:
+        """The loader of data-parallel rank ``dp_rank``. Its batches are ``({"input": tensor, ...}, labels)``.
+
+        ``given``: what torchtitan hands over besides (``tokenizer``, ``seq_len``, ``local_batch_size`` and more).
+        """
+
+    def __iter__(self) -> Iterator[Batch]:
+        epochs, empty = self.config.epochs, 0
+        while (epochs is None or self._data.epoch < epochs) and empty < 2:  # what is left of one may have no batches
+            empty += 1
+            for batch in self._data:
+                empty = 0
+                yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._data.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing happens for ``{}``, which torchtitan takes for valid."""
+        if state_dict:
+            self._data.load_state_dict(state_dict)
+
+    def close(self) -> None:
+        """End the loader's processes and threads. Idempotent."""
+        self._data.shutdown()

@@ -1,0 +1,45 @@
+"""``zip_longest``: tuples of one item of each input, until all have ended. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_input
+
+__all__ = ["ZipperLongest"]
+
+
+@functional_datapipe("zip_longest")
+class ZipperLongest(IterDataPipe[tuple[Any, ...]]):
+    """Tuples of the first items of all inputs, then of the second ones ..., until the longest input ends.
+
+    ``fill_value`` stands in the places of those that have ended.
+
+    State: none of its own. Raises: ValueError without inputs; TypeError for an input that is no iterable node.
+    """
+
+    def __init__(self, *datapipes: IterDataPipe[Any], fill_value: Any = None) -> None:
+        if not datapipes:
+            raise ValueError("zip_longest needs at least one datapipe, got none")
+        for datapipe in datapipes:
+            check_input("zip_longest", datapipe)
+        self.datapipes = datapipes
+        self.fill_value = fill_value
+
+    def __len__(self) -> int:
+        return max(len(datapipe) for datapipe in self.datapipes)
+
+    def iterate(self, context: Context) -> NodeIterator[tuple[Any, ...]]:
+        return _ZipLongestIterator(self, context, *self.datapipes)
+
+
+class _ZipLongestIterator(NodeIterator[tuple[Any, ...]]):
+    node: ZipperLongest
+
+    def run(self) -> Iterator[tuple[Any, ...]]:
+        yield from zip_longest(*[item.items() for item in self.inputs], fillvalue=self.node.fill_value)

@@ -1,0 +1,95 @@
+"""``check_hash``: are the files what they are said to be? Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torchpipe.iter._pairs import naming_path
+from torchpipe.iter._places import can_seek
+from torchpipe.iter._streams import StreamWrapper, wrap_stream
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_input
+
+__all__ = ["HashChecker"]
+
+_PIECE_BYTES = 1 << 20
+
+
+@functional_datapipe("check_hash")
+class HashChecker(IterDataPipe[tuple[str, Any]]):
+    """Hands on pairs (path, content) whose content has the hash that ``hash_dict`` has for the path, in hexadecimal.
+
+    The content is an open binary stream, bytes or text (as UTF-8). ``hash_type`` is ``"sha256"`` or ``"md5"``. Streams
+    are read to their end, and stand at their beginning again with ``rewind``.
+
+    State: none of its own. Raises: ValueError for another ``hash_type``; while iterating, RuntimeError for a path that
+    ``hash_dict`` lacks and for content with another hash; TypeError for items that are no such pairs, ValueError for a
+    stream that cannot go back.
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[tuple[str, Any]],
+        hash_dict: Mapping[str, str],
+        hash_type: str = "sha256",
+        rewind: bool = True,
+    ) -> None:
+        check_input("check_hash", source_datapipe)
+        if hash_type not in ("sha256", "md5"):
+            raise ValueError(f"Invalid hash_type {hash_type!r}: it is 'sha256' or 'md5'")
+        self.source_datapipe = source_datapipe
+        self.hash_dict = hash_dict
+        self.hash_type = hash_type
+        self.rewind = rewind
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)
+
+    def iterate(self, context: Context) -> NodeIterator[tuple[str, Any]]:
+        return _HashIterator(self, context, self.source_datapipe)
+
+
+class _HashIterator(NodeIterator[tuple[str, Any]]):
+    node: HashChecker
+
+    def run(self) -> Iterator[tuple[str, Any]]:
+        for item in self.source.items():
+            if not (isinstance(item, tuple | list) and len(item) == 2):
+                raise TypeError(f"check_hash needs pairs (path, content), got {item!r:.200}")
+            checked = [self._checked(*item)]
+            del item
+            yield checked.pop()
+
+    def _checked(self, path: str, content: Any) -> tuple[str, Any]:
+        if path not in self.node.hash_dict:
+            raise RuntimeError(f"Unspecified hash for file {path}: is it in hash_dict under another name?")
+        expected = self.node.hash_dict[path]
+        found = self._digest(path, content)
+        if found != expected.lower():
+            raise RuntimeError(
+                f"The computed hash {found} of {path} does not match the expected hash {expected}. Delete the file and "
+                "get it again, or correct hash_dict"
+            )
+        if isinstance(content, str | bytes | bytearray | StreamWrapper):
+            return path, content
+        return path, wrap_stream(content, name=path)
+
+    def _digest(self, path: str, content: Any) -> str:
+        digest = hashlib.new(self.node.hash_type, usedforsecurity=False)
+        if isinstance(content, str | bytes | bytearray):
+            digest.update(content.encode() if isinstance(content, str) else content)
+            return digest.hexdigest()
+        if not hasattr(content, "read"):
+            raise TypeError(f"check_hash needs an open stream, bytes or text for {path!r}, got {content!r:.200}")
+        if self.node.rewind and not can_seek(content):
+            raise ValueError(f"the stream of {path} cannot go back to its beginning: pass rewind=False")
+        with naming_path(path):
+            while piece := content.read(_PIECE_BYTES):
+                digest.update(piece.encode() if isinstance(piece, str) else piece)
+            if self.node.rewind:
+                content.seek(0)
+        return digest.hexdigest()

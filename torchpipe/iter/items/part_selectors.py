@@ -1,0 +1,110 @@
+"""``drop``, ``slice`` and ``flatten``: parts of tuples, lists and dicts. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from torchpipe.iter._itemwise import Itemwise, check_parts
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.validate import check_count, check_input
+
+__all__ = ["Dropper", "Flattener", "Slicer"]
+
+
+def _several(value: Any) -> tuple[Hashable, ...]:
+    return tuple(dict.fromkeys(value if isinstance(value, list) else [value]))
+
+
+def _like(item: Any, parts: list[Any]) -> Any:
+    return tuple(parts) if isinstance(item, tuple) else parts
+
+
+@functional_datapipe("drop")
+class Dropper(Itemwise):
+    """Leaves out the parts ``indices`` of each item: places of tuples and lists, keys of dicts; one, or a list of them.
+
+    State: none of its own. Raises: while iterating, IndexError or KeyError if an item has no such part, TypeError if it
+    has none at all.
+    """
+
+    def __init__(self, datapipe: IterDataPipe[Any], indices: Hashable | list[Hashable]) -> None:
+        check_input("drop", datapipe)
+        self.datapipe = datapipe
+        self.indices = _several(indices)
+
+    def change(self, item: Any) -> Any:
+        check_parts("drop", item, self.indices)
+        if isinstance(item, dict):
+            return {key: value for key, value in item.items() if key not in self.indices}
+        return _like(item, [value for place, value in enumerate(item) if place not in self.indices])
+
+
+@functional_datapipe("slice")
+class Slicer(Itemwise):
+    """Keeps parts of each item: of tuples and lists ``item[index:stop:step]``, or the places in a list ``index``, in
+    their own order; of dicts the key ``index``, or the keys in a list of them.
+
+    State: none of its own. Raises: ValueError for ``stop`` or ``step`` beside a list; while iterating, IndexError or
+    KeyError if an item lacks a part that is named, TypeError if it has no parts.
+    """
+
+    def __init__(
+        self,
+        datapipe: IterDataPipe[Any],
+        index: Hashable | list[Hashable],
+        stop: int | None = None,
+        step: int | None = None,
+    ) -> None:
+        check_input("slice", datapipe)
+        self.datapipe = datapipe
+        self.named = isinstance(index, list)
+        if self.named and (stop is not None or step is not None):
+            raise ValueError(f"index={index!r} names places, of which stop={stop!r} and step={step!r} say nothing")
+        if step is not None:
+            check_count("step", step, at_least=1)
+        self.index = _several(index) if self.named else index
+        self.stop = stop
+        self.step = step
+
+    def change(self, item: Any) -> Any:
+        parts: Any = self.index if self.named else (self.index,) if isinstance(item, dict) else ()
+        check_parts("slice", item, parts)
+        if isinstance(item, dict):
+            return {key: value for key, value in item.items() if key in parts}
+        if self.named:
+            return _like(item, [value for place, value in enumerate(item) if place in parts])
+        return item[self.index : self.stop : self.step]
+
+
+@functional_datapipe("flatten")
+class Flattener(Itemwise):
+    """Puts what stands in the parts ``indices`` of each item in their place: lists and tuples into lists and tuples,
+    dicts into dicts. Without ``indices``, in all parts; one level of them.
+
+    State: none of its own. Raises: while iterating, IndexError or KeyError if an item has no such part, TypeError if it
+    has none at all, ValueError if a key would stand twice in a dict.
+    """
+
+    def __init__(self, datapipe: IterDataPipe[Any], indices: Hashable | list[Hashable] | None = None) -> None:
+        check_input("flatten", datapipe)
+        self.datapipe = datapipe
+        self.indices = () if indices is None else _several(indices)
+
+    def change(self, item: Any) -> Any:
+        check_parts("flatten", item, self.indices)
+        if isinstance(item, dict):
+            pairs: list[Any] = []
+            for key, value in item.items():
+                pairs.extend(value.items() if self._flattens(key) and isinstance(value, dict) else [(key, value)])
+            flat = dict(pairs)
+            if len(flat) < len(pairs):
+                raise ValueError(f"flatten would put a key twice into {item!r:.200}: say which parts, by indices=")
+            return flat
+        parts: list[Any] = []
+        for place, value in enumerate(item):
+            parts.extend(value if self._flattens(place) and isinstance(value, list | tuple) else [value])
+        return _like(item, parts)
+
+    def _flattens(self, part: Hashable) -> bool:
+        return not self.indices or part in self.indices

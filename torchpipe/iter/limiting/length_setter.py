@@ -1,0 +1,36 @@
+"""``set_length``: say how many items there are. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_count, check_input
+
+__all__ = ["LengthSetter"]
+
+T = TypeVar("T")
+
+
+@functional_datapipe("set_length")
+class LengthSetter(IterDataPipe[T]):
+    """Its input, with ``length`` as its ``len()``; whether that is true is not checked.
+
+    State: none of its own. Raises: ValueError if ``length`` is negative.
+    """
+
+    alters_stream = False
+    selects = True
+
+    def __init__(self, source_datapipe: IterDataPipe[T], length: int) -> None:
+        check_input("set_length", source_datapipe)
+        self.source_datapipe = source_datapipe
+        self.length = check_count("length", length, at_least=0)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        return context.iterate(self.source_datapipe)

@@ -1,0 +1,62 @@
+"""``skip``: all but the first items. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from torchpipe.indexed.selecting import SelectingIterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.validate import check_count, check_input
+
+__all__ = ["Skipper"]
+
+T = TypeVar("T")
+
+
+@functional_datapipe("skip")
+class Skipper(IterDataPipe[T]):
+    """All items but the first ``count``. Of a source that is read by position those are not made.
+
+    After ``sharding_filter`` each shard leaves out as many. To go on where a run stopped, load its state instead.
+
+    State: the number of items left out.
+
+    Raises: ValueError if ``count`` is negative.
+    """
+
+    selects = True
+
+    def __init__(self, source_datapipe: IterDataPipe[T], count: int) -> None:
+        check_input("skip", source_datapipe)
+        self.source_datapipe = source_datapipe
+        self.count = check_count("count", count, at_least=0)
+
+    def __len__(self) -> int:
+        return max(0, len(self.source_datapipe) - self.count)
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        return _SkipIterator(self, context)
+
+
+class _SkipIterator(SelectingIterator[T]):
+    node: Skipper[T]
+
+    def __init__(self, node: Skipper[T], context: Context) -> None:
+        super().__init__(node, context, node.source_datapipe)
+        self.skipped = 0
+
+    def get_state(self) -> dict[str, Any]:
+        return {"skipped": self.skipped}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.skipped = stored_count(state, "skipped", at_most=self.node.count)
+
+    def choose(self) -> Iterator[Any]:
+        for item in self.source.items():
+            if self.skipped < self.node.count:
+                self.skipped += 1
+            else:
+                yield item

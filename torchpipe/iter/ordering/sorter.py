@@ -1,0 +1,150 @@
+"""``sort`` and ``window_shuffle``: another order within windows of the stream. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from torchpipe.errors import StateError
+from torchpipe.indexed.selecting import SelectingIterator
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
+from torchpipe.node.validate import check_columns, check_count, check_input
+from torchpipe.randomness.seeds import permutation, stored_key
+
+__all__ = ["Sorter", "WindowShuffler"]
+
+T = TypeVar("T")
+
+
+def _itself(item: Any) -> Any:
+    return item
+
+
+@functional_datapipe("sort")
+class Sorter(IterDataPipe[T]):
+    """Takes ``window`` items at a time and hands them out in the order of ``key_fn``; equal ones stay in order.
+
+    Without ``key_fn`` the items themselves are compared. ``reverse`` is as in :func:`sorted`.
+
+    State: what is left of the window.
+
+    Raises: ValueError if ``window`` is below 1; TypeError if ``key_fn`` is no function.
+    """
+
+    def __init__(
+        self, datapipe: IterDataPipe[T], window: int, key_fn: Callable[[T], Any] = _itself, *, reverse: bool = False
+    ) -> None:
+        check_input("sort", datapipe)
+        check_columns("key_fn", key_fn, None)
+        self.datapipe = datapipe
+        self.window = check_count("window", window, at_least=1)
+        self.key_fn: Callable[[Any], Any] = key_fn
+        self.reverse = reverse
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        return _SortIterator(self, context)
+
+
+class _SortIterator(NodeIterator[T]):
+    node: Sorter[T]
+
+    def __init__(self, node: Sorter[T], context: Context) -> None:
+        super().__init__(node, context, node.datapipe)
+        self.key_fn = self.adopt(node.key_fn)
+        self.left: list[T] = []  # the next one last
+        self.window: list[tuple[Any, T]] = []  # that is being gathered, with keys
+
+    def get_state(self) -> dict[str, Any]:
+        return {"left": list(self.left)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.left = stored_items(state, "left", at_most=self.node.window)
+
+    def run(self) -> Iterator[T]:
+        node, source = self.node, self.source.items()
+        while True:
+            while self.left:
+                yield self.left.pop()
+            for item in islice(source, node.window - len(self.window)):
+                self.window.append((self.key_fn(item), item))
+            window, self.window = self.window, []
+            window.sort(key=itemgetter(0), reverse=node.reverse)
+            self.left = [item for _, item in reversed(window)]
+            if not self.left:
+                return
+
+    def leave_out(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        super().close()
+        self.left, self.window = [], []
+
+
+@functional_datapipe("window_shuffle")
+class WindowShuffler(IterDataPipe[T]):
+    """Takes ``window`` items at a time and hands them out in random order, every order having the same chance.
+
+    An item stays within its window, so that batches of as many items hold what they would without it; ``shuffle`` mixes
+    further. Of a source that is read by position the window holds positions, as with ``shuffle``.
+
+    State: what is left of the window, a key and the number of the window.
+
+    Raises: ValueError if ``window`` is below 1.
+    """
+
+    selects = True
+
+    def __init__(self, datapipe: IterDataPipe[T], window: int) -> None:
+        check_input("window_shuffle", datapipe)
+        self.datapipe = datapipe
+        self.window = check_count("window", window, at_least=1)
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        return _WindowIterator(self, context)
+
+
+class _WindowIterator(SelectingIterator[T]):
+    node: WindowShuffler[T]
+
+    def __init__(self, node: WindowShuffler[T], context: Context) -> None:
+        super().__init__(node, context, node.datapipe)
+        self.key = context.stream_key(node)
+        self.windows = 0
+        self.left: list[Any] = []  # of items, or of positions; the next one last
+        self._kept = "left" if self.positions is None else "places"
+
+    def get_state(self) -> dict[str, Any]:
+        return {"key": list(self.key), "windows": self.windows, self._kept: list(self.left)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.key, self.windows = stored_key(state["key"]), stored_count(state, "windows")
+        self.left = stored_items(state, self._kept, at_most=self.node.window)
+        if self.positions is not None and not all(map(self.positions.holds, self.left)):
+            raise StateError("the window in the state holds positions that are not in the data: is it the same?")
+
+    def choose(self) -> Iterator[Any]:
+        source = self.source.items()
+        while True:
+            while self.left:
+                yield self.left.pop()
+            window = list(islice(source, self.node.window))
+            if not window:
+                return
+            order = permutation((*self.key, self.windows), len(window))
+            self.windows += 1
+            self.left = [window[place] for place in order]
+
+    def close(self) -> None:
+        super().close()
+        self.left = []

@@ -1,0 +1,72 @@
+"""``lines_to_paragraphs``: lines up to the next empty one, together. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator, stored_items
+from torchpipe.node.validate import check_columns, check_input
+
+__all__ = ["ParagraphAggregator"]
+
+
+def _joined(lines: list[str]) -> str:
+    return "\n".join(lines)
+
+
+@functional_datapipe("lines_to_paragraphs")
+class ParagraphAggregator(IterDataPipe[tuple[str, Any]]):
+    """Takes pairs (path, line), and yields pairs (path, paragraph): the lines up to an empty one, or to the next path.
+
+    ``joiner`` makes a paragraph of a list of lines, by default one text.
+
+    State: the lines of the paragraph that has begun. Raises: TypeError if ``joiner`` is no function or, while
+    iterating, for items that are no pairs.
+    """
+
+    thins = True
+
+    def __init__(
+        self, source_datapipe: IterDataPipe[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = _joined
+    ) -> None:
+        check_input("lines_to_paragraphs", source_datapipe)
+        check_columns("joiner", joiner, None)
+        self.source_datapipe = source_datapipe
+        self.joiner = joiner
+
+    def iterate(self, context: Context) -> NodeIterator[tuple[str, Any]]:
+        return _ParagraphIterator(self, context)
+
+
+class _ParagraphIterator(NodeIterator[tuple[str, Any]]):
+    def __init__(self, node: ParagraphAggregator, context: Context) -> None:
+        super().__init__(node, context, node.source_datapipe)
+        self.joiner = self.adopt(node.joiner)
+        self.path: Any = None  # of the lines
+        self.lines: list[Any] = []
+
+    def get_state(self) -> dict[str, Any]:
+        return {"path": self.path, "lines": list(self.lines)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.path, self.lines = state["path"], stored_items(state, "lines")
+
+    def run(self) -> Iterator[tuple[str, Any]]:
+        for item in self.source.items():
+            if not (isinstance(item, tuple | list) and len(item) == 2):
+                raise TypeError(f"lines_to_paragraphs needs pairs (path, line), as from readlines(), got {item!r:.200}")
+            path, line = item
+            before, lines = self.path, self.lines
+            if line and (path == before or not lines):
+                self.path = path
+                lines.append(line)
+                continue
+            self.path, self.lines = path, [line] if line else []
+            if lines:
+                yield before, self.joiner(lines)
+        if self.lines:
+            lines, self.lines = self.lines, []
+            yield self.path, self.joiner(lines)

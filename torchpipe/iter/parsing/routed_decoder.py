@@ -1,0 +1,64 @@
+"""``routed_decode``: decode files by their ending, with torch's decoders. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data.datapipes.utils.decoder import Decoder, basichandlers, extension_extract_fn, imagehandler
+
+from torchpipe.iter._pairs import naming_path
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_function, check_input
+
+__all__ = ["RoutedDecoder"]
+
+
+@functional_datapipe("routed_decode")
+class RoutedDecoder(IterDataPipe[tuple[str, Any]]):
+    """Takes pairs (path, open stream), and yields pairs (path, what the first handler that knows the ending makes of
+    it).
+
+    A handler is a function ``(key, bytes)`` that returns None for what it does not know; ``key_fn`` makes the key of
+    the path. What none knows comes as bytes. Without handlers: torch's for text, numbers and JSON, and for images as
+    tensors (which needs Pillow).
+
+    State: none of its own. Raises: TypeError for a handler that is no function; while iterating, what a handler raises,
+    with a note of the path.
+    """
+
+    def __init__(
+        self,
+        datapipe: IterDataPipe[tuple[str, Any]],
+        *handlers: Callable[[str, bytes], Any],
+        key_fn: Callable[[str], str] = extension_extract_fn,
+    ) -> None:
+        check_input("routed_decode", datapipe)
+        for handler in handlers:
+            check_function("a handler", handler)
+        self.datapipe = datapipe
+        self.decoder = Decoder(*(handlers or (basichandlers, imagehandler("torch"))), key_fn=key_fn)  # type: ignore[no-untyped-call]
+
+    def add_handler(self, *handler: Callable[[str, bytes], Any]) -> None:
+        """Ask these as well, before the others; it changes the node."""
+        self.decoder.add_handler(*handler)  # type: ignore[no-untyped-call]
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+    def iterate(self, context: Context) -> NodeIterator[tuple[str, Any]]:
+        return _DecodeIterator(self, context, self.datapipe)
+
+
+class _DecodeIterator(NodeIterator[tuple[str, Any]]):
+    node: RoutedDecoder
+
+    def run(self) -> Iterator[tuple[str, Any]]:
+        for item in self.source.items():
+            if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], str)):
+                raise TypeError(f"routed_decode needs pairs (path, open stream), got {item!r:.200}")
+            with naming_path(item[0], "decoding"):
+                decoded = self.node.decoder(tuple(item))[item[0]]
+            yield item[0], decoded

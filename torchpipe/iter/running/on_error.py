@@ -1,0 +1,104 @@
+"""``on_error``: what becomes of items for which a node before it raises. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator, Positions
+from torchpipe.node.tolerance import Failures
+from torchpipe.node.validate import check_choice, check_count, check_error_types, check_input
+from torchpipe.state.left_out import LEFT_OUT
+
+__all__ = ["OnError"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@functional_datapipe("on_error")
+class OnError(IterDataPipe[T_co]):
+    """Says of all nodes before it, up to another ``on_error``, what happens when an item makes one raise.
+
+    With ``"skip"`` the item is left out (of ``batch`` and the like, the batch) and the stream goes on; with ``"raise"``
+    it ends, as without this node. ``errors`` are the types that are meant, by default every Exception. At most
+    ``budget`` items (None: any number) are left out in a pass, and each shard counts alone; the next one raises. Each
+    is a warning of the logger ``torchpipe``; the state counts them and lists the first 1,000 with node, error and item:
+    ``torchpipe.state.left_out(state)``.
+
+    Put it behind the nodes that it is for. With ``"skip"`` items are made here, also those that a ``shuffle`` or
+    ``sharding_filter`` behind it would have had made late. It reaches up to a dispatcher, not into what runs there.
+    What cannot go on after an exception is not skipped: iterables and generators of yours, nodes of others that do not
+    define :meth:`~torchpipe.NodeIterator.leave_out`. An item that kills its process is another matter.
+
+    A resume or recovery makes items again, and must find the same ones bad: for errors that come and go (a network),
+    put ``retry`` before it.
+
+    State: the input's, and what was left out. A state loads into the same graph without this node, or with another
+    budget, and the other way round.
+
+    Raises: ValueError for another policy or a negative budget; TypeError for ``errors`` that are no exception types.
+    """
+
+    alters_stream = False  # a run that has met a bad item goes on from its checkpoint, with this node put in
+    selects = True
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[T_co],
+        policy: Literal["raise", "skip"],
+        *,
+        budget: int | None = 100,
+        errors: type[Exception] | tuple[type[Exception], ...] = Exception,
+    ) -> None:
+        check_input("on_error", source_datapipe)
+        check_choice("policy", policy, ("raise", "skip"))
+        self.source_datapipe = source_datapipe
+        self.policy = policy
+        self.budget = None if budget is None else check_count("budget", budget, at_least=0)
+        self.errors = check_error_types("errors", errors)
+
+    def __len__(self) -> int:
+        if self.policy == "skip":
+            raise TypeError("the length after on_error('skip') is not known: items may be left out")
+        return len(self.source_datapipe)
+
+    def iterate(self, context: Context) -> NodeIterator[T_co]:
+        return _OnErrorIterator(self, context, Failures(self.policy == "skip", self.budget, self.errors))
+
+
+class _OnErrorIterator(NodeIterator[T_co]):
+    def __init__(self, node: OnError[T_co], context: Context, failures: Failures) -> None:
+        super().__init__(node, context)
+        self.failures = failures
+        self.inputs = (replace(context, failures=failures).iterate(node.source_datapipe),)
+
+    @property
+    def positional(self) -> bool:
+        return not self.failures.skips and self.source.positional
+
+    def by_position(self) -> Positions:
+        return self.source.by_position()
+
+    def stride(self, parts: int, part: int) -> bool:
+        return self.source.stride(parts, part)
+
+    @property
+    def position(self) -> int:
+        return self.source.position  # type: ignore[attr-defined, no-any-return]
+
+    def run(self) -> Iterator[T_co]:
+        return self.source.items()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self.source.state_dict()
+        return {**state, LEFT_OUT: self.failures.state()} if self.failures.count else state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._check_unstarted()
+        if isinstance(state, dict) and LEFT_OUT in state:
+            self.failures.load(state[LEFT_OUT])
+            state = {key: value for key, value in state.items() if key != LEFT_OUT}
+        self.source.load_state_dict(state)

@@ -1,0 +1,308 @@
+"""``HuggingFaceReader``: the rows of a Hugging Face dataset, map-style or streaming. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+import torch
+
+from torchpipe.errors import ReplayWarning, StateError
+from torchpipe.indexed.keys import KeysIterator
+from torchpipe.node.announce import announce_replay, warn_user
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
+from torchpipe.node.traits import node_name
+from torchpipe.node.validate import check_count
+from torchpipe.randomness.global_random import GlobalRandom
+
+__all__ = ["HuggingFaceReader"]
+
+_END: Any = object()
+_MARK_EVERY = 64  # rows
+
+
+class HuggingFaceReader(IterDataPipe[Any]):
+    """Yields the rows of a dataset of Hugging Face ``datasets``, or with ``batch_size`` its batches, as it gives them.
+
+    A map-style ``Dataset`` is read by index: a shard reads its own rows alone, ``shuffle`` shuffles numbers, and
+    resuming reads nothing before the position. A streaming ``IterableDataset`` is told the epoch, on a private copy,
+    and resumed by its own state; since that has lost rows in several versions, the node does not believe it: the
+    state is one from up to 128 rows before, and the rows since then are read again and compared. Where they differ,
+    and where the stream has a ``shuffle`` of its own, whose buffer its state does not hold, it is replayed from its
+    start, with a :class:`~torchpipe.ReplayWarning`: shuffle with the pipeline's ``shuffle`` instead, whose state is
+    exact.
+
+    State: one integer; of a stream its own state, a count and a checksum of 4 bytes for each of the rows read again.
+
+    Raises: ImportError without ``datasets``; TypeError for anything but such a dataset, a ``DatasetDict`` included;
+    StateError where not even a replay gives the same rows as before.
+    """
+
+    fingerprint_ignores = ("dataset",)
+    at_hand = True
+
+    def __init__(self, dataset: Any, batch_size: int | None = None) -> None:
+        try:
+            import datasets
+        except ImportError as missing:
+            raise ImportError(
+                'HuggingFaceReader needs datasets, which is not installed: pip install "torchpipe[huggingface]"',
+                name="datasets",
+            ) from missing
+        if isinstance(dataset, datasets.DatasetDict | datasets.IterableDatasetDict):
+            raise TypeError(
+                f"HuggingFaceReader reads one split, got several: choose of {', '.join(map(repr, dataset))}"
+            )
+        if not isinstance(dataset, datasets.Dataset | datasets.IterableDataset):
+            raise TypeError(
+                f"HuggingFaceReader needs a Dataset or IterableDataset, got {dataset!r:.80} of type "
+                f"{type(dataset).__name__}: load_dataset(...) makes one"
+            )
+        self.dataset = dataset
+        self.batch_size = None if batch_size is None else check_count("batch_size", batch_size, at_least=1)
+        self.streams = isinstance(dataset, datasets.IterableDataset)
+
+    @property
+    def by_index(self) -> bool:  # type: ignore[override]
+        """Is it read by index?"""
+        return not self.streams
+
+    def __len__(self) -> int:
+        if self.streams:
+            raise TypeError("a streaming dataset does not know its length")
+        size = self.batch_size or 1
+        return (len(self.dataset) + size - 1) // size
+
+    def iterate(self, context: Context) -> NodeIterator[Any]:
+        if self.streams:
+            return _StreamIterator(self, context)
+        size = self.batch_size
+        data = self.dataset if size is None else _Batches(self.dataset, size)
+        return KeysIterator(self, context, data, len(self), lambda: range(len(self)))
+
+
+class _Batches:
+    """A map-style dataset as its batches."""
+
+    def __init__(self, dataset: Any, size: int) -> None:
+        self._dataset = dataset
+        self._size = size
+
+    def __getitem__(self, number: int) -> Any:
+        return self._dataset[number * self._size : (number + 1) * self._size]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """Where a stream stood: its own state there (None: at its start), and the global random states."""
+
+    position: int
+    stream: Any
+    random: Any
+
+
+class _StreamIterator(NodeIterator[Any]):
+    """State: the stream's own from up to ``2 * _MARK_EVERY`` rows before, and what tells the rows since then."""
+
+    node: HuggingFaceReader
+
+    def __init__(self, node: HuggingFaceReader, context: Context) -> None:
+        super().__init__(node, context)
+        self._rows = _Rows(node, context.epoch)
+        context.replays.append(self._rows)
+
+    def get_state(self) -> dict[str, Any]:
+        return self._rows.state_dict()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._rows.load_state_dict(state)
+        if self.context.announces and self._rows.to_replay()[1]:
+            announce_replay(*self._rows.to_replay())
+
+    def run(self) -> Iterator[Any]:
+        return self._rows
+
+    def close(self) -> None:
+        if not self._closed and self._rows in self.context.replays:
+            self.context.replays.remove(self._rows)
+        super().close()
+
+
+class _Rows(Iterator[Any]):
+    """The rows of a stream from a position on.
+
+    Some streams have threads, which only end with the generator: this object is part of no cycle of references, so that
+    dropping the last one to it closes that generator at once, in the thread that does, and no garbage collection in one
+    of those very threads has to.
+    """
+
+    def __init__(self, node: HuggingFaceReader, epoch: int) -> None:
+        self.node = node
+        self.replayed = _keeps_a_buffer(node.dataset)  # nothing but a replay of everything is exact then
+        self._name = node_name(node)
+        self._epoch = epoch
+        self._position = 0
+        self._ended = False
+        self._dataset: Any = None  # that is being iterated
+        self._rows: Any = None
+        self._marks: list[_Mark] = []  # one or two, once it has begun
+        self._sums: deque[int] = deque(maxlen=2 * _MARK_EVERY)  # of the last rows
+        self._loaded: dict[str, Any] = {"position": 0}
+
+    def to_replay(self) -> tuple[str, int]:
+        name = f"the shuffle buffer of the dataset in {self._name}"
+        return name, self._position if self.replayed and not self._ended else 0
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._ended:
+            return {"position": self._position, "ended": True}
+        if not self._marks:
+            return copy.deepcopy(self._loaded)
+        mark = self._marks[0]
+        count = min(self._position - mark.position, len(self._sums))
+        state = {"position": self._position, "sums": list(self._sums)[len(self._sums) - count :]}
+        return state if self.replayed else state | {"stream": copy.deepcopy(mark.stream), "random": mark.random}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._position = stored_count(state, "position")
+        self._ended = state.get("ended") is True
+        self._loaded = copy.deepcopy(state)
+        if self._position and not self._ended:
+            sums = stored_items(state, "sums", at_most=min(self._position, 2 * _MARK_EVERY))
+            if not all(type(value) is int for value in sums):
+                raise TypeError("no checksums")
+
+    def __next__(self) -> Any:
+        if self._rows is None:
+            self._begin()
+        item = next(self._rows, _END)
+        if item is _END:
+            self._ended = True
+            raise StopIteration
+        self._sums.append(_checksum(item))
+        self._position += 1
+        if self._position % _MARK_EVERY == 0 and not self.replayed:
+            self._marks = [self._marks[-1], self._mark()]
+        return item
+
+    def close(self) -> None:
+        """End the stream's threads, if it has any; the state stays."""
+        self._loaded = self.state_dict()
+        self._rows, self._dataset, self._marks = iter(()), None, []
+
+    def _begin(self) -> None:
+        if self._ended:
+            self._rows = iter(())
+        elif self._position:
+            self._resume()
+        else:
+            self._open(_Mark(0, None, GlobalRandom.present().state_dict()))
+
+    def _mark(self) -> _Mark:
+        return _Mark(self._position, copy.deepcopy(self._dataset.state_dict()), GlobalRandom.present().state_dict())
+
+    def _open(self, mark: _Mark) -> None:
+        """Stand there, if the stream's own state is right."""
+        self._rows = None  # ends its threads, if it has any
+        self._dataset = copy.deepcopy(self.node.dataset)
+        self._dataset.set_epoch(self._epoch)
+        if mark.stream is not None:
+            self._dataset.load_state_dict(copy.deepcopy(mark.stream))
+        self._marks = [mark]
+        self._sums.clear()
+        size = self.node.batch_size
+        if size is not None:
+            self._rows = iter(self._dataset.iter(size))
+        elif torch.utils.data.get_worker_info() is None:
+            self._rows = iter(self._dataset)
+        else:  # iterated in a worker of a torch loader, it would leave rows to the others, as sharding_filter does
+            self._rows = _single_rows(self._dataset.iter(1))
+
+    def _resume(self) -> None:
+        position, sums = self._position, self._loaded["sums"]
+        mark = _Mark(position - len(sums), self._loaded.get("stream"), self._loaded.get("random"))
+        if not self.replayed:
+            with refusing_misfits(f"the dataset in {self._name}"):
+                self._open(mark)
+                with _as_it_was(mark.random):
+                    if self._gives(sums):
+                        return
+            warn_user(
+                f"the state of the dataset in {self._name} did not lead to the row where it was taken: replaying its "
+                f"first {position} rows to resume",
+                ReplayWarning,
+            )
+        self._open(_Mark(0, None, None))
+        for done in range(mark.position):
+            if next(self._rows, _END) is _END:
+                raise StateError(f"the dataset in {self._name} ended after {done} of {position} rows: is it the same?")
+        if not self._gives(sums):
+            raise StateError(
+                f"the dataset in {self._name} does not give the rows again that it gave before row {position}: has it "
+                "changed, does a function in it draw random numbers, or has its shuffle() no seed?"
+            )
+        self._marks = [self._mark()]
+
+    def _gives(self, sums: list[int]) -> bool:
+        """Are the next rows those with these checksums?"""
+        for expected in sums:
+            item = next(self._rows, _END)
+            if item is _END or _checksum(item) != expected:
+                return False
+            self._sums.append(expected)
+        return True
+
+
+def _as_it_was(random: Any) -> AbstractContextManager[Any]:
+    if random is None:
+        return nullcontext()
+    states = GlobalRandom.present()
+    states.load_state_dict(random)
+    return states.installed()
+
+
+def _single_rows(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield {name: values[0] for name, values in batch.items()} if isinstance(batch, dict) else batch
+
+
+def _checksum(item: Any) -> int:
+    """Four bytes that tell rows apart; of what is no plain data or array, the type alone."""
+    try:
+        return zlib.crc32(msgpack.packb(item, default=_plain))
+    except (ValueError, TypeError, OverflowError):
+        return zlib.crc32(repr(type(item)).encode())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        return [str(value.dtype), list(value.shape), value.tobytes()]
+    return [repr(type(value)), str(value) if isinstance(value, int) else ""]
+
+
+def _keeps_a_buffer(dataset: Any) -> bool:
+    """Does the stream shuffle in a buffer of its own, which its state does not hold? Found by the names of its
+    parts."""
+    waiting, seen = [getattr(dataset, "_ex_iterable", None)], 0
+    while waiting and (seen := seen + 1) < 10_000:
+        part = waiting.pop()
+        if type(part).__name__.startswith("BufferShuffled"):
+            return True
+        for value in getattr(part, "__dict__", {}).values():
+            waiting += [
+                one
+                for one in (value if isinstance(value, list | tuple) else [value])
+                if type(one).__name__.endswith("Iterable")
+            ]
+    return False

@@ -1,0 +1,51 @@
+"""What ``on_error`` has left out, as a state tells it. Runs nothing that is in the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torchpipe.state.codec import decode
+from torchpipe.state.cursor import Cursor
+
+__all__ = ["LEFT_OUT", "LeftOut", "left_out"]
+
+LEFT_OUT = "left_out"
+"""The key of it in the state of a node: a dict of ``count`` and ``noted``."""
+
+
+class LeftOut(NamedTuple):
+    """One item: which node raised, what, and for what item, as text."""
+
+    node: str
+    error: str
+    item: str
+
+
+def left_out(state: Mapping[str, Any] | bytes) -> tuple[int, list[LeftOut]]:
+    """How many items of this epoch ``on_error("skip")`` had left out, and the first 1,000 of each shard.
+
+    ``state`` is that of a loader, of an iterator, or an encoded snapshot. A loader's shards tell of it with their
+    snapshots, so the last few may be missing; the logger ``torchpipe`` has told of all. Raises: StateError when the
+    bytes are no state.
+    """
+    payload = state.get("payload") if isinstance(state, Mapping) else state
+    found = list(_found(decode(payload, keep_opaque=True) if isinstance(payload, bytes) else state))
+    noted = [LeftOut(*entry) for entry in found for entry in entry["noted"]]
+    return sum(entry["count"] for entry in found), noted
+
+
+def _found(value: Any) -> Iterator[dict[str, Any]]:
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Cursor):
+            if value.snapshot is not None:
+                stack.append(decode(value.snapshot, keep_opaque=True))
+        elif isinstance(value, Mapping):
+            entry = value.get(LEFT_OUT)
+            if isinstance(entry, dict) and entry.keys() == {"count", "noted"}:
+                yield entry
+            stack.extend(value.values())
+        elif isinstance(value, list):
+            stack.extend(value)
