@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
@@ -61,10 +61,6 @@ def lane_positions(lanes: int, saved: dict[str, Any] | None) -> list[ShardPositi
     ]
 
 
-_Entry: TypeAlias = tuple[int, Any]
-"""A batch's number, and its indices."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     """What has been handed out. Replaced as a whole: an interrupt finds that of before a batch, or of after it.
@@ -76,9 +72,9 @@ class _Place:
     number: int
     done: frozenset[int]
     cursors: tuple[Cursor, ...] | None
-    again: tuple[tuple[_Entry, ...], ...]
+    again: tuple[tuple[Any, ...], ...]
 
-    def made(self, lane: int, entry: _Entry, snapshot: bytes | None) -> _Place:
+    def made(self, lane: int, entry: Any, snapshot: bytes | None) -> _Place:
         """After worker ``lane`` made one; ``snapshot``, if there is one, is of after it."""
         if self.cursors is None:
             return self
@@ -170,12 +166,12 @@ class DealtBatches(Batches):
             self._place = self._place.past(failed)
         lane = self._next_lane()
         chunk, dealt = self._chunks[lane], self._dealt[lane]
-        batch, entry = chunk.items[-1], dealt[0]
+        batch, (number, entry) = chunk.items[-1], dealt[0]
         place = self._place.made(lane, entry, chunk.snapshot if len(chunk.items) == 1 else None)
         if isinstance(batch, Failure):
-            failed = entry[0]
+            failed = number
         else:
-            failed, place = None, place.past(entry[0])
+            failed, place = None, place.past(number)
         chunk.items.pop()
         dealt.popleft()
         self._turns.popleft()  # out of order, they only count
