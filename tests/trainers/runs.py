@@ -29,12 +29,14 @@ def _all(_: Any) -> bool:
 
 
 def loader_of(kind: str, rank: int, ranks: int, change: Callable[[Any], Any] | None = None) -> Any:
-    """``map``, ``map2``: a DataLoader, in process or with 2 workers, ``plain``: without a generator of its own;
-    ``graph``, ``unsized``: a DataLoader2. ``change``: of each batch."""
+    """``map``, ``map2``: a DataLoader, in process or with 2 workers, ``plain``: without a generator of its own,
+    ``dealt``: to ranks by itself; ``graph``, ``unsized``: a DataLoader2. ``change``: of each batch."""
     if kind == "plain":
         return DataLoader(Digits(), BATCH_SIZE, shuffle=True, num_workers=2)
+    generator = torch.Generator().manual_seed(SEED)
+    if kind == "dealt":
+        return DataLoader(Digits(), BATCH_SIZE, shuffle=True, num_workers=2, generator=generator, distributed=True)
     if kind in ("map", "map2"):
-        generator = torch.Generator().manual_seed(SEED)
         order: dict[str, Any] = {"shuffle": True}
         if ranks > 1:
             order = {"sampler": DistributedSampler(Digits(), ranks, rank, seed=SEED)}

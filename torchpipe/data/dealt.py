@@ -18,7 +18,7 @@ from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
 from torchpipe.data.order import Order
 from torchpipe.errors import StateError
-from torchpipe.execution.merge import ShardPosition
+from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failure import add_note
 from torchpipe.state import Cursor

@@ -114,6 +114,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         if 0 < self._first == self._delivered:
             self._release()
             self.settle()
+            if self._order is not None:
+                self._order.follow(self.epoch + 1)
             self._loader._sampler_loaded = True
             self._begin(self._loader._next_epoch_now(), None)
             return True

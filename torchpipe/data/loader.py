@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from torch.utils.data.dataloader import _DatasetKind
 
 from torchpipe.data import processes, threads
+from torchpipe.data.arguments import check_arguments
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.draws import Draws
 from torchpipe.data.fetch import Fetch, WorkerInitFn
@@ -29,7 +30,7 @@ from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
 from torchpipe.node.holders import OpaqueWarnings
-from torchpipe.node.validate import check_choice, check_count
+from torchpipe.node.validate import check_count
 from torchpipe.state import as_text
 
 __all__ = ["DataLoader"]
@@ -38,7 +39,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 Seeding: TypeAlias = Literal["batch", "torch"]
 OnDeath: TypeAlias = Literal["restart", "raise"]
-_MOST_WORKERS = 4096
 
 
 class DataLoader(KnownToTools, TorchDataLoader[T_co]):
@@ -105,18 +105,7 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         distributed: bool = False,
         uneven: Uneven = "drop",
     ) -> None:
-        check_choice("worker_seeding", worker_seeding, ("batch", "torch"))
-        threads.check_arguments(worker_method, worker_seeding, multiprocessing_context)
-        check_choice("on_worker_death", on_worker_death, ("restart", "raise"))
-        if num_workers > _MOST_WORKERS:
-            raise ValueError(
-                f"num_workers={num_workers} is more than {_MOST_WORKERS}: is it meant to be prefetch_factor?"
-            )
-        if worker_seeding == "torch" and persistent_workers:
-            raise ValueError(
-                "worker_seeding='torch' goes with persistent_workers=False: torch seeds a persistent worker once, and "
-                "no state can say where its generators stand epochs later. worker_seeding='batch' goes with both"
-            )
+        check_arguments(locals())
         ranked = ranked_sampler(locals())
         if ranked is not None:
             sampler, shuffle = ranked, None
@@ -143,13 +132,6 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if prefetch_factor == 0:
-            raise ValueError("prefetch_factor=0: a worker that may make no batch ahead never makes one. Give 1 or more")
-        if timeout and not num_workers:
-            raise ValueError(
-                f"timeout={timeout} needs workers: with num_workers=0 batches are made in your own thread, which "
-                "nothing interrupts"
-            )
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.worker_seeding = worker_seeding
         self.worker_method = worker_method

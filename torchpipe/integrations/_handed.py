@@ -26,8 +26,9 @@ class Handed(Generic[T]):
     """Iterates a loader of torchpipe's, or the one that a function makes when it is first needed.
 
     A pass begins with its first ``next()``, in the epoch that :meth:`set_epoch` has named by then. ``unused()`` is the
-    number of batches that the trainer has taken and not trained on, 0 or 1; a loader without length, of which it may be
-    1, is asked for a state before every batch. The state is the same on all ranks, made by a collective where needed.
+    number of batches that the trainer has taken and not trained on, 0 or 1; a pass whose length is not known, in which
+    it may be 1, asks the loader for a state before every batch. The state is one for all ranks, made by a collective
+    where that is needed.
     """
 
     def __init__(self, loader: LoaderOrMaker[T], *, unused: Callable[[], int] | None = None) -> None:
@@ -73,7 +74,7 @@ class Handed(Generic[T]):
 
     def _pass(self) -> Iterator[T]:
         self._batches = batches = self._begin()
-        looks_ahead = self._unused_now is not None and not self.sized
+        looks_ahead = self._unused_now is not None and not self.counts
         while batches is not None:
             if looks_ahead:
                 self._before = self.loader.state_dict()
@@ -103,6 +104,11 @@ class Handed(Generic[T]):
             return len(self.loader) >= 0
         except TypeError:
             return False
+
+    @property
+    def counts(self) -> bool:
+        """Can it be told of the pass at work which batch is its last? Not of a state of another number of ranks."""
+        return self.sized and not self._first
 
     @property
     def delivered(self) -> int:

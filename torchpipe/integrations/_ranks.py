@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torchpipe.data.standing import chain_of
+from torchpipe.data.standing import chain_of, place_of
 from torchpipe.errors import StateMismatchError
 from torchpipe.loader.dataloader2 import DataLoader2
 
@@ -24,7 +24,7 @@ def warn_undivided(loader: Any) -> None:
         divided = loader.reading_service.world_size > 1
     else:
         chain = [loader.dataset, *chain_of(loader.sampler), *chain_of(loader.batch_sampler)]
-        divided = any(hasattr(part, "num_replicas") or hasattr(part, "rank") for part in chain)
+        divided = place_of(chain)[0] > 1 or any(hasattr(part, "rank") for part in chain)
     if not divided:
         warnings.warn(
             f"there are {dist.get_world_size()} ranks, and each has all the data: give a DataLoader a sampler that "
