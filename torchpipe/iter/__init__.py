@@ -12,6 +12,7 @@ from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemu
 from torchpipe.iter.branching.forker import Forker
 from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
+from torchpipe.iter.caching.cacher import Cacher
 from torchpipe.iter.caching.on_disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
 from torchpipe.iter.clouds.fsspec_lister import FSSpecFileLister, IoPathFileLister
 from torchpipe.iter.clouds.fsspec_opener import FSSpecFileOpener, IoPathFileOpener
@@ -71,7 +72,9 @@ from torchpipe.iter.running.parallel_mapper import ParallelMapper, ThreadPoolMap
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.shards.tfrecord_reader import TFRecordReader
 from torchpipe.iter.shards.webdataset_reader import WebDatasetReader
+from torchpipe.iter.shards.zip_reader import ZipReader
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.sampler import Sampler
@@ -80,6 +83,7 @@ from torchpipe.iter.tables.arrow_reader import ArrowReader
 from torchpipe.iter.tables.hugging_face_reader import HuggingFaceReader
 from torchpipe.iter.tables.parquet_reader import ParquetReader
 from torchpipe.iter.tables.row_group_lister import RowGroupLister
+from torchpipe.iter.tables.sql_reader import SqlReader
 from torchpipe.iter.text.csv_reader import CsvReader
 from torchpipe.iter.text.jsonl_reader import JsonlReader
 from torchpipe.iter.text.text_line_reader import TextLineReader
@@ -100,6 +104,7 @@ __all__ = [
     "Bz2FileLoader",
     "CSVDictParser",
     "CSVParser",
+    "Cacher",
     "Collator",
     "CompressionType",
     "Concater",
@@ -181,7 +186,11 @@ __all__ = [
     "Skipper",
     "Slicer",
     "Sorter",
+    "SqlReader",
+    "Stop",
+    "Strategy",
     "StreamReader",
+    "TFRecordReader",
     "Taker",
     "TarArchiveLoader",
     "TextLineReader",
@@ -195,6 +204,7 @@ __all__ = [
     "WindowShuffler",
     "XzFileLoader",
     "ZipArchiveLoader",
+    "ZipReader",
     "Zipper",
     "ZipperLongest",
     "functional_datapipe",
