@@ -70,6 +70,20 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[list[T_co]]:
         """Batches of items that ``sort_key`` puts next to each other: a chain of ``shuffle``, ``map`` and ``batch``."""
 
+    def cache(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max_bytes: int | None = None,
+        version: str | int = "",
+        chunk_items: int = 32,
+        allow_pickle: bool = False,
+        lease_timeout_s: float = 60.0,
+    ) -> IterDataPipe[T_co]:
+        """Makes its input once, and hands the same items out in every epoch: from memory, or from the folder
+        ``path``.
+        """
+
     def check_hash(
         self: IterMethods[tuple[str, Any]], hash_dict: Mapping[str, str], hash_type: str = "sha256", rewind: bool = True
     ) -> IterDataPipe[tuple[str, Any]]:
@@ -742,6 +756,11 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[T_co]:
         """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in threads and in order."""
 
+    def to_map_datapipe(self, key_value_fn: Callable[[Any], Any] | None = None) -> MapDataPipe[Any]:
+        """Reads all of ``datapipe`` when the first item is asked for, and keeps it: pairs (key, value), or what
+        ``key_value_fn`` makes such pairs of.
+        """
+
     def unbatch(self, unbatch_level: int = 1) -> IterDataPipe[Any]:
         """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole."""
 
@@ -792,6 +811,17 @@ class IterMethods(Generic[T_co]):
 class MapMethods(Generic[T_co]):
     """The functional forms of map-style nodes."""
 
+    def batch(
+        self, batch_size: int, drop_last: bool = False, wrapper_class: Callable[[list[Any]], Any] = ...
+    ) -> MapDataPipe[list[T_co]]:
+        """Batch ``i`` has the items from ``i * batch_size`` on; a shorter last one is left out with ``drop_last``."""
+
+    def concat(self, *datapipes: MapDataPipe[T_co]) -> MapDataPipe[T_co]:
+        """The items of the first input, then those of the second one, and so on, each read by places from 0 on."""
+
+    def in_memory_cache(self) -> MapDataPipe[T_co]:
+        """Reads each item of ``source_dp`` once in a process, and hands out the same object from then on."""
+
     @overload
     def map(self, fn: Callable[[T_co], R]) -> MapDataPipe[R]:
         """Applies ``fn`` to every item that is read."""
@@ -805,3 +835,13 @@ class MapMethods(Generic[T_co]):
 
     def to_iter_datapipe(self, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
         """Reads the keys ``indices`` of a map-style node in order, by default ``range(len(datapipe))``."""
+
+    def unzip(
+        self: MapMethods[Sequence[T]], sequence_length: int, columns_to_skip: Sequence[int] | None = None
+    ) -> list[MapDataPipe[T]]:
+        """Of a node whose items are sequences of ``sequence_length`` values, a list of nodes: one for each place in
+        them, but for the places ``columns_to_skip``.
+        """
+
+    def zip(self, *datapipes: MapDataPipe[Any]) -> MapDataPipe[tuple[Any, ...]]:
+        """Under each key, the tuple of what all inputs have there; as long as the shortest one."""

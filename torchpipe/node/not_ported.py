@@ -21,9 +21,8 @@ _ITER = {
     "TFRecordLoader": "load_from_tfrecord",
 }  # fmt: skip
 
-_MAP = {
-    "Batcher": "batch", "Concater": "concat", "InMemoryCacheHolder": "in_memory_cache",
-    "IterToMapConverter": "to_map_datapipe", "UnZipper": "unzip", "Zipper": "zip",
+_MAP: dict[str, str] = {
+
 }  # fmt: skip
 
 NOT_PORTED = {"iter": _ITER, "map": _MAP}
