@@ -20,7 +20,7 @@ from reading_services._transport.graph_image import GraphImage
 from reading_services._transport.messages import Deal
 from reading_services.multiprocessing import MultiProcessingReadingService
 from torchpipe.errors import NotSerializableError
-from torchpipe.execution.merge import ShardPosition
+from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import InitFn
 from torchpipe.node.traits import DataPipe, node_name

@@ -9,7 +9,7 @@ import io
 import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from reading_services._supervision.options import DispatchPart, WorkerLimits
@@ -18,7 +18,7 @@ from reading_services._transport.graph_image import GraphImage
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.errors import NotSerializableError
-from torchpipe.execution.merge import ShardPosition, ShardProvider
+from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.graph import draw
@@ -29,6 +29,7 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, thins, walk, with_inputs
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
+from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from reading_services._supervision.supervisor import Supervisor
@@ -164,6 +165,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._new_supervisor = Supervisor
         self._earlier_restarts = 0  # of workers that have been shut down since
         self._earlier_longest = 0
+        self._last_figures = ServiceFigures()
 
     @property
     def num_workers(self) -> int:
@@ -226,11 +228,21 @@ class MultiProcessingReadingService(ShardedReadingService):
         where = f"{shards} shards in {workers} worker processes ({self._context.get_start_method()})"
         if not workers:
             where = f"in this process, {shards} shard{'s' if shards > 1 else ''}"
-        root = self._main_root(self.plan.root)
-        appended = (node_name(root),) if root is not self.plan.root else ()
         if not workers:
-            return draw(self.plan, where, "in this process", appended)
-        return draw(self.plan, where, "in this process", appended, "once, in a dispatcher process")
+            return draw(self.plan, where, "in this process", self._appended())
+        return draw(self.plan, where, "in this process", self._appended(), "once, in a dispatcher process")
+
+    def figures(self) -> ServiceFigures:
+        stats = self.stats()
+        told = self._last_figures if self._supervisor is None else self._supervisor.figures()
+        return replace(
+            told,
+            workers=min(self._num_workers, self.default_num_shards),
+            method=self._context.get_start_method() if self._num_workers else told.method,
+            restarts=stats.restarts,
+            longest_dispatch_buffer=stats.longest_dispatch_buffer,
+            nodes=super().figures().nodes,
+        )
 
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         if self._num_workers:
@@ -259,6 +271,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         if supervisor is not None:
             self._earlier_restarts += supervisor.restarts
             self._earlier_longest = max(self._earlier_longest, supervisor.longest_buffer)
+            self._last_figures = supervisor.figures()
             supervisor.close()
 
     def _main_root(self, root: DataPipe) -> DataPipe:
@@ -311,6 +324,11 @@ class _Epoch(ShardProvider):
     def __init__(self, supervisor: Supervisor, wait_s: float | None) -> None:
         self._supervisor = supervisor
         self._wait_s = wait_s
+        self._rebuilt_before_s = supervisor.rebuild_s
+
+    @property
+    def rebuild_s(self) -> float:  # type: ignore[override]
+        return self._supervisor.rebuild_s - self._rebuilt_before_s
 
     def pull(self, lane: int) -> Chunk:
         return self.pull_any((lane,))[1]

@@ -11,6 +11,7 @@ from torchpipe.execution.preparing import Begin, PreparingReadingService, execut
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
+from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["SequentialReadingService"]
 
@@ -119,6 +120,9 @@ class SequentialReadingService(ReadingServiceInterface):
             for service in self._preparing:
                 stack.callback(service.release)
             stack.callback(self._executing.finalize)
+
+    def figures(self) -> ServiceFigures:
+        return self._executing.figures()
 
     def explain(self) -> str:
         return "\n".join([*(service.describe() for service in self._preparing), self._executing.explain()])

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe.
 LAYERS = (
     ("errors",),
-    ("state", "randomness"),
+    ("state", "randomness", "stats"),
     ("node",),
     ("indexed", "ahead", "formats"),
     ("device",),

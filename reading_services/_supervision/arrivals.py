@@ -22,6 +22,7 @@ class Arrival(Chunk):
     """A chunk that has arrived whole; its ``count`` items are rebuilt when the consumer takes it, which is ``open``."""
 
     count: int = 0
+    nbytes: int = 0
     delivery: Delivery | None = None
 
     @classmethod
@@ -33,7 +34,12 @@ class Arrival(Chunk):
             return cls(error=error)
         failure = None if message.error is None else load_error(message.error)
         return cls(
-            count=message.count, snapshot=message.snapshot, ended=message.ended, error=failure, delivery=delivery
+            count=message.count,
+            nbytes=sum(message.layout.sizes),
+            snapshot=message.snapshot,
+            ended=message.ended,
+            error=failure,
+            delivery=delivery,
         )
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from reading_services._supervision.arrivals import Arrival
 from reading_services._transport.messages import ShardStart
-from torchpipe.execution.merge import ShardPosition
+from torchpipe.execution.provider import ShardPosition
 from torchpipe.state import Cursor
 
 __all__ = ["Hand", "ShardLedger"]
@@ -59,16 +59,21 @@ class ShardLedger:
     in_use: bool = False  # has the consumer a chunk in hand?
     doubtful: int = 0  # one of the items before this one may have killed its process
     hand: Hand | None = None  # where the main process deals
+    first: int = 0  # ``count`` when the epoch began here
+    chunks: int = 0  # that have come since, with ``nbytes`` in all
+    nbytes: int = 0
 
     @classmethod
     def begin(cls, position: ShardPosition, window: int, hand: Hand | None = None) -> ShardLedger:
-        return cls(**vars(position), window=window, hand=hand)
+        return cls(**vars(position), window=window, hand=hand, first=position.count)
 
     def arrive(self, arrival: Arrival) -> None:
         """Something has come; after the shard's end or error, nothing counts any more."""
         if self.over:
             return
         self.count += arrival.count
+        self.chunks += 1
+        self.nbytes += arrival.nbytes
         if self.hand is None or not self.hand.stateless:
             self.cursor = self.cursor.after(arrival.count, arrival.snapshot)
         if self.hand is not None:

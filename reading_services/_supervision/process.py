@@ -29,6 +29,7 @@ from reading_services._transport.payloads import Receiver
 from reading_services._transport.status_page import Field, StatusPage
 from reading_services._workers.worker import WorkerSetup, run_worker
 from torchpipe.node.failure import add_note
+from torchpipe.stats.sheet import STARTING
 
 __all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]
 
@@ -103,6 +104,7 @@ class WorkerProcess:
             daemon=True,
         )
         try:
+            self.page.times.turn_to(STARTING)
             if method != "fork":
                 resource_tracker.ensure_running()  # it unblocks SIGINT in the end: not within the block below
             with _ctrl_c_held():

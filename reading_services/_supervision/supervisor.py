@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 from multiprocessing.context import BaseContext
 
 from reading_services._supervision.arrivals import Arrival, warning_category
+from reading_services._supervision.beginning import Beginning
 from reading_services._supervision.ledger import Hand, ShardLedger
 from reading_services._supervision.options import DispatchPart, WorkerLimits
 from reading_services._supervision.post_mortem import PostMortem
@@ -27,27 +28,16 @@ from reading_services._supervision.whole_calls import WholeCalls
 from reading_services._supervision.worker_pool import WorkerPool
 from reading_services._transport.channel import Frame
 from reading_services._transport.graph_image import GraphImage
-from reading_services._transport.messages import (
-    ChunkMessage,
-    Deal,
-    EndEpoch,
-    Failed,
-    Grant,
-    Grown,
-    Notice,
-    Ready,
-    StartDispatch,
-    StartEpoch,
-)
+from reading_services._transport.messages import ChunkMessage, Deal, EndEpoch, Failed, Grant, Grown, Notice, Ready
 from reading_services._transport.remote_error import dump_error, load_error
 from reading_services._workers.dispatch_link import Listener
 from reading_services._workers.dispatcher import run_dispatcher
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
-from torchpipe.execution.dispatch import dispatch_start
-from torchpipe.execution.merge import ShardPosition
+from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import warn_user
+from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Supervisor"]
 
@@ -75,7 +65,7 @@ class Supervisor:
         check_room_for_files("the supervisor of the workers")
         self.num_workers = num_workers
         self._calls = WholeCalls()  # of its methods from outside
-        self.restarts = 0
+        self.restarts, self.rebuild_s = 0, 0.0
         # Items that have waited in the dispatcher for one shard, as it has told; may a shard drop more than others?
         self.longest_buffer, self.uneven = 0, True
         self._context, self._graph, self._node_names, self._dispatch = context, graph, node_names, dispatch
@@ -97,6 +87,12 @@ class Supervisor:
         self._interrupted = False
         self._failure: BaseException | None = None
         self._pool = WorkerPool() if self._listener is None else WorkerPool(self._listener)
+        self._accounts = self._pool.accounts
+        self._begin = Beginning(
+            limits=limits,
+            address=None if self._listener is None else self._listener.address,
+            dispatch_branch=-1 if dispatch is None else dispatch.branch,
+        )
 
     def worker_pids(self) -> list[int]:
         """The ids of the processes that are alive: the dispatcher's, if there is one, then the workers'."""
@@ -136,6 +132,7 @@ class Supervisor:
             ledgers = [ShardLedger.begin(item, self._limits.window, hands.get(item.lane)) for item in positions]
             self._ledgers = {ledger.lane: ledger for ledger in ledgers}
             self._start_missing()
+            self._accounts.begin_epoch(self._pool)
             self._begin_all()
 
     def end_epoch(self) -> None:
@@ -145,6 +142,7 @@ class Supervisor:
         with self._calls, self._changed:
             if self._epoch is None:
                 return
+            self._accounts.figures = self.figures()
             self._epoch = None
             self._failure = None  # not in begin_epoch: a failure between two epochs is the next one's
             self._ledgers = {}
@@ -161,7 +159,10 @@ class Supervisor:
         """
         with self._calls:
             ledger, arrival = self._next_arrival(lanes, timeout_s)
-            return ledger.lane, arrival.open(ledger.shard)
+            began = time.perf_counter()
+            chunk = arrival.open(ledger.shard)
+            self.rebuild_s += time.perf_counter() - began
+            return ledger.lane, chunk
 
     def _next_arrival(self, lanes: Collection[int], timeout_s: float | None) -> tuple[ShardLedger, Arrival]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -195,9 +196,16 @@ class Supervisor:
         self._interrupted = True
         self._pool.wake()
 
+    def figures(self) -> ServiceFigures:
+        """What the processes have done in this epoch, or in the last one. Asks nobody. Any thread."""
+        if self._epoch is None:
+            return self._accounts.figures
+        return self._accounts.read(list(self._pool), list(self._ledgers.values()), self._worker_of)
+
     def close(self) -> None:
         """End all processes: about 3 s at most. Idempotent."""
         with self._changed:
+            self._accounts.figures = self.figures()
             self._epoch = None
             self._ledgers = {}
         self._pool.close()
@@ -245,9 +253,11 @@ class Supervisor:
             case Ready():
                 worker.say_ready()
             case Notice(category=category, text=text):
+                self._accounts.noticed(worker.name, category, text)
                 warn_user(text, warning_category(category))
             case Grown(items=items):
                 self.longest_buffer = max(self.longest_buffer, items)
+                self._accounts.tell("growth", worker.name, f"{items} dispatched items wait for one shard")
                 level = logging.WARNING if items >= _LONG_BUFFER and self.uneven else logging.DEBUG
                 _log.log(level, "%d dispatched items wait for a shard that drops less than others", items)
             case Failed(error=data):
@@ -279,6 +289,7 @@ class Supervisor:
             _log.warning("%s: %s", dead, dead.consequence(decision, self._limits.max_deaths, self.restarts + 1))
         if not all(item.over for item in mine):
             self.restarts += 1
+            self._accounts.restarted(number, worker.name, str(dead))
             start_at = now + decision.start_s
             self._plans[number] = Plan(start_at, start_at + decision.rest_s, all_anew)
             self._carry_out_plans()
@@ -290,6 +301,7 @@ class Supervisor:
         if not worker.failed:  # else it has said why, and its error is raised
             _log.warning("%s: nothing was needed of it, the next epoch starts it anew", dead)
             self._lost.add(worker.worker)
+            self._accounts.tell("lost", worker.name, str(dead))
         self._pool.bury(worker.worker)
 
     def _carry_out_plans(self) -> None:
@@ -352,17 +364,11 @@ class Supervisor:
                 self._begin_worker(worker)
 
     def _begin_dispatcher(self) -> None:
-        """At the newest mark that serves all the shards that go on."""
-        assert self._dispatch is not None
         assert self._epoch is not None
-        going_on = [item for item in self._ledgers.values() if item.branch == self._dispatch.branch and not item.over]
-        start = dispatch_start({item.shard: item.cursor.snapshot for item in going_on}, self._epoch.num_shards)
-        message = StartDispatch(
-            **self._epoch.identity,
-            generation=self._generation,
-            mark_position=start.mark.position,
-            mark_snapshot=start.mark.snapshot,
-            needed=tuple(start.needed.items()),
+        message = self._begin.dispatcher(
+            self._epoch,
+            self._generation,
+            list(self._ledgers.values()),
             doubtful=self._dispatch_doubtful,
             careful=self._recovery.careful(_DISPATCHER),
             fail_at=self._fail_at,
@@ -384,18 +390,8 @@ class Supervisor:
     def _begin_worker(self, number: int) -> None:
         assert self._epoch is not None
         mine = [item for item in self._ledgers.values() if self._serves(number, item.shard) and not item.over]
-        hands = [(item.lane, item.hand) for item in mine if item.hand is not None]
-        for lane, hand in hands:  # what may be needed again, first: it may have to go on after some of it
-            self._pool.send(number, Deal.of(self._generation, lane, hand.entries, hand.over))
-        message = StartEpoch(
-            **self._epoch.identity,
-            generation=self._generation,
-            shards=tuple(item.restart() for item in mine),
-            window=self._limits.window,
-            window_bytes=self._limits.window_bytes,
-            dispatch_address=None if self._listener is None else self._listener.address,
-            dispatch_branch=-1 if self._dispatch is None else self._dispatch.branch,
-            careful=self._recovery.careful(number),
-            dealt=bool(hands),
-        )
-        self._pool.send(number, message)
+        for item in mine:  # what may be needed again, first: it may have to go on after some of it
+            if item.hand is not None:
+                self._pool.send(number, Deal.of(self._generation, item.lane, item.hand.entries, item.hand.over))
+        careful = self._recovery.careful(number)
+        self._pool.send(number, self._begin.worker(self._epoch, self._generation, mine, careful=careful))

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from multiprocessing import util
 from typing import Any
 
+from reading_services._supervision.accounts import Accounts
 from reading_services._supervision.process import WorkerProcess, stop_all
 from reading_services._transport.channel import ChannelClosed, Frame
 from reading_services._transport.messages import Message
@@ -29,11 +30,12 @@ _log = logging.getLogger("torchpipe")
 class WorkerPool:
     """Processes by number. ``close`` ends them all; a forgotten pool ends with the object, or at exit.
 
-    ``resources`` are closed with the pool.
+    ``accounts`` has what they have done. ``resources`` are closed with the pool.
     """
 
     def __init__(self, *resources: Any) -> None:
         self._processes: dict[int, WorkerProcess] = {}
+        self.accounts = Accounts()
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
@@ -80,6 +82,7 @@ class WorkerPool:
         worker = self._processes.pop(number)
         self._selector.unregister(worker.channel)
         self._selector.unregister(worker.sentinel)
+        self.accounts.buried(worker)
         worker.release()
 
     def send(self, number: int, message: Message) -> None:

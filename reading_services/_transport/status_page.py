@@ -1,6 +1,7 @@
 """A page of shared memory where each worker notes what it is doing. The main process reads it, also after a death.
 
-The main process makes one page for each worker and owns it. Six 64-bit integers; one writer for each, so no locks.
+The main process makes one page for each worker and owns it. 64-bit integers, one writer for each, so no locks: what it
+is making, then what it spends its time on.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from reading_services._transport.shared_file import SharedFile
+from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, TimeSheet
 
 __all__ = ["Field", "PageTrace", "StatusPage"]
 
@@ -25,18 +27,23 @@ class Field(IntEnum):
     BEGUN = 5  # when it was begun, in monotonic ns; 0 while it is not: on the way there, or waiting for what it needs
 
 
-_SIZE_BYTES = 8 * len(Field)
+_SIZE_BYTES = 8 * (len(Field) + TimeSheet.SIZE)
 _LANE, _INDEX, _COUNT, _BEGUN = int(Field.LANE), int(Field.INDEX), int(Field.COUNT), int(Field.BEGUN)
 
 
 class StatusPage(SharedFile):
-    """``page[Field.INDEX]`` reads or writes a field."""
+    """``page[Field.INDEX]`` reads or writes a field; ``times`` says what the process does."""
 
     def __init__(self, fd: int | None = None) -> None:
         super().__init__("torchpipe-page", _SIZE_BYTES, "q", fd)
         self._fields = self.view
+        self.times = TimeSheet(self.view[len(Field) :])
         if fd is None:
             self.clear()
+
+    def close(self) -> None:
+        self.times.close()
+        super().close()
 
     def __getitem__(self, field: int) -> int:
         return self._fields[field]
@@ -74,9 +81,11 @@ class StatusPage(SharedFile):
         """Meanwhile, what is being made waits for something from elsewhere: it cannot be what kills its process."""
         begun = self._fields[_BEGUN]
         self._fields[_BEGUN] = 0
+        self.times.turn_to(AWAITING_INPUT)
         try:
             yield
         finally:
+            self.times.turn_to(MAKING)
             self._fields[_BEGUN] = time.monotonic_ns() if begun else 0
 
 

@@ -22,7 +22,8 @@ _POLL_S = 0.5
 
 
 def watch_parent(parent_pid: int, page: StatusPage, *, death_signal: bool) -> None:
-    """End this process when process ``parent_pid`` does; meanwhile count up ``page[Field.BEAT]`` twice a second.
+    """End this process when process ``parent_pid`` does; meanwhile, twice a second, count up ``page[Field.BEAT]`` and
+    note CPU time and memory.
 
     With ``death_signal`` the kernel also kills this process when the *thread* that started it ends, which helps where
     native code keeps the interpreter lock for ever: set it only if that thread lives as long as its process.
@@ -44,6 +45,7 @@ def _watch(parent_pid: int, page: StatusPage) -> None:
         poller.register(handle, select.POLLIN)
         while not poller.poll(_POLL_S * 500):
             page[Field.BEAT] += 1
+            page.times.publish()
         _end()
 
 
@@ -52,6 +54,7 @@ def _watch_by_polling(page: StatusPage) -> None:
     never = threading.Event()
     while os.getppid() == parent:
         page[Field.BEAT] += 1
+        page.times.publish()
         never.wait(_POLL_S / 2)
     _end()
 

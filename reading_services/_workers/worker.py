@@ -46,6 +46,7 @@ from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.node.failure import add_note
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy
+from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, SENDING, STARTING
 
 __all__ = ["Worker", "WorkerSetup", "run_worker", "serve"]
 
@@ -152,6 +153,7 @@ class Worker:
         self._worker = worker
         self._channel = channel
         self._page = page
+        self._times = page.times
         self._graphs = ShardGraphs(graphs, init_fn)
         self._reset_fn = reset_fn
         self._policy = policy
@@ -170,6 +172,8 @@ class Worker:
         while True:
             try:
                 lane = None if frame is not None else self._next_lane()
+                if frame is None and lane is None:
+                    self._times.turn_to(self._awaited())
                 frame = frame or self._channel.receive(wait=lane is None)
                 if frame is not None:
                     message, frame = frame[0], None
@@ -185,6 +189,14 @@ class Worker:
                 if frame is None:
                     raise ChannelClosed("the main process is gone") from None
 
+    def _awaited(self) -> int:
+        """What it is that nothing can be made without."""
+        if self._epoch is None or not self._turns:
+            return IDLE
+        if isinstance(self._supply, DealtSupply) and not any(map(self._supply.left, self._turns)):
+            return AWAITING_INPUT
+        return AWAITING_CREDIT
+
     def _next_lane(self) -> int | None:
         epoch = self._epoch
         if epoch is not None:
@@ -199,6 +211,7 @@ class Worker:
     def _handle(self, message: Message) -> None:
         match message:
             case StartEpoch():
+                self._times.turn_to(STARTING)
                 self._end_epoch()
                 self._epoch = message
                 self._supply = self._connect(message)
@@ -296,12 +309,14 @@ class Worker:
         limit = 1 if one_by_one else lane.limit
         if isinstance(self._supply, DealtSupply):
             limit = min(limit, self._supply.left(number))
+        self._times.turn_to(MAKING)
         chunk = shard.produce(
             limit,
             _CHUNK_S if lane.ahead else _HUNGRY_S,
             partial(self._page.begin, number),
         )
         self._page.rest()
+        self._times.turn_to(SENDING)
         self._take_grants()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, default_collate, get_worker_info
 
 from torchpipe import DataLoader, errors
-from torchpipe.data import call_threads
+from torchpipe.ahead import call_threads
 from torchpipe.iter import IterableWrapper
 
 THREAD = {"worker_method": "thread"}
@@ -629,7 +629,7 @@ def test_L6_a_thread_that_is_stuck_is_named_and_ends_when_it_returns(
     assert stuck.wait(60)
     with caplog.at_level(logging.WARNING, "torchpipe"):
         stream._shutdown_workers()
-    assert "'DataLoader worker thread 1' still runs the dataset's code" in caplog.text
+    assert "'DataLoader worker thread 1' still runs your code" in caplog.text
     assert worker_threads() == ["DataLoader worker thread 1"]
     (thread,) = (item for item in threading.enumerate() if item.name == "DataLoader worker thread 1")
     go.set()
@@ -696,7 +696,7 @@ def test_L6_an_interpreter_exits_though_a_thread_is_stuck() -> None:
     script = (
         "import threading\n"
         "from torchpipe import DataLoader\n"
-        "from torchpipe.data import call_threads\n"
+        "from torchpipe.ahead import call_threads\n"
         "call_threads._JOIN_S = 0.2\n"
         "class Stuck:\n"
         "    def __len__(self): return 4\n"

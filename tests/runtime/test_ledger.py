@@ -12,7 +12,7 @@ from reading_services._supervision.arrivals import Arrival
 from reading_services._supervision.ledger import ShardLedger
 from reading_services._transport.messages import ChunkMessage, Layout, ShardStart
 from reading_services._transport.payloads import Receiver
-from torchpipe.execution.merge import ShardPosition
+from torchpipe.execution.provider import ShardPosition
 from torchpipe.state import Cursor
 
 

@@ -43,15 +43,17 @@ class Training:
         return {"training": self, "data": self.data}
 
 
-def train(folder: str, ranks: int, kind: str, epochs: int, kill_at: int | None = None, use: str = "save") -> None:
-    """Checkpoints every 20 steps, and after each epoch. Every process has other seeds.
+def train(
+    folder: str, ranks: int, kind: str, epochs: int, kill_at: int | None = None, use: str = "save", every: int = 20
+) -> None:
+    """Checkpoints every so many steps, and after each epoch. Every process has other seeds.
 
     ``use``: ``save``, ``async_save``, ``early``: the state is loaded when batches have been read, or ``within``:
     none is saved after an epoch, so that one from its last batch may not know that this was the last.
     """
     rank, place = int(os.environ.get("RANK", "0")), Path(folder)
     torch.set_num_threads(1)
-    if ranks > 1 or use == "async_save":
+    if ranks > 1 or use == "async_save" or kind in ("dealt", "shards"):
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", str(20_000 + os.getpid() % 20_000))
         dist.init_process_group("gloo", rank=rank, world_size=ranks)
@@ -87,7 +89,7 @@ def train(folder: str, ranks: int, kind: str, epochs: int, kill_at: int | None =
             training.optimizer.step()
             training.optimizer.zero_grad()
             training.step += 1
-            if training.step % 20 == 0:
+            if training.step % every == 0:
                 save(f"step-{training.step}")
         if use != "within":
             save(f"epoch-{epoch}")

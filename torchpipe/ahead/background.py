@@ -27,7 +27,6 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.ahead.feed import Feed, Snapshot, Snapshots, move
@@ -35,6 +34,7 @@ from torchpipe.ahead.stage import ONE_QUEUE, Pacer, Source, Stage
 from torchpipe.ahead.staged import StagedFeed
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.state import Cursor, SnapshotPolicy, encode
+from torchpipe.stats import FeedStats
 
 __all__ = ["FeedStats", "RunAhead"]
 
@@ -42,32 +42,6 @@ _JOIN_S = 5.0
 _LIVENESS_S = 1.0
 
 _log = logging.getLogger("torchpipe")
-
-
-@dataclass(frozen=True, slots=True)
-class FeedStats:
-    """Counters of one pass: who waited for whom, how much was moved, what lies where just now. Times in seconds.
-
-    ``consumer_wait_s`` is what the training loop lost to this stage: while it grows, something below is too slow. That
-    is the source if ``pull_s`` grows with it, or the transfer (``transfer_s``, summed over its threads).
-    ``feeder_wait_s`` grows when the consumer is the slow one, which is how it should be. ``new_shapes`` counts batches
-    whose shapes or dtypes had not occurred in this pass before, besides the first: each costs XLA a compilation.
-    """
-
-    items: int
-    ready: int  # batches on the device or on their way, besides the consumer's
-    consumer_wait_s: float
-    feeder_wait_s: float
-    pull_s: float = 0.0  # 0 where nothing is moved
-    transfer_s: float = 0.0
-    moved_bytes: int = 0
-    ready_bytes: int = 0
-    waiting: int = 0  # batches that wait on the host
-    waiting_bytes: int = 0
-    new_shapes: int = 0
-    dropped: int = 0  # batches left out for their shapes
-    syncs: int = 0  # executions that this stage started
-    waits: int = 0  # times that it let the consumer wait for the device
 
 
 _running: weakref.WeakSet[Feed] = weakref.WeakSet()

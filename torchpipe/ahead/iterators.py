@@ -77,6 +77,16 @@ class RunAheadIterator(NodeIterator[T_co]):
         self.source.load_state_dict(state)  # takes both forms; of a cursor, it drops the items that were handed out
         self._ahead.cursor = Cursor.from_state(state) or Cursor(encode(state))
 
+    @property
+    def moves(self) -> bool:
+        """Does it move items to a device?"""
+        return self._stage.mover is not None
+
+    @property
+    def threads(self) -> int:
+        """How many threads move items."""
+        return min(1, self._stage.depth) * self._stage.limits.threads
+
     def stats(self) -> FeedStats:
         """How the two sides kept pace so far."""
         return self._ahead.stats()

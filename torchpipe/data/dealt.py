@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchpipe.data.batches import Batches
+from torchpipe.data.fetch import Failure
 from torchpipe.data.order import Order
 from torchpipe.errors import StateError
-from torchpipe.execution.merge import ShardPosition
+from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failure import add_note
 from torchpipe.state import Cursor
@@ -59,6 +61,41 @@ def lane_positions(lanes: int, saved: dict[str, Any] | None) -> list[ShardPositi
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What has been handed out. Replaced as a whole: an interrupt finds that of before a batch, or of after it.
+
+    ``number``: batches before which all are past; ``done``: those from there on that are; of workers with states, the
+    ``cursors``, and what each was dealt since its cursor's snapshot: it makes that ``again`` to find its place.
+    """
+
+    number: int
+    done: frozenset[int]
+    cursors: tuple[Cursor, ...] | None
+    again: tuple[tuple[Any, ...], ...]
+
+    def made(self, lane: int, entry: Any, snapshot: bytes | None) -> _Place:
+        """After worker ``lane`` made one; ``snapshot``, if there is one, is of after it."""
+        if self.cursors is None:
+            return self
+        cursors, again = list(self.cursors), list(self.again)
+        cursors[lane] = cursors[lane].after(1, snapshot)
+        again[lane] = (*again[lane], entry) if snapshot is None else ()
+        return _Place(self.number, self.done, tuple(cursors), tuple(again))
+
+    def past(self, batch: int) -> _Place:
+        """After ``batch`` was handed out, and is not to come again."""
+        number, done = self.number, self.done
+        if batch != number or done:
+            done |= {batch}
+            while number in done:
+                done -= {number}
+                number += 1
+        else:
+            number += 1
+        return _Place(number, done, self.cursors, self.again)
+
+
 class DealtBatches(Batches):
     """Batch i is made by worker i % n, and handed out in order; without ``in_order``, as they come.
 
@@ -75,7 +112,6 @@ class DealtBatches(Batches):
         position: dict[str, Any],
         positions: list[ShardPosition] | None = None,
     ) -> None:
-        self.number = order.number
         self._order = order
         self._workers = workers
         self._lanes = lanes = loader.num_workers
@@ -90,20 +126,26 @@ class DealtBatches(Batches):
         self._turns = deque[int]()  # whose are the batches that were dealt, in order
         self._dealt = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and what was dealt
         self._chunks = [Chunk() for _ in range(lanes)]  # what is at hand of each lane
-        self._done = set(position.get("done", ()))  # those from ``number`` on
-        self._skip = set(
-            self._done
-        )  # those that the sampler has not come to: ``number`` may be past them before it has
-        self._cursors = None if positions is None else [item.cursor for item in positions]
-        # Of each lane, what it was dealt since its cursor's snapshot: it makes that again to find its place
-        self._again = [deque(entries) for entries in position.get("again") or [()] * lanes]
+        self._place = _Place(
+            order.number,
+            frozenset(position.get("done", ())),
+            None if positions is None else tuple(item.cursor for item in positions),
+            tuple(map(tuple, position.get("again") or [()] * lanes)),
+        )
+        self._failed: int | None = None  # the batch that was handed out last, if it has raised: it is not yet past
+        self._skip = set(self._place.done)  # those that the sampler has not come to
         self._deal(self._prefetch * lanes)
 
+    @property
+    def number(self) -> int:
+        return self._place.number
+
     def position(self) -> dict[str, Any]:
-        position: dict[str, Any] = {"done": sorted(self._done)} if self._done else {}
-        if self._cursors is not None:
-            position["lanes"] = [cursor.to_state() for cursor in self._cursors]
-            position["again"] = [list(entries) for entries in self._again]
+        place = self._place
+        position: dict[str, Any] = {"done": sorted(place.done)} if place.done else {}
+        if place.cursors is not None:
+            position["lanes"] = [cursor.to_state() for cursor in place.cursors]
+            position["again"] = [list(entries) for entries in place.again]
         return position
 
     @property
@@ -120,30 +162,24 @@ class DealtBatches(Batches):
             self._workers.end_epoch()
 
     def take(self) -> Any:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            self._place = self._place.past(failed)
         lane = self._next_lane()
-        chunk = self._chunks[lane]
-        batch = chunk.items.pop()
-        number, entry = self._dealt[lane].popleft()
-        if self._cursors is not None:
-            snapshot = None if chunk.items else chunk.snapshot
-            self._cursors[lane] = self._cursors[lane].after(1, snapshot)
-            self._again[lane].append(entry)
-            if snapshot is not None:
-                self._again[lane].clear()
+        chunk, dealt = self._chunks[lane], self._dealt[lane]
+        batch, (number, entry) = chunk.items[-1], dealt[0]
+        place = self._place.made(lane, entry, chunk.snapshot if len(chunk.items) == 1 else None)
+        if isinstance(batch, Failure):
+            failed = number
+        else:
+            failed, place = None, place.past(number)
+        chunk.items.pop()
+        dealt.popleft()
         self._turns.popleft()  # out of order, they only count
-        self._count(number)
+        self._place, self._failed = place, failed
         if not self._order.may_run_ahead:
             self._deal(1)
         return batch
-
-    def _count(self, number: int) -> None:
-        if number == self.number and not self._done:
-            self.number += 1
-            return
-        self._done.add(number)
-        while self.number in self._done:
-            self._done.discard(self.number)
-            self.number += 1
 
     def _next_lane(self) -> int:
         """A lane that has the next batch at hand. Raises: StopIteration at the end; what ended a lane."""

@@ -195,7 +195,7 @@ class IterableBatches(Batches):
         begins: list[dict[str, Any]] | None = None,
         here: Any = None,
     ) -> None:
-        self.number = start.delivered
+        self._number = start.delivered
         self._here = here
         self._service = service
         self._keeps = keeps
@@ -210,16 +210,21 @@ class IterableBatches(Batches):
 
     def take(self) -> Any:
         batch = next(self._items)
-        self.number += 1
+        self._number += 1
         return batch
 
+    @property
+    def number(self) -> int:
+        return self._number
+
     def position(self) -> dict[str, Any]:
-        position = {"stream": self._stream.state_dict(), "shards": self._shards, "workers": self._workers}
-        position["seed"] = self._seed
+        stream = self._stream.state_dict()
+        self._number = sum(stream["counts"])  # an interrupt may have come between the stream's count and ours
+        position = {"stream": stream, "shards": self._shards, "workers": self._workers, "seed": self._seed}
         if self._ranks != [0, 1]:
             position["ranks"] = self._ranks
         begins = self._begins
-        if begins is None and self._here is not None and not self.number:
+        if begins is None and self._here is not None and not self._number:
             # With the global random states that it is going to see, which may be part of its state; before its first
             # iter(), it may have none to tell
             with suppress(Exception), GlobalRandom(self._random_key).installed():

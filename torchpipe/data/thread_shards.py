@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
-from torchpipe.data.call_threads import CallThreads
+from torchpipe.ahead.call_threads import CallThreads
 from torchpipe.data.fetch import Failure
 from torchpipe.data.thread_info import BatchGenerators
 from torchpipe.data.threads import THREAD_NAME, Beginning
-from torchpipe.execution.merge import ShardPosition, ShardProvider
+from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.shard import Chunk, Shard
 from torchpipe.node.datapipe import IterDataPipe

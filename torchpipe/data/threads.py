@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torchpipe.ahead.call_threads import CallThreads
 from torchpipe.data import thread_info
-from torchpipe.data.call_threads import CallThreads
 from torchpipe.data.dealt import DealtBatches
 from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, make_worker_info, set_worker_info
 from torchpipe.data.order import Order

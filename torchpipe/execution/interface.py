@@ -12,6 +12,7 @@ from torchpipe.execution.epoch import EpochStart
 from torchpipe.graph.length import total_length
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
+from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["ReadingServiceInterface", "States"]
 
@@ -120,6 +121,10 @@ class ReadingServiceInterface(ABC):
     def explain(self) -> str:
         """Which node runs where, as text."""
         return type(self).__name__
+
+    def figures(self) -> ServiceFigures:
+        """What the nodes and processes have done in the live epoch, or the last one. Asks nobody; any thread."""
+        return ServiceFigures()
 
 
 def _made_anew(value: Any) -> Any:

@@ -13,13 +13,14 @@ Where a run has more shards than this process hosts, the merge counts its own: *
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
+from torchpipe.execution.provider import ShardPosition, ShardProvider, StartShards
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import announce_replays
 from torchpipe.node.context import Context
@@ -27,45 +28,10 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor
 from torchpipe.state.rotation import Rotation, turn_of
+from torchpipe.stats import MergeStats
+from torchpipe.stats.clock import Clock
 
-__all__ = ["MergeIterator", "Merges", "ShardPosition", "ShardProvider", "StartShards"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardPosition:
-    """Where a shard of a branch is to start: ``count`` items of it are before ``cursor``."""
-
-    shard: int
-    cursor: Cursor
-    count: int
-    branch: int = 0
-    lane: int
-
-
-class ShardProvider(ABC):
-    """Produces the chunks of a set of lanes, wherever they run."""
-
-    @abstractmethod
-    def pull(self, lane: int) -> Chunk:
-        """The next chunk of ``lane``; waits for it. The chunk pulled before it has been used up.
-
-        Called by one thread for each branch, so by several at a time if the main section has several feed threads.
-        """
-
-    def pull_any(self, lanes: Sequence[int]) -> tuple[int, Chunk]:
-        """(a lane, its next chunk) of whichever of ``lanes`` has one first, as :meth:`pull`."""
-        return lanes[0], self.pull(lanes[0])
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the production of this epoch. Idempotent."""
-
-    def interrupt(self) -> None:
-        """Make a :meth:`pull` that waits in another thread return at once. Thread-safe."""
-        return
-
-
-StartShards: TypeAlias = Callable[[list[ShardPosition]], ShardProvider]
+__all__ = ["MergeIterator", "Merges"]
 
 
 class Merges:
@@ -94,6 +60,11 @@ class Merges:
         self._interrupted = True
         if self._provider is not None:
             self._provider.interrupt()
+
+    @property
+    def rebuild_s(self) -> float:
+        """Seconds that it took to rebuild items from what was sent."""
+        return 0.0 if self._provider is None else self._provider.rebuild_s
 
     def leave(self, merge: MergeIterator) -> None:
         """``merge`` needs no more items. Idempotent."""
@@ -212,6 +183,8 @@ class MergeIterator(NodeIterator[Any]):
         self._between = True  # no block is being made, nor was that interrupted
         self._lock = threading.RLock()
         self._consumer = 0  # the thread that has asked for the block
+        self.clock = Clock()
+        self._pull_s = [0.0] * len(places)  # of each shard: how long it was waited for
         merges.join(self)
 
     @property
@@ -233,9 +206,9 @@ class MergeIterator(NodeIterator[Any]):
             return super().state_dict()
 
     def mark(self) -> Callable[[], dict[str, Any]]:
-        position = self._position
+        position, lag = self._position, self._lag
         taken = position.taken
-        return lambda: position.rotation(taken, self._lag).to_state()
+        return lambda: position.rotation(taken, lag).to_state()
 
     @property
     def running(self) -> int:
@@ -272,14 +245,18 @@ class MergeIterator(NodeIterator[Any]):
 
     def run(self) -> Iterator[Any]:
         self._consumer = threading.get_ident()
+        clock = self.clock
+        clock.begin_wait()
         provider = self._merges.provider()
         while True:
             with self._lock:
                 self._consumer = threading.get_ident()
+                clock.begin_wait()
                 self._between = False
                 position = self._next_position(provider)
                 self._position = position  # until here, the state is that after the block before
                 self._between = True
+                clock.end_wait(position.size)
             block = position.block
             if not block:
                 return
@@ -292,10 +269,11 @@ class MergeIterator(NodeIterator[Any]):
         places, turn, ragged = self._position.after(self._position.size)
         live = list(self._position.live)
         while live:
-            ring = live[turn:] + live[:turn]
             if ragged:
                 turn, ahead = turn_of([count for _, _, count in places], live)
                 ragged = any(ahead)
+            ring = live[turn:] + live[:turn]
+            if ragged:
                 ring = [shard for shard, rounds in zip(live[turn:], ahead[turn:]) if not rounds]
             if self._rounds is not None:
                 size = self._fill_rounds(provider, places, set(live)) - self._lag
@@ -327,8 +305,11 @@ class MergeIterator(NodeIterator[Any]):
         return ring[place:] + ring[:place]
 
     def _pull(self, provider: ShardProvider, shards: list[int]) -> None:
+        began = time.perf_counter()
         lane, chunk = provider.pull_any([self._lane(shard) for shard in shards])
-        self._rests[next(shard for shard in shards if self._lane(shard) == lane)].add(chunk)
+        came = next(shard for shard in shards if self._lane(shard) == lane)
+        self._rests[came].add(chunk)
+        self._pull_s[came] += time.perf_counter() - began
 
     def _fill_rounds(self, provider: ShardProvider, places: list[_Place], live: set[int]) -> int:
         """How many items are left in rounds that are whole, with more at hand than another rank is ahead, if there are.
@@ -375,10 +356,21 @@ class MergeIterator(NodeIterator[Any]):
         block.reverse()
         return _Position(places, live, turn, ragged, ring, block, size, snapshots)
 
+    def stats(self) -> MergeStats:
+        """How long it waited, for whom. Any thread."""
+        clock = self.clock
+        return MergeStats(
+            branch=self._branch,
+            wait_s=clock.wait_s,
+            shard_wait_s=tuple(self._pull_s),
+            rebuild_s=self._merges.rebuild_s,
+        )
+
     def interrupt(self) -> None:
         self._merges.interrupt()
 
     def close(self) -> None:
+        self.clock.close()
         with self._lock:  # whoever fetches items in another thread has been interrupted
             try:
                 super().close()

@@ -15,6 +15,7 @@ from torchpipe.execution.reading_service import EpochStart, InProcessReadingServ
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, is_node
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
+from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Begin", "PreparingReadingService", "executable"]
 
@@ -78,6 +79,9 @@ class PreparingReadingService(ReadingServiceInterface):
 
     def explain(self) -> str:
         return f"{self.describe()}\n{self._executing.explain()}"
+
+    def figures(self) -> ServiceFigures:
+        return self._executing.figures()
 
 
 def executable(service: ReadingServiceInterface) -> ReadingServiceInterface:

@@ -18,21 +18,32 @@ from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec
 from torchpipe.execution.interface import ReadingServiceInterface
-from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
+from torchpipe.execution.merge import MergeIterator, Merges
+from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
+from torchpipe.graph.rows import rows_of
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import DataPipe
+from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.flat import MAX_SHARDS
+from torchpipe.stats import NodeStats
+from torchpipe.stats.service import ServiceFigures
 
-__all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServiceInterface", "ShardedReadingService"]
+__all__ = [
+    "EpochStart",
+    "InProcessReadingService",
+    "LocalShards",
+    "ReadingServiceInterface",
+    "ShardedReadingService",
+    "warn_of_replicated",
+]
 
 
 class ShardedReadingService(ReadingServiceInterface):
@@ -72,14 +83,7 @@ class ShardedReadingService(ReadingServiceInterface):
             raise GraphError("this reading service belongs to another loader: make one for each loader")
         checked = plan(datapipe)
         checked.check_num_shards(self.default_num_shards)
-        replicated = checked.replicated_sources(self.default_num_shards)
-        if replicated:
-            warn_user(
-                f"each of {self.default_num_shards} shards reads all items of {', '.join(replicated)}: no sharding "
-                "point stands after that source, while others are divided. If every shard is meant to have it whole, "
-                "ignore ReplicatedSourceWarning; else put .sharding_filter() after it",
-                ReplicatedSourceWarning,
-            )
+        warn_of_replicated(checked, self.default_num_shards)
         self._plan = checked
         # What is dispatched is replaced in its own branch alone: another one may read from there as well
         stands_in = {} if checked.dispatch is None else {id(checked.dispatch): Dispatched()}
@@ -89,6 +93,18 @@ class ShardedReadingService(ReadingServiceInterface):
         )
         self._graphs = ShardGraphs(branches, self._init_fn)
         return datapipe
+
+    def figures(self) -> ServiceFigures:
+        nodes = (
+            NodeStats(number=row.number, name=row.name, section=row.section, inputs=row.inputs, repeated=row.repeated)
+            for row in rows_of(self.plan, self._appended())
+        )
+        return ServiceFigures(nodes=tuple(nodes))
+
+    def _appended(self) -> tuple[str, ...]:
+        """The names of the stages that this service appends to the graph."""
+        root = self._main_root(self.plan.root)
+        return () if root is self.plan.root else (node_name(root),)
 
     @property
     def default_num_shards(self) -> int:
@@ -162,6 +178,18 @@ class ShardedReadingService(ReadingServiceInterface):
         return LocalShards(shard, start, positions, source)
 
 
+def warn_of_replicated(checked: Plan, num_shards: int) -> None:
+    """Say which sources each shard reads whole, beside others that are divided."""
+    replicated = checked.replicated_sources(num_shards)
+    if replicated:
+        warn_user(
+            f"each of {num_shards} shards reads all items of {', '.join(replicated)}: no sharding point stands after "
+            "that source, while others are divided. If every shard is meant to have it whole, ignore "
+            "ReplicatedSourceWarning; else put .sharding_filter() after it",
+            ReplicatedSourceWarning,
+        )
+
+
 class InProcessReadingService(ShardedReadingService):
     """Runs everything in the user's process: the oracle that all other services are tested against, and for debugging.
 
@@ -201,9 +229,10 @@ class InProcessReadingService(ShardedReadingService):
     def explain(self) -> str:
         count = self.default_num_shards
         where = f"in this process, {count} shard{'s' if count > 1 else ''} one after the other"
-        prefetched = self._main_root(self.plan.root) is not self.plan.root
-        appended = (f"Prefetcher({self._prefetch_cnt})",) if prefetched else ()
-        return draw(self.plan, where, "in this process", appended)
+        return draw(self.plan, where, "in this process", self._appended())
+
+    def _appended(self) -> tuple[str, ...]:
+        return (f"Prefetcher({self._prefetch_cnt})",) if super()._appended() else ()
 
     def _main_root(self, root: DataPipe) -> DataPipe:
         staged = any(isinstance(node, ToDevice) and node.prefetch_count for node in self.plan.main_nodes)

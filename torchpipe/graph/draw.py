@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torchpipe.graph.plan import Plan
-from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_name, reads_late, walk
+from torchpipe.graph.rows import Row, rows_of
+from torchpipe.node.traits import Division, division
 
 __all__ = ["draw"]
 
@@ -28,33 +29,24 @@ def draw(
     A node before a sharding point is marked if every shard makes all its items, of which it then keeps some.
     ``shard_section`` and ``main_section`` say who runs them; ``appended`` names stages that a reading service adds.
     """
-    numbers: dict[int, int] = {}
+    rows = rows_of(plan, appended)
+    numbers = {id(row.node): row.number for row in rows}
     lines = []
     if plan.dispatch is not None:
         lines.append(f"dispatch section: {dispatch_section}")
-        lines.extend("  " + _line(node, numbers) for node in plan.dispatch_nodes)
-    repeated = _done_by_every_shard(plan)
+        lines.extend(_line(row) for row in rows if row.section == "dispatch")
     lines.append(f"shard section: {shard_section}")
-    for node in plan.shard_nodes:
-        lines.append("  " + _line(node, numbers) + (_REPEATED if id(node) in repeated else ""))
+    lines.extend(_line(row) for row in rows if row.section == "shard")
     lines.append(f"main section: {main_section}")
     for cut in plan.cuts:
         of = f" of {numbers[id(cut)]}" if len(plan.cuts) > 1 else ""
         lines.append(f"  merge{of}: one item from each shard in turn")
-    for node in plan.main_nodes:
-        lines.append("  " + _line(node, numbers))
-    lines.extend(f"  {name} (added by the reading service)" for name in appended)
+    lines.extend(_line(row) for row in rows if row.section == "main")
     return "\n".join(lines)
 
 
-def _done_by_every_shard(plan: Plan) -> set[int]:
-    """The ids of the nodes of the shard section that run, for every item, before a sharding point."""
-    before = {id(node) for point in plan.sharding_points for item in inputs_of(point) for node in walk(item)}
-    return {id(node) for node in plan.shard_nodes if id(node) in before and not reads_late(node)}
-
-
-def _line(node: DataPipe, numbers: dict[int, int]) -> str:
-    numbers.setdefault(id(node), len(numbers) + 1)
-    inputs = [str(numbers[id(item)]) for item in inputs_of(node)]
-    source = f"  <- {', '.join(inputs)}" if inputs else ""
-    return f"{numbers[id(node)]:>3} {node_name(node)}{source}{_MARKS[division(node)]}"
+def _line(row: Row) -> str:
+    if row.node is None:
+        return f"  {row.name} (added by the reading service)"
+    source = f"  <- {', '.join(map(str, row.inputs))}" if row.inputs else ""
+    return f"  {row.number:>3} {row.name}{source}{_MARKS[division(row.node)]}{_REPEATED if row.repeated else ''}"

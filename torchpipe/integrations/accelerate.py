@@ -73,18 +73,17 @@ class PreparedLoader(DataLoaderStateMixin):
             self.end()
 
     def _told_of_the_last(self, batches: Iterator[Any]) -> Iterator[Any]:
-        if self._counted.sized:
-            for batch in batches:
-                self.end_of_dataloader = self._counted.at_end
-                yield batch
-            return
         batch = next(batches, _NONE)
         while batch is not _NONE:
-            following = next(batches, _NONE)
-            self.end_of_dataloader = following is _NONE
-            self.holds = int(following is not _NONE)
+            following = _NONE
+            if self._counted.counts:
+                self.end_of_dataloader = self._counted.at_end
+            else:
+                following = next(batches, _NONE)
+                self.end_of_dataloader = following is _NONE
+                self.holds = int(following is not _NONE)
             yield batch
-            batch = following
+            batch = next(batches, _NONE) if following is _NONE else following
 
     @property
     def dataset(self) -> Any:

@@ -12,6 +12,13 @@ from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemu
 from torchpipe.iter.branching.forker import Forker
 from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
+from torchpipe.iter.caching.cacher import Cacher
+from torchpipe.iter.caching.on_disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
+from torchpipe.iter.clouds.fsspec_lister import FSSpecFileLister, IoPathFileLister
+from torchpipe.iter.clouds.fsspec_opener import FSSpecFileOpener, IoPathFileOpener
+from torchpipe.iter.clouds.fsspec_saver import FSSpecSaver, IoPathSaver
+from torchpipe.iter.clouds.s3 import S3FileLister, S3FileLoader
+from torchpipe.iter.clouds.web_readers import GDriveReader, HttpReader, OnlineReader
 from torchpipe.iter.combining.concater import Concater
 from torchpipe.iter.combining.key_zippers import IterKeyZipper, MapKeyZipper
 from torchpipe.iter.combining.multiplexer import Multiplexer, MultiplexerLongest
@@ -20,6 +27,7 @@ from torchpipe.iter.combining.zipper import Zipper
 from torchpipe.iter.combining.zipper_longest import ZipperLongest
 from torchpipe.iter.files.file_opener import FileOpener
 from torchpipe.iter.files.hash_checker import HashChecker
+from torchpipe.iter.files.saver import Saver
 from torchpipe.iter.files.stream_reader import StreamReader
 from torchpipe.iter.files.tar_loader import TarArchiveLoader
 from torchpipe.iter.grouping.batch_mappers import BatchAsyncMapper, BatchMapper
@@ -60,10 +68,13 @@ from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
 from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
 from torchpipe.iter.running.on_error import OnError
+from torchpipe.iter.running.parallel_mapper import ParallelMapper, ThreadPoolMapper
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.shards.tfrecord_reader import TFRecordReader
 from torchpipe.iter.shards.webdataset_reader import WebDatasetReader
+from torchpipe.iter.shards.zip_reader import ZipReader
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.sampler import Sampler
@@ -72,6 +83,7 @@ from torchpipe.iter.tables.arrow_reader import ArrowReader
 from torchpipe.iter.tables.hugging_face_reader import HuggingFaceReader
 from torchpipe.iter.tables.parquet_reader import ParquetReader
 from torchpipe.iter.tables.row_group_lister import RowGroupLister
+from torchpipe.iter.tables.sql_reader import SqlReader
 from torchpipe.iter.text.csv_reader import CsvReader
 from torchpipe.iter.text.jsonl_reader import JsonlReader
 from torchpipe.iter.text.text_line_reader import TextLineReader
@@ -92,6 +104,7 @@ __all__ = [
     "Bz2FileLoader",
     "CSVDictParser",
     "CSVParser",
+    "Cacher",
     "Collator",
     "CompressionType",
     "Concater",
@@ -102,27 +115,35 @@ __all__ = [
     "Demultiplexer",
     "Dropper",
     "DynamicBatcher",
+    "EndOnDiskCacheHolder",
     "Enumerator",
     "Extractor",
+    "FSSpecFileLister",
+    "FSSpecFileOpener",
+    "FSSpecSaver",
     "FileLister",
     "FileOpener",
     "Filter",
     "FlatMapper",
     "Flattener",
     "Forker",
+    "GDriveReader",
     "Grouper",
     "HashChecker",
     "Header",
+    "HttpReader",
     "HuggingFaceReader",
     "InBatchShuffler",
     "IndexAdder",
     "Interleaver",
+    "IoPathFileLister",
+    "IoPathFileOpener",
+    "IoPathSaver",
     "IterDataPipe",
     "IterKeyZipper",
     "IterableWrapper",
     "JsonParser",
     "JsonlReader",
-    "Last",
     "LengthBucketer",
     "LengthSetter",
     "LineReader",
@@ -133,10 +154,13 @@ __all__ = [
     "Mixer",
     "Multiplexer",
     "MultiplexerLongest",
+    "OnDiskCacheHolder",
     "OnError",
+    "OnlineReader",
     "Overflow",
     "Packer",
     "ParagraphAggregator",
+    "ParallelMapper",
     "ParquetReader",
     "PathList",
     "Prefetcher",
@@ -150,8 +174,11 @@ __all__ = [
     "RoutedDecoder",
     "RowGroupLister",
     "Rows2Columnar",
+    "S3FileLister",
+    "S3FileLoader",
     "SampleMultiplexer",
     "Sampler",
+    "Saver",
     "ShardExpander",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
@@ -159,12 +186,15 @@ __all__ = [
     "Skipper",
     "Slicer",
     "Sorter",
+    "SqlReader",
     "Stop",
     "Strategy",
     "StreamReader",
+    "TFRecordReader",
     "Taker",
     "TarArchiveLoader",
     "TextLineReader",
+    "ThreadPoolMapper",
     "ToDevice",
     "UnBatcher",
     "UnZipper",
@@ -174,6 +204,7 @@ __all__ = [
     "WindowShuffler",
     "XzFileLoader",
     "ZipArchiveLoader",
+    "ZipReader",
     "Zipper",
     "ZipperLongest",
     "functional_datapipe",

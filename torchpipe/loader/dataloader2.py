@@ -6,34 +6,32 @@ Runs in the user's process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
-from torchpipe.errors import RankError
 from torchpipe.execution.epoch import Epoch
 from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
 from torchpipe.graph import describe_graph, plan
-from torchpipe.iter.sources.map_to_iter import MapToIterConverter
+from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.iterator import DataLoader2Iterator
+from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
-from torchpipe.loader.state import LoaderState, Place
+from torchpipe.loader.state import LoaderState, Place, state_of_all
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import DataPipe, Division, division, is_node
+from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed, fresh_seed, next_fresh_seed
-from torchpipe.state import merge
+from torchpipe.stats import LoaderStats
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 
 T_co = TypeVar("T_co", covariant=True)
-
-Adapter = Callable[[Any], Any]
 
 
 class DataLoader2(Generic[T_co]):
@@ -62,14 +60,14 @@ class DataLoader2(Generic[T_co]):
         if not is_node(datapipe):
             raise TypeError(
                 f"DataLoader2 needs a datapipe, got {datapipe!r} of type {type(datapipe).__name__}: "
-                + _way_out(datapipe)
+                + way_out(datapipe)
             )
         if reading_service is not None and not isinstance(reading_service, ReadingServiceInterface):
             raise TypeError(
                 f"reading_service must be an object such as MultiProcessingReadingService(num_workers=2), got "
                 f"{reading_service!r}: is it a class, not yet called? Leave it out to run in this process"
             )
-        self.datapipe = _streamed(_adapt(_streamed(datapipe), datapipe_adapter_fn))
+        self.datapipe = streamed(adapt(streamed(datapipe), datapipe_adapter_fn))
         service = InProcessReadingService() if reading_service is None else reading_service
         self.reading_service = executable(service.take())
         self.reading_service.initialize(self.datapipe)
@@ -85,6 +83,7 @@ class DataLoader2(Generic[T_co]):
         self._parked: LoaderState | None = None  # the position of an iterator that has been closed in mid-epoch
         self._opaque = OpaqueWarnings()
         self._pid = 0  # of the process that has iterated it, since the last shutdown
+        self._observed: Observed | None = None  # the figures of an iterator that has been let go of
 
     @property
     def num_shards(self) -> int:
@@ -169,6 +168,22 @@ class DataLoader2(Generic[T_co]):
         """Which node runs where, as text."""
         return self.reading_service.explain()
 
+    def stats(self) -> LoaderStats:
+        """What the live epoch, or else the last one, has done so far: who waits for whom, and what to change.
+
+        ``print(loader.stats())`` begins with one sentence. Asks no process and stops nothing; from any thread, at any
+        time, also before the first item and after :meth:`shutdown`.
+        """
+        live = self._live
+        observed = self._observed if live is None else live.observe()
+        return as_stats(observed, self.reading_service.figures(), self._total(), self.num_shards)
+
+    def _total(self) -> int | None:
+        try:
+            return len(self)
+        except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
+            return None
+
     def state_dict(self, states: States | None = None) -> dict[str, Any]:
         """The position after the last delivered item: nothing is asked or stopped. Takes what copying its bytes takes.
 
@@ -189,26 +204,14 @@ class DataLoader2(Generic[T_co]):
         if states not in ("own", "all"):
             raise ValueError(f'states must be "own" or "all", got {states!r}')
         if states == "all" and self.reading_service.world_size > 1:
-            state = self._state_of_all()
+            state = state_of_all(self._own_state, self._seed is not None, self.reading_service.gather)
         else:
-            state = self._state().to_dict(self._graph_text, common=self._common)
+            state = self._own_state()
         self._opaque.tell(state["payload"])
         return state
 
-    def _state_of_all(self) -> dict[str, Any]:
-        """All ranks must come to the same conclusion: one that has no state says so to the others."""
-        own: dict[str, Any] | Exception
-        try:
-            own = self._state().to_dict(self._graph_text, common=self._common)
-        except Exception as error:
-            own = error
-        told = self.reading_service.gather(own if isinstance(own, dict) else f"{type(own).__name__}: {own}")
-        if not isinstance(own, dict):
-            raise own
-        failed = [f"rank {rank}: {state}" for rank, state in enumerate(told) if not isinstance(state, dict)]
-        if failed:
-            raise RankError("there is no state of all ranks, since not all have one:\n  " + "\n  ".join(failed))
-        return merge(told)
+    def _own_state(self) -> dict[str, Any]:
+        return self._state().to_dict(self._graph_text, common=self._common)
 
     def _state(self) -> LoaderState:
         live = self._live
@@ -233,10 +236,8 @@ class DataLoader2(Generic[T_co]):
         """Has the state's epoch no more items, as far as is known?"""
         if state.finished or not state.delivered:
             return state.finished
-        try:
-            return state.delivered >= len(self)
-        except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
-            return False
+        total = self._total()
+        return total is not None and state.delivered >= total
 
     def _state_at(
         self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False
@@ -323,6 +324,7 @@ class DataLoader2(Generic[T_co]):
     def _retire(self) -> None:
         live, self._live = self._live, None
         if live is not None:
+            self._observed = live.observe()
             live._retire()
             self.reading_service.finalize_iteration()
 
@@ -360,35 +362,3 @@ class DataLoader2(Generic[T_co]):
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
-
-
-def _way_out(value: object) -> str:
-    if value is None or isinstance(value, ReadingServiceInterface):
-        return "a state holds no graph, so give it as well: from_state(state, datapipe, reading_service)"
-    return "wrap an iterable in torchpipe.iter.IterableWrapper"
-
-
-def _streamed(datapipe: DataPipe) -> DataPipe:
-    if isinstance(datapipe, TorchMapDataPipe) and not hasattr(type(datapipe), "__iter__"):
-        return MapToIterConverter(datapipe)  # type: ignore[arg-type]  # torch's own will do as well
-    return datapipe
-
-
-def _adapt(datapipe: DataPipe, adapters: Adapter | Iterable[Adapter] | None) -> DataPipe:
-    if adapters is None:
-        return datapipe
-    chosen = [adapters] if callable(adapters) or not isinstance(adapters, Iterable) else list(adapters)
-    for adapter in chosen:
-        if not callable(adapter):
-            raise TypeError(
-                "datapipe_adapter_fn must be a function from a datapipe to a datapipe, or a list of such, "
-                f"got {adapter!r}"
-            )
-        adapted = adapter(datapipe)
-        if not is_node(adapted):
-            raise TypeError(
-                f"the adapter {adapter!r} must return the datapipe (changed or not), got {adapted!r}: is a return "
-                "missing?"
-            )
-        datapipe = adapted
-    return datapipe

@@ -15,14 +15,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
-from torchpipe.ahead.background import FeedStats
-from torchpipe.ahead.iterators import RunAheadIterator
 from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.execution.merge import MergeIterator
+from torchpipe.loader.observing import Observed, stages_of
 from torchpipe.loader.single_consumer import OneUser, refuse_pickling
 from torchpipe.loader.state import LoaderState
-from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_count
+from torchpipe.stats import FeedStats
+from torchpipe.stats.clock import Clock
 
 if TYPE_CHECKING:
     from torchpipe.loader.dataloader2 import DataLoader2
@@ -66,6 +66,7 @@ class DataLoader2Iterator(Iterator[T_co]):
             )
         self._direct = False
         self._choose_pull()
+        self._clock = self._stream.clock if isinstance(self._stream, MergeIterator) else Clock()
         _alive.add(self)
 
     @property
@@ -149,6 +150,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         if isinstance(error, StopIteration):
             return self._end()
         self._over = True
+        self._clock.close()
         self._choose_pull()
         return False
 
@@ -164,45 +166,66 @@ class DataLoader2Iterator(Iterator[T_co]):
         if self._over or self._paused:
             raise StopIteration
         try:
-            item = next(self._stream)
+            item = self._timed_next()
         except StopIteration:
             if not self._end():
                 raise
             return self._advance()
         except BaseException:
             self._over = True
+            self._clock.close()
             raise
         self._counted += 1
         if self._left is not None:
             self._left -= 1
             if not self._left:
                 self.pause()
-        return item  # type: ignore[no-any-return]
+        return item
+
+    def _timed_next(self) -> T_co:
+        """The next item. A merge has the clock itself, and looks at it a block of items at a time."""
+        if isinstance(self._stream, MergeIterator):
+            return next(self._stream)  # type: ignore[no-any-return]
+        self._clock.begin_wait()
+        item: T_co = next(self._stream)
+        self._clock.end_wait(1)
+        return item
 
     def _end(self) -> bool:
         """The epoch has ended. True if the next one follows at once: the state that was loaded stood at the end."""
         follows = self._resumed and self._loaded_at == self._delivered()
         self._stream.close()
+        self._clock.close()
         if follows:
             self._epoch += 1
             self._counted = self._loaded_at = 0
             self._at_end = self._resumed = False
             self._seed, self._stream = self._loader._begin_next(self._seed, self._epoch)
+            self._clock = self._stream.clock if isinstance(self._stream, MergeIterator) else Clock()
         else:
             self._over = self.finished = True
         self._choose_pull()
         return follows
 
+    def observe(self) -> Observed:
+        """What can be told of this epoch in this process. Any thread."""
+        return Observed.of(
+            self._clock,
+            self._stream,
+            epoch=self._epoch,
+            delivered=self._delivered(),
+            before=self._loaded_at,
+            finished=self.finished,
+            over=self._over or self._invalid,
+        )
+
     def stats(self) -> FeedStats:
         """How the stage nearest to the loop that runs ahead in this process (``to_device``, ``prefetch``) keeps pace.
 
-        Raises: RuntimeError if there is none. May be called at any time, from any thread.
+        The first of ``loader.stats().stages``. Raises: RuntimeError if there is none. At any time, from any thread.
         """
-        parts: list[NodeIterator[Any]] = [self._stream]
-        for part in parts:
-            if isinstance(part, RunAheadIterator):
-                return part.stats()
-            parts += part.inputs
+        for stage in stages_of(self._stream):
+            return stage.feed
         raise RuntimeError(
             "nothing runs ahead or moves batches in this process, so there are no stats: they are of to_device(), of "
             "device= of a reading service, and of prefetch()"
@@ -240,6 +263,7 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     def _close(self) -> None:
         self._invalid = True
+        self._clock.close()
         self._stream.close()
         self._choose_pull()
 

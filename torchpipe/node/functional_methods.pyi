@@ -1,5 +1,6 @@
 """Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""
 
+import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -69,6 +70,20 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[list[T_co]]:
         """Batches of items that ``sort_key`` puts next to each other: a chain of ``shuffle``, ``map`` and ``batch``."""
 
+    def cache(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max_bytes: int | None = None,
+        version: str | int = "",
+        chunk_items: int = 32,
+        allow_pickle: bool = False,
+        lease_timeout_s: float = 60.0,
+    ) -> IterDataPipe[T_co]:
+        """Makes its input once, and hands the same items out in every epoch: from memory, or from the folder
+        ``path``.
+        """
+
     def check_hash(
         self: IterMethods[tuple[str, Any]], hash_dict: Mapping[str, str], hash_type: str = "sha256", rewind: bool = True
     ) -> IterDataPipe[tuple[str, Any]]:
@@ -125,6 +140,17 @@ class IterMethods(Generic[T_co]):
         overflow: Literal["raise", "drop", "keep"] = "raise",
     ) -> IterDataPipe[list[T_co]]:
         """Gathers consecutive items into a list as long as they cost no more than ``max_cost`` together."""
+
+    def end_caching(
+        self,
+        mode: str = "wb",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        same_filepath_fn: bool = False,
+        skip_read: bool = False,
+        timeout: float = 300,
+    ) -> IterDataPipe[str]:
+        """Ends the part that ``on_disk_cache`` began, and yields the paths of the files, in the order of its input."""
 
     def enumerate(self, starting_index: int = 0) -> IterDataPipe[tuple[int, T_co]]:
         """Pairs ``(number, item)``, numbered from ``starting_index``."""
@@ -220,8 +246,40 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[str]:
         """Yields the paths of the files in ``root``: a folder, a list of folders, or a node that yields folders."""
 
+    def list_files_by_fsspec(
+        self, masks: str | Sequence[str] = "", *, retries: int = ..., **kwargs: Any
+    ) -> IterDataPipe[str]:
+        """Yields the URLs of what is in ``root``: a folder's URL or path, a list of them, or a node that yields
+        them.
+        """
+
+    def list_files_by_iopath(
+        self, masks: str | Sequence[str] = "", *, pathmgr: None = None, handler: None = None
+    ) -> IterDataPipe[str]:
+        """``list_files_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath."""
+
+    def list_files_by_s3(
+        self: IterMethods[str],
+        length: int = -1,
+        request_timeout_ms: int = -1,
+        region: str = "",
+        masks: str | Sequence[str] = "",
+        **storage_options: Any,
+    ) -> IterDataPipe[str]:
+        """Takes prefixes (``"s3://bucket/train/shard-"``), and yields the URLs of all objects that begin so, sorted."""
+
     def list_row_groups(self, *, storage_options: Mapping[str, Any] | None = None) -> IterDataPipe[tuple[str, int]]:
         """Yields a pair (path, number) for each row group of parquet files: small things to shuffle and to divide."""
+
+    def load_files_by_s3(
+        self: IterMethods[str],
+        request_timeout_ms: int = -1,
+        region: str = "",
+        buffer_size: int | None = None,
+        multi_part_download: bool | None = None,
+        **storage_options: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes URLs of objects, and yields pairs (URL, open binary stream): ``open_files_by_fsspec`` with s3fs."""
 
     def load_from_bz2(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream) of bz2 files, and yields pairs (path without ``.bz2``, decompressed
@@ -295,6 +353,15 @@ class IterMethods(Generic[T_co]):
         have.
         """
 
+    def on_disk_cache(
+        self,
+        filepath_fn: Callable[[Any], str] | None = None,
+        hash_dict: Mapping[str, str] | None = None,
+        hash_type: str = "sha256",
+        extra_check_fn: Callable[[str], bool] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Begins a part of a pipeline whose results are kept in files; ``end_caching`` ends it."""
+
     def on_error(
         self,
         policy: Literal["raise", "skip"],
@@ -308,6 +375,16 @@ class IterMethods(Generic[T_co]):
         self, mode: str = "r", encoding: str | None = None, length: int = -1
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Yields pairs (path, open stream) for the paths of the input."""
+
+    def open_files_by_fsspec(
+        self, mode: str = "r", *, kwargs_for_open: Mapping[str, Any] | None = None, retries: int = ..., **kwargs: Any
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes URLs or paths, and yields pairs (URL, open stream)."""
+
+    def open_files_by_iopath(
+        self, mode: str = "r", pathmgr: None = None, handler: None = None
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """``open_files_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath."""
 
     def pack(
         self,
@@ -334,6 +411,25 @@ class IterMethods(Generic[T_co]):
         side: Literal["left", "right"] = "right",
     ) -> IterDataPipe[Any]:
         """Pads the samples of each batch (a list, from ``batch`` or its like) to one length, and stacks them."""
+
+    @overload
+    def parallel_map(
+        self, fn: Callable[[T_co], R], *, num_threads: int = ..., buffer_size: int | None = ...
+    ) -> IterDataPipe[R]:
+        """Applies ``fn`` to several items at a time, in ``num_threads`` threads, and hands the results out in order."""
+
+    @overload
+    def parallel_map(
+        self,
+        fn: Callable[..., Any],
+        input_col: Any = ...,
+        output_col: Any = ...,
+        *,
+        num_threads: int = ...,
+        buffer_size: int | None = ...,
+        rng: bool = ...,
+    ) -> IterDataPipe[Any]:
+        """Applies ``fn`` to several items at a time, in ``num_threads`` threads, and hands the results out in order."""
 
     def parse_csv(
         self: IterMethods[tuple[str, Any]],
@@ -415,6 +511,38 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of CSV files (RFC 4180): dicts from column name to text, or lists without a ``header``."""
 
+    def read_from_gdrive(
+        self: IterMethods[str],
+        *,
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes links to files in Google Drive that anybody may download, and yields pairs (file name, open binary
+        stream).
+        """
+
+    def read_from_http(
+        self: IterMethods[str],
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        *,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """Takes URLs (``http://``, ``https://``), and yields pairs (URL, open binary stream)."""
+
+    def read_from_remote(
+        self: IterMethods[str],
+        *,
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        """``read_from_gdrive`` for links to Google Drive, ``read_from_http`` for other URLs."""
+
     def read_from_stream(self: IterMethods[tuple[str, Any]], chunk: int | None = None) -> IterDataPipe[tuple[str, Any]]:
         """Takes pairs (path, stream), and yields pairs (path, content): the whole, or pieces of ``chunk`` bytes or
         letters.
@@ -451,6 +579,19 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""
 
+    def read_tfrecord(
+        self,
+        spec: Mapping[str, tuple[Sequence[int], Any]] | None = None,
+        *,
+        parse: bool = True,
+        verify: bool = True,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the records of TFRecord files: ``tf.train.Example`` and ``SequenceExample`` as dicts of tensors, or
+        bytes.
+        """
+
     def read_webdataset(
         self,
         extensions: Sequence[str] | None = None,
@@ -464,6 +605,11 @@ class IterMethods(Generic[T_co]):
         """Yields the samples of WebDataset's tar shards: dicts with ``__key__``, ``__url__`` (the shard) and what
         the sample's files hold, by their endings.
         """
+
+    def read_zip(
+        self, mask: str = "", *, storage_options: Mapping[str, Any] | None = None
+    ) -> IterDataPipe[tuple[str, bytes]]:
+        """Yields pairs (archive/name, content) of the files in zip archives, in the order of the archive's table."""
 
     def readlines(
         self: IterMethods[tuple[str, Any]],
@@ -510,6 +656,37 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[dict[Any, list[Any]]]:
         """Makes of each batch of rows a dict from a column's name to the list of its values."""
 
+    def save_by_fsspec(
+        self: IterMethods[tuple[Any, Any]],
+        mode: str = "w",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        kwargs_for_open: Mapping[str, Any] | None = None,
+        root: str | None = None,
+        retries: int = ...,
+        **kwargs: Any,
+    ) -> IterDataPipe[str]:
+        """Takes pairs (name, data), writes each to a file, and yields the URLs or paths of these."""
+
+    def save_by_iopath(
+        self: IterMethods[tuple[Any, Any]],
+        mode: str = "w",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        pathmgr: None = None,
+        handler: None = None,
+    ) -> IterDataPipe[str]:
+        """``save_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath."""
+
+    def save_to_disk(
+        self: IterMethods[tuple[Any, Any]],
+        mode: str = "w",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+    ) -> IterDataPipe[str]:
+        """Takes pairs (name, data), writes each to a file, and yields the paths of these."""
+
     def set_length(self, length: int) -> IterDataPipe[T_co]:
         """Its input, with ``length`` as its ``len()``; whether that is true is not checked."""
 
@@ -545,6 +722,19 @@ class IterMethods(Generic[T_co]):
     def take(self, count: int) -> IterDataPipe[T_co]:
         """The first ``count`` items: ``header`` under the name that other libraries have, without a default."""
 
+    def threadpool_map(
+        self,
+        fn: Callable[..., Any],
+        input_col: Any = None,
+        output_col: Any = None,
+        scheduled_tasks: int = 128,
+        max_workers: int | None = None,
+        **threadpool_kwargs: Any,
+    ) -> IterDataPipe[R]:
+        """``parallel_map`` with torchdata's arguments: ``scheduled_tasks`` items are pulled ahead, for
+        ``max_workers``.
+        """
+
     def to_device(
         self,
         device: str | torch.device | Backend,
@@ -565,6 +755,11 @@ class IterMethods(Generic[T_co]):
         pad_to: PadTo | None = None,
     ) -> IterDataPipe[T_co]:
         """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in threads and in order."""
+
+    def to_map_datapipe(self, key_value_fn: Callable[[Any], Any] | None = None) -> MapDataPipe[Any]:
+        """Reads all of ``datapipe`` when the first item is asked for, and keeps it: pairs (key, value), or what
+        ``key_value_fn`` makes such pairs of.
+        """
 
     def unbatch(self, unbatch_level: int = 1) -> IterDataPipe[Any]:
         """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole."""
@@ -616,6 +811,17 @@ class IterMethods(Generic[T_co]):
 class MapMethods(Generic[T_co]):
     """The functional forms of map-style nodes."""
 
+    def batch(
+        self, batch_size: int, drop_last: bool = False, wrapper_class: Callable[[list[Any]], Any] = ...
+    ) -> MapDataPipe[list[T_co]]:
+        """Batch ``i`` has the items from ``i * batch_size`` on; a shorter last one is left out with ``drop_last``."""
+
+    def concat(self, *datapipes: MapDataPipe[T_co]) -> MapDataPipe[T_co]:
+        """The items of the first input, then those of the second one, and so on, each read by places from 0 on."""
+
+    def in_memory_cache(self) -> MapDataPipe[T_co]:
+        """Reads each item of ``source_dp`` once in a process, and hands out the same object from then on."""
+
     @overload
     def map(self, fn: Callable[[T_co], R]) -> MapDataPipe[R]:
         """Applies ``fn`` to every item that is read."""
@@ -629,3 +835,13 @@ class MapMethods(Generic[T_co]):
 
     def to_iter_datapipe(self, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
         """Reads the keys ``indices`` of a map-style node in order, by default ``range(len(datapipe))``."""
+
+    def unzip(
+        self: MapMethods[Sequence[T]], sequence_length: int, columns_to_skip: Sequence[int] | None = None
+    ) -> list[MapDataPipe[T]]:
+        """Of a node whose items are sequences of ``sequence_length`` values, a list of nodes: one for each place in
+        them, but for the places ``columns_to_skip``.
+        """
+
+    def zip(self, *datapipes: MapDataPipe[Any]) -> MapDataPipe[tuple[Any, ...]]:
+        """Under each key, the tuple of what all inputs have there; as long as the shortest one."""

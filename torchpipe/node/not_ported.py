@@ -15,20 +15,14 @@ __all__ = ["NOT_PORTED", "explain_missing", "module_getattr"]
 
 _ITER = {
     "AISFileLister": "list_files_by_ais", "AISFileLoader": "load_files_by_ais", "DataFrameMaker": "dataframe",
-    "EndOnDiskCacheHolder": "end_caching", "FSSpecFileLister": "list_files_by_fsspec",
-    "FSSpecFileOpener": "open_files_by_fsspec", "FSSpecSaver": "save_by_fsspec", "FullSync": "fullsync",
-    "GDriveReader": "read_from_gdrive", "HttpReader": "read_from_http", "HuggingFaceHubReader": "",
-    "InMemoryCacheHolder": "in_memory_cache", "IoPathFileLister": "list_files_by_iopath",
-    "IoPathFileOpener": "open_files_by_iopath", "IoPathSaver": "save_by_iopath", "OnDiskCacheHolder": "on_disk_cache",
-    "OnlineReader": "read_from_remote", "ParquetDataFrameLoader": "load_parquet_as_df", "PinMemory": "pin_memory",
-    "S3FileLister": "list_files_by_s3", "S3FileLoader": "load_files_by_s3", "Saver": "save_to_disk",
+    "FullSync": "fullsync", "HuggingFaceHubReader": "", "InMemoryCacheHolder": "in_memory_cache",
+    "ParquetDataFrameLoader": "load_parquet_as_df", "PinMemory": "pin_memory",
     "ShuffledFlatMapper": "shuffled_flatmap", "TFRecordExample": "", "TFRecordExampleSpec": "",
-    "TFRecordLoader": "load_from_tfrecord", "ThreadPoolMapper": "threadpool_map",
+    "TFRecordLoader": "load_from_tfrecord",
 }  # fmt: skip
 
-_MAP = {
-    "Batcher": "batch", "Concater": "concat", "InMemoryCacheHolder": "in_memory_cache",
-    "IterToMapConverter": "to_map_datapipe", "UnZipper": "unzip", "Zipper": "zip",
+_MAP: dict[str, str] = {
+
 }  # fmt: skip
 
 NOT_PORTED = {"iter": _ITER, "map": _MAP}

@@ -46,14 +46,15 @@ class Retries:
     backoff_s: float
     max_backoff_s: float
 
-    def around(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, fn: Callable[..., Any], *, in_threads: bool = False) -> Callable[..., Any]:
         """``fn``, called again. Each call draws what the first would have drawn: from the global random states, from
-        numpy's generators among its arguments, and from its own state if it has one.
+        numpy's generators among its arguments, and from its own state if it has one. ``in_threads`` there is no
+        drawing from global states.
         """
 
         @functools.wraps(fn, updated=())
         def call(*args: Any) -> Any:
-            drawn = GlobalRandom.present()
+            drawn = None if in_threads else GlobalRandom.present()
             generators = [(item, item.bit_generator.state) for item in args if isinstance(item, np.random.Generator)]
             state_dict = getattr(fn, "state_dict", None)
             own = copy.deepcopy(state_dict()) if callable(state_dict) else None
@@ -65,7 +66,8 @@ class Retries:
                         add_note(error, f"torchpipe: {callable_name(fn)} failed {attempt} times for this item")
                         raise
                     self._wait(attempt, fn, error)
-                drawn.restore()
+                if drawn is not None:
+                    drawn.restore()
                 for generator, state in generators:
                     generator.bit_generator.state = state
                 if own is not None:

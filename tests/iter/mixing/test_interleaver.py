@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.laws.executors import make_service
 from torchpipe import DataLoader2
-from torchpipe.errors import ReplayWarning, StateError
+from torchpipe.errors import GraphError, ReplayWarning, StateError
 from torchpipe.iter import IterableWrapper, IterDataPipe
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
@@ -182,7 +182,7 @@ def draws_later(item: tuple[int, int]) -> Iterator[float]:
 
 @pytest.mark.parametrize("fn", [draws_at_first, draws_when_called])
 def test_L2_draws_that_could_not_be_made_again_are_refused(fn: Any) -> None:
-    with pytest.raises(RuntimeError, match="draws from the global random states"):
+    with pytest.raises(GraphError, match="draws from the global random states"):
         list(IterableWrapper([(0, 3)]).interleave(fn))
 
 
@@ -194,7 +194,7 @@ def test_L2_later_draws_are_refused_at_the_resume() -> None:
     with pytest.warns(ReplayWarning):
         resumed.load_state_dict(iterator.state_dict())
     before = random.getstate()
-    with pytest.raises(RuntimeError, match="draws from the global random states"):
+    with pytest.raises(GraphError, match="draws from the global random states"):
         next(resumed)
     assert random.getstate() == before
 

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from torchpipe.formats.remote import open_url
 from torchpipe.iter._streams import StreamWrapper, close_stream, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -22,9 +23,9 @@ _MODES = {"r": "r", "t": "rt", "rt": "rt", "b": "rb", "rb": "rb"}
 class FileOpener(IterDataPipe[tuple[str, StreamWrapper]]):
     """Yields pairs (path, open stream) for the paths of the input.
 
-    ``mode`` is ``"r"``, ``"t"`` or ``"rt"`` for text and ``"b"`` or ``"rb"`` for bytes.
-    Paths with a scheme (``s3://...``) are opened by fsspec. A stream is closed when the last reference to it goes, and
-    at the latest by ``close()``, at the end of the pass. ``length`` is what ``len()`` says, -1 if unknown.
+    ``mode`` is ``"r"``, ``"t"`` or ``"rt"`` for text and ``"b"`` or ``"rb"`` for bytes. Paths with a scheme
+    (``s3://...``) are opened by fsspec, as ``open_files_by_fsspec`` does. A stream is closed when the last reference to
+    it goes, and at the latest by ``close()``, at the end of the pass. ``length`` is what ``len()`` says, -1 if unknown.
 
     State: none of its own. An open stream cannot be saved: put ``shuffle`` and ``batch`` before this node, or after
     one that reads.
@@ -70,9 +71,7 @@ class _OpenIterator(NodeIterator[tuple[str, StreamWrapper]]):
     def _open(self, path: str) -> tuple[str, StreamWrapper]:  # no local of run() may keep the stream alive
         mode, encoding = _MODES[self.node.mode], self.node.encoding
         if "://" in path:
-            import fsspec  # takes a while, and local files do without
-
-            file = fsspec.open(path, mode=mode, encoding=encoding).open()
+            file = open_url(path, mode, open_options={} if encoding is None else {"encoding": encoding})
         else:
             file = open(path, mode, encoding=encoding)
         stream = wrap_stream(file, name=path)

@@ -11,7 +11,7 @@ from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_choice, check_count, check_function, check_input
 
-__all__ = ["Batcher", "Last"]
+__all__ = ["Batcher"]
 
 T = TypeVar("T")
 

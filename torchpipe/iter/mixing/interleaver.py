@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from torchpipe.errors import StateError
+from torchpipe.errors import GraphError, StateError
 from torchpipe.iter._positioned import positioned
 from torchpipe.node.announce import announce_replay
 from torchpipe.node.context import Context
@@ -48,7 +48,7 @@ class Interleaver(IterDataPipe[R]):
     number of results, which are made again, as a :class:`~torchpipe.errors.ReplayWarning` announces. It has no length.
 
     Raises: ValueError for counts below 1; TypeError if ``fn`` is no function, has a state, or, while iterating, returns
-    nothing iterable; RuntimeError, while iterating, if what it opens draws from the global random states meanwhile:
+    nothing iterable; GraphError, while iterating, if what it opens draws from the global random states meanwhile:
     with several open, what each draws could not be told apart after a resume.
     """
 
@@ -262,7 +262,7 @@ class _InterleaveIterator(NodeIterator[R]):
 
     def _check_draws(self, before: GlobalRandom, item: Any) -> None:
         if GlobalRandom.present().to_dict() != before.to_dict():
-            raise RuntimeError(
+            raise GraphError(
                 f"{callable_name(self.fn)} draws from the global random states for {item!r:.80}, and all that is open "
                 "at once shares them: after a resume it could not draw the same. Use shuffle() and random_map() behind "
                 "interleave(), or let it return a node, or an iterator with state_dict()"

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
-from torchpipe.errors import StateError
-from torchpipe.node.context import Context
+from torchpipe.iter._listing import Lister
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_count
-from torchpipe.node.validate import check_length
 
 __all__ = ["FileLister"]
 
 
 @functional_datapipe("list_files")
-class FileLister(IterDataPipe[str]):
+class FileLister(Lister):
     """Yields the paths of the files in ``root``: a folder, a list of folders, or a node that yields folders.
 
     ``masks`` is a shell pattern, or a list of them, for file names; with ``recursive`` the folders inside follow, each
@@ -33,9 +29,7 @@ class FileLister(IterDataPipe[str]):
     the folder has changed since a state was saved.
     """
 
-    thins = True
-
-    fingerprint_ignores = ("roots",)  # a run may move to where the data lies elsewhere
+    form = "list_files"
 
     def __init__(
         self,
@@ -47,27 +41,22 @@ class FileLister(IterDataPipe[str]):
         non_deterministic: bool = False,
         length: int = -1,
     ) -> None:
-        self.roots: Any  # a node, or a tuple of paths
-        if isinstance(root, TorchIterDataPipe):
-            self.roots = root
-        else:
-            self.roots = (_path(root),) if isinstance(root, str | os.PathLike) else tuple(map(_path, root))
-            for path in self.roots:
+        roots: Any = root
+        if not isinstance(root, TorchIterDataPipe):
+            roots = (_path(root),) if isinstance(root, str | os.PathLike) else tuple(map(_path, root))
+            for path in roots:
                 if not os.path.exists(path):
                     _missing(path)
-        self.masks = masks if isinstance(masks, str) else tuple(masks)
+        super().__init__(roots, masks, length)
         self.recursive = recursive
         self.abspath = abspath
         self.non_deterministic = non_deterministic
-        self.length = check_length(length)
 
-    def __len__(self) -> int:
-        if self.length < 0:
-            raise TypeError("list_files does not know how many files there are: pass length= if you do")
-        return self.length
+    def root_of(self, item: Any) -> str:
+        return _path(item)
 
-    def iterate(self, context: Context) -> NodeIterator[str]:
-        return _ListIterator(self, context)
+    def relative(self, path: str, root: str) -> str:
+        return os.path.relpath(path, root)
 
     def paths_in(self, root: str) -> Sequence[str]:
         """All paths of one root, in order."""
@@ -75,20 +64,16 @@ class FileLister(IterDataPipe[str]):
             _missing(root)
         start = os.path.abspath(root) if self.abspath else root
         if not os.path.isdir(root):
-            return [start] if self._matches(os.path.basename(root)) else []
+            return [start] if self.matches(os.path.basename(root)) else []
         paths = []
         for folder, folders, files in os.walk(start, onerror=_raise):
             if not self.non_deterministic:
                 files.sort()
                 folders.sort()  # os.walk goes down in this order
-            paths += [os.path.join(folder, name) for name in files if self._matches(name)]
+            paths += [os.path.join(folder, name) for name in files if self.matches(name)]
             if not self.recursive:
                 break
         return paths
-
-    def _matches(self, name: str) -> bool:
-        masks = (self.masks,) if isinstance(self.masks, str) else self.masks
-        return not any(masks) or any(fnmatch.fnmatch(name, mask) for mask in masks)
 
 
 def _path(value: Any) -> str:
@@ -106,63 +91,3 @@ def _missing(path: str) -> NoReturn:
 
 def _raise(error: OSError) -> NoReturn:
     raise error
-
-
-class _ListIterator(NodeIterator[str]):
-    node: FileLister
-
-    def __init__(self, node: FileLister, context: Context) -> None:
-        self.given = node.roots if isinstance(node.roots, tuple) else None
-        super().__init__(node, context, *(() if self.given is not None else (node.roots,)))
-        self.root: int | str | None = None  # what is being listed: its place among the given roots, or a path
-        self.paths: Sequence[str] | None = None  # in it; None if not listed yet
-        self.position = 0
-        self.expected: list[Any] = [0, ""]  # number of paths and the last one handed out, relative to the root
-
-    def get_state(self) -> dict[str, Any]:
-        if self.paths is not None:
-            self.expected = [len(self.paths), self._relative(self.paths, self.position)]
-        return {"root": self.root, "position": self.position, "expected": list(self.expected)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        root, (count, last) = state["root"], state["expected"]
-        known = range(len(self.given)) if self.given is not None else None
-        if root is not None and (root not in known if known is not None else type(root) is not str):
-            raise ValueError(f"no folder {root!r:.60}")
-        if type(count) is not int or type(last) is not str:
-            raise TypeError("no number of files and path")
-        self.root, self.position, self.expected = root, stored_count(state, "position"), [count, last]
-
-    def run(self) -> Iterator[str]:
-        if self.root is not None:
-            yield from self._list()
-        first = self.root + 1 if isinstance(self.root, int) else 0
-        for root in self.source.items() if self.given is None else range(first, len(self.given)):
-            self.root, self.paths, self.position = root, None, 0
-            yield from self._list()
-
-    def _list(self) -> Iterator[str]:
-        self.paths = self.node.paths_in(self._root_path())
-        self._check_unchanged(self.paths)
-        while self.position < len(self.paths):
-            self.position += 1
-            yield self.paths[self.position - 1]
-
-    def _root_path(self) -> str:
-        return self.given[self.root] if self.given is not None else _path(self.root)  # type: ignore[index]
-
-    def _relative(self, paths: Sequence[str], position: int) -> str:
-        """The path handed out at ``position``, from the root on: the data may lie elsewhere when a state is loaded."""
-        return os.path.relpath(paths[position - 1], self._root_path()) if position else ""
-
-    def _check_unchanged(self, paths: Sequence[str]) -> None:
-        if not self.position:
-            return
-        count, last = self.expected
-        found = self._relative(paths, self.position) if self.position <= len(paths) else "nothing"
-        if (len(paths), found) != (count, last):
-            raise StateError(
-                f"{self._root_path()!r} has changed since the state was saved: it had {count} files with {last!r} at "
-                f"position {self.position}, now it has {len(paths)} with {found!r} there. Restore the folder, or "
-                "begin the epoch anew"
-            )

@@ -1,6 +1,6 @@
-"""``CallThreads``: threads that each run calls in the order they are given, and the wait for what comes of them.
+"""``CallThreads``: threads that run calls in the order they are given, and the wait for what comes of them.
 
-Runs in the user's process: the calls in the threads, everything else in the thread that iterates the loader.
+Runs in any process that iterates: the calls in the threads, everything else in the thread that iterates.
 
 A call's result is a ``concurrent.futures.Future``, and that package's ``wait`` is the wait. Its ``ThreadPoolExecutor``
 is not used: it joins its threads when the interpreter exits, however long they are stuck in a user's function, and
@@ -31,7 +31,7 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, InvalidStateError, wait
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 from torchpipe.errors import IteratorInvalidated
@@ -63,13 +63,14 @@ def _stop_all() -> None:
 class CallThreads:
     """One thread for each of ``begins``. Not thread-safe, except for :meth:`interrupt`.
 
+    Each has calls of its own; if they are ``shared``, whoever is free takes the next, and all numbers mean the same.
     Threads start with the first :meth:`submit`. ``name`` is the prefix of their names, which end in its number.
     """
 
-    def __init__(self, name: str, begins: Sequence[Begin]) -> None:
+    def __init__(self, name: str, begins: Sequence[Begin], *, shared: bool = False) -> None:
         self._pid = os.getpid()
         self._begins = begins
-        self._queues: list[_Calls] = [SimpleQueue() for _ in begins]
+        self._queues: list[_Calls] = [SimpleQueue()] * len(begins) if shared else [SimpleQueue() for _ in begins]
         self._name = name
         self._interrupted: Future[None] = Future()
         self._closed = False
@@ -105,7 +106,7 @@ class CallThreads:
         if not interrupted.done() and not any(future.done() for future in futures):
             wait([*futures, interrupted], timeout_s, FIRST_COMPLETED)
         if interrupted.done():
-            raise IteratorInvalidated(f"{self._name} was stopped from another thread while its next batch was awaited")
+            raise IteratorInvalidated(f"{self._name} was stopped from another thread while its next item was awaited")
         for future in futures:
             if future.done():
                 return future
@@ -143,7 +144,7 @@ class CallThreads:
         stuck = self.join(time.monotonic() + _JOIN_S)
         if stuck:
             _log.warning(
-                "thread %s still runs the dataset's code %g s after it was asked to stop: is it waiting for something? "
+                "thread %s still runs your code %g s after it was asked to stop: is it waiting for something? "
                 "It will end when that returns",
                 ", ".join(repr(thread.name) for thread in stuck),
                 _JOIN_S,
@@ -190,7 +191,12 @@ def _carry_out(future: Future[Any], call: Callable[[], Any], broken: BaseExcepti
 
 def _refuse_rest(calls: _Calls) -> None:
     """Nobody must wait for calls that nobody will run."""
-    while not calls.empty():
-        entry = calls.get()
-        if entry is not None and entry[0].set_running_or_notify_cancel():
-            entry[0].set_exception(CancelledError())
+    asked = 0  # of other threads, where they share the queue
+    with suppress(Empty):
+        while True:
+            entry = calls.get_nowait()
+            asked += entry is None
+            if entry is not None and entry[0].set_running_or_notify_cancel():
+                entry[0].set_exception(CancelledError())
+    for _ in range(asked):
+        calls.put(None)

@@ -1,0 +1,125 @@
+"""What the processes of a supervisor have done in an epoch, those that have died in it included.
+
+Runs in the main process. Read from their pages and from what arrived: nobody is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from reading_services._supervision.ledger import ShardLedger
+from reading_services._supervision.process import WorkerProcess
+from torchpipe.errors import ReplayWarning
+from torchpipe.stats import Event, ProcessStats, QueueStats
+from torchpipe.stats.service import ServiceFigures, event
+from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, MAKING, SENDING, Times
+
+__all__ = ["Accounts"]
+
+_MOST_EVENTS = 200
+
+
+class Accounts:
+    """Of the epoch that has begun last. ``figures`` are those of its end, once it is over."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Times] = {}  # what their pages said when the epoch began
+        self._dead: dict[int, Times] = {}  # what those did in it that are gone
+        self._restarts: dict[int, int] = {}
+        self.events: list[Event] = []
+        self.figures = ServiceFigures()
+
+    def begin_epoch(self, processes: Iterable[WorkerProcess]) -> None:
+        self._before = {worker.worker: times for worker in processes if (times := _times(worker)) is not None}
+        self._dead.clear()
+        self._restarts.clear()
+
+    def buried(self, worker: WorkerProcess) -> None:
+        """It has ended, and its page is about to go."""
+        times = _times(worker)
+        if times is not None:
+            self._dead.setdefault(worker.worker, Times()).add(self._since(worker.worker, times))
+        self._before[worker.worker] = Times()
+
+    def restarted(self, number: int, name: str, text: str) -> None:
+        self._restarts[number] = self._restarts.get(number, 0) + 1
+        self.tell("restart", name, text)
+
+    def noticed(self, name: str, category: str, text: str) -> None:
+        """A process has something for the user to know."""
+        if category == ReplayWarning.__name__:
+            self.tell("replay", name, text)
+
+    def tell(self, kind: str, process: str, text: str) -> None:
+        """Keep an event; the oldest goes where there are very many."""
+        self.events.append(event(kind, process, text))
+        del self.events[:-_MOST_EVENTS]
+
+    def read(
+        self,
+        processes: Iterable[WorkerProcess],
+        ledgers: Iterable[ShardLedger],
+        worker_of: Callable[[int], int],
+    ) -> ServiceFigures:
+        """What they have done in this epoch so far."""
+        of_worker: dict[int, list[ShardLedger]] = {}
+        for ledger in ledgers:
+            of_worker.setdefault(worker_of(ledger.shard), []).append(ledger)
+        rows = []
+        for worker in processes:
+            times = _times(worker)
+            if times is not None:
+                rows.append(self._row(worker, times, of_worker.get(worker.worker, [])))
+        queues = tuple(
+            QueueStats(
+                name=f"shard {ledger.shard}" + (f" of branch {ledger.branch}" if ledger.branch else ""),
+                source=f"worker {number}",
+                target="main",
+                unit="chunks",
+                fill=len(ledger.ready) + ledger.in_use,
+                limit=ledger.window,
+                bytes=sum(arrival.nbytes for arrival in list(ledger.ready)),
+            )
+            for number, mine in sorted(of_worker.items())
+            for ledger in mine
+        )
+        return ServiceFigures(processes=tuple(rows), queues=queues, events=tuple(self.events))
+
+    def _row(self, worker: WorkerProcess, times: Times, mine: list[ShardLedger]) -> ProcessStats:
+        number = worker.worker
+        spent = self._since(number, times)
+        if number in self._dead:
+            spent.add(self._dead[number])
+        return ProcessStats(
+            name=worker.name,
+            kind="dispatcher" if number < 0 else "worker",
+            pid=worker.pid,
+            doing=times.doing,
+            doing_s=times.doing_ns / 1e9,
+            node=None if times.node < 0 else times.node,
+            shards=tuple(sorted({ledger.shard for ledger in mine})),
+            restarts=self._restarts.get(number, 0),
+            items=sum(ledger.count - ledger.first for ledger in mine),
+            chunks=sum(ledger.chunks for ledger in mine),
+            bytes=sum(ledger.nbytes for ledger in mine),
+            making_s=spent.seconds(MAKING),
+            sending_s=spent.seconds(SENDING),
+            credit_wait_s=spent.seconds(AWAITING_CREDIT),
+            input_wait_s=spent.seconds(AWAITING_INPUT),
+            cpu_s=max(0, spent.cpu_ns) / 1e9,
+            memory_bytes=times.memory_bytes or None,
+        )
+
+    def _since(self, number: int, times: Times) -> Times:
+        """What was done after the epoch began."""
+        spent = Times(list(times.spent), times.cpu_ns)
+        if number in self._before:
+            spent.add(self._before[number], -1)
+        return spent
+
+
+def _times(worker: WorkerProcess) -> Times | None:
+    try:
+        return worker.page.times.read()
+    except ValueError:  # its page has gone a moment ago
+        return None

@@ -1,0 +1,141 @@
+"""``read_from_http``, ``read_from_gdrive``, ``read_from_remote``, and reading that is tried again: on a real server."""
+
+from __future__ import annotations
+
+import urllib.error
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.servers import Page, WebServer, web_server
+from torchpipe.formats import retrying
+from torchpipe.iter import GDriveReader, HttpReader, IterableWrapper, OnlineReader
+from torchpipe.testing import CountingSource, check_node
+
+CONTENT = b"".join(b"%06d\n" % number for number in range(100_000))  # more than any buffer
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
+    monkeypatch.setattr(retrying, "_FIRST_WAIT_S", 0.001)
+    with web_server() as running:
+        running.pages["/a.txt"] = Page(CONTENT, {"ETag": '"1"'})
+        running.pages["/b.txt"] = Page(b"b\n")
+        yield running
+
+
+def urls(server: WebServer, *names: str) -> list[str]:
+    return [f"{server.address}/{name}" for name in names]
+
+
+def test_L2_exact_resume_at_a_place_in_a_file(server: WebServer) -> None:
+    server.pages["/a.txt"] = Page(b"1\n2\n3\n4\n")
+    addresses = urls(server, "a.txt", "b.txt")
+    check_node(lambda: CountingSource(addresses).read_from_http())
+    check_node(lambda: CountingSource(addresses).read_from_http().readlines(), pulls=lambda k: 2)
+
+
+def test_options(server: WebServer) -> None:
+    (address,) = urls(server, "b.txt")
+    node = IterableWrapper([address]).read_from_http(
+        9.0, params={"q": [1, 2]}, auth=("me", "secret"), headers={"X-Test": "yes"}, cookies={"c": "d"}, proxies={}
+    )
+    server.pages["/b.txt?q=1&q=2"] = Page(b"asked")
+    assert [(url, stream.read()) for url, stream in node] == [(address, b"asked")]
+    _, headers = server.requests[-1]
+    assert (headers["X-Test"], headers["Cookie"], headers["Authorization"]) == ("yes", "c=d", "Basic bWU6c2VjcmV0")
+    assert len(node) == 1
+    server.pages["/moved"] = Page(status=302, headers={"Location": address})
+    assert [stream.read() for _, stream in IterableWrapper(urls(server, "moved")).read_from_http()] == [b"b\n"]
+    with pytest.raises(urllib.error.HTTPError, match="302"):
+        list(IterableWrapper(urls(server, "moved")).read_from_http(allow_redirects=False))
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_L7_a_stream_that_breaks_off_goes_on(server: WebServer, ranges: bool) -> None:
+    server.pages["/a.txt"] = Page(CONTENT, ranges=ranges, failures=[503, {"after": 300_000}, {"after": 301_000}, 500])
+    ((_, stream),) = IterableWrapper(urls(server, "a.txt")).read_from_http()
+    assert stream.read() == CONTENT
+    assert [headers.get("Range", "") for _, headers in server.requests][0] == ""
+    stream.close()
+
+
+def test_L7_what_lasts_is_an_error(server: WebServer) -> None:
+    (address,) = urls(server, "nothing")
+    with pytest.raises(urllib.error.HTTPError, match=f"404.+{address}"):
+        list(IterableWrapper([address]).read_from_http())
+    assert len(server.requests) == 1  # not tried again
+    server.pages["/a.txt"].failures = [500] * 9
+    with pytest.raises(urllib.error.HTTPError, match="500") as caught:
+        list(IterableWrapper(urls(server, "a.txt")).read_from_http(retries=2))
+    assert caught.value.__notes__ == [f"opening {server.address}/a.txt failed 3 times in a row"]
+    server.pages["/a.txt"].failures = [{"after": 5}, {"after": 0}, {"after": 0}, {"after": 0}, {"after": 0}]
+    ((_, stream),) = IterableWrapper(urls(server, "a.txt")).read_from_http()
+    with pytest.raises(ConnectionResetError, match="ended at byte 5 of 700000"):
+        stream.read()
+    stream.close()
+    server.pages["/a.txt"].failures = [{"after": 5}]
+    ((_, stream),) = IterableWrapper(urls(server, "a.txt")).read_from_http()
+    server.pages["/a.txt"] = Page(b"another one")
+    with pytest.raises(OSError, match="has 11 bytes now, and had 700000"):
+        stream.read()
+    stream.close()
+
+
+def test_left_out_with_a_warning(server: WebServer) -> None:
+    node = IterableWrapper(urls(server, "nothing", "b.txt")).read_from_http(skip_on_error=True)
+    with pytest.warns(UserWarning, match=f"404.+{server.address}/nothing.*skipping"):
+        assert [stream.read() for _, stream in node] == [b"b\n"]
+
+
+def test_google_drive(server: WebServer) -> None:
+    file = {"Content-Disposition": 'attachment; filename="x.bin"'}
+    server.pages |= {
+        "/small": Page(b"small", file),
+        "/large?id=1": Page(b"<html><title>Google Drive - Virus scan warning</title>"),
+        "/large?id=1&confirm=t": Page(b"large", file),
+        "/cookie?id=1": Page(b"page", {"Set-Cookie": "download_warning_1=abc; Path=/"}),
+        "/cookie?id=1&confirm=abc": Page(b"old", file),
+        "/quota": Page(b"<title>Google Drive - Quota exceeded</title>"),
+        "/view": Page(b"<html>"),
+    }
+    found = IterableWrapper(urls(server, "small", "large?id=1", "cookie?id=1")).read_from_gdrive(timeout=9)
+    assert [(name, stream.read()) for name, stream in found] == [
+        ("x.bin", b"small"),
+        ("x.bin", b"large"),
+        ("x.bin", b"old"),
+    ]
+    with pytest.raises(RuntimeError, match="quota was exceeded"):
+        list(IterableWrapper(urls(server, "quota")).read_from_gdrive())
+    with pytest.raises(RuntimeError, match="gives no file"):
+        list(IterableWrapper(urls(server, "view")).read_from_gdrive())
+    proxied = IterableWrapper(["http://drive.google.com/small"]).read_from_remote(proxies={"http": server.address})
+    server.pages["http://drive.google.com/small"] = server.pages["/small"]
+    assert [(name, stream.read()) for name, stream in proxied] == [("x.bin", b"small")]
+    others = IterableWrapper(urls(server, "b.txt")).read_from_remote()
+    assert [(name, stream.read()) for name, stream in others] == [(f"{server.address}/b.txt", b"b\n")]
+
+
+def test_L7_reading_by_fsspec_is_tried_again_too(server: WebServer) -> None:
+    server.pages["/a.txt"] = Page(CONTENT, {"Accept-Ranges": "bytes"}, failures=[{"after": 0}, 503, {"after": 100_000}])
+    for form in ("open_files_by_fsspec", "open_files"):
+        ((_, stream),) = getattr(IterableWrapper(urls(server, "a.txt")), form)("rb")
+        assert stream.read() == CONTENT
+        stream.close()
+
+
+def test_wrong_arguments_are_refused() -> None:
+    source = IterableWrapper(["file:///etc/passwd"])
+    with pytest.raises(ValueError, match="no URL of a web server"):
+        list(source.read_from_http())
+    with pytest.raises(TypeError, match="no option 'headerz'"):
+        source.read_from_http(headerz={})
+    with pytest.raises(ValueError, match="timeout"):
+        source.read_from_http(0)
+    items: Any = IterableWrapper([3])
+    with pytest.raises(TypeError, match="URLs as text"):
+        list(items.read_from_http())
+    for kind in (HttpReader, GDriveReader, OnlineReader):
+        with pytest.raises(TypeError, match="IterableWrapper"):
+            kind([])  # type: ignore[arg-type]

@@ -1,0 +1,157 @@
+"""Trying again what fails for a moment, and files that are opened again where reading them failed.
+
+Runs wherever its reader runs. What lies elsewhere fails now and then: a connection breaks, a server is busy. Such
+errors are told from lasting ones (no such file, no permission), and tried again after 0.1, 0.2, 0.4 ... s, at most 5 s
+each.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO, TypeVar
+
+__all__ = ["DEFAULT_RETRIES", "ReopenedFile", "attempt", "is_transient"]
+
+T = TypeVar("T")
+
+DEFAULT_RETRIES = 3
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
+_ERRNOS = {
+    errno.EAGAIN, errno.EBUSY, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH,
+    errno.EINTR, errno.EIO, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH, errno.EPIPE, errno.ETIMEDOUT,
+}  # fmt: skip
+_STATUSES = {408, 425, 429, 500, 502, 503, 504}  # of HTTP: too many requests, and what is the server's fault
+# Of the packages that fsspec's systems are made of; by name, so that none is imported for this.
+_NAMES = {"ClientConnectionError", "ClientPayloadError", "EndpointConnectionError", "IncompleteRead", "ProtocolError"}
+
+_log = logging.getLogger("torchpipe")
+
+
+def is_transient(error: BaseException) -> bool:
+    """May the same succeed a moment later?"""
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    status = next(
+        (getattr(error, name, None) for name in ("status", "code", "status_code") if hasattr(error, name)), None
+    )
+    if isinstance(status, int) and status in _STATUSES:
+        return True
+    if any(kind.__name__ in _NAMES for kind in type(error).__mro__):
+        return True
+    reason = getattr(error, "reason", None)  # urllib's URLError
+    if isinstance(reason, BaseException) and is_transient(reason):
+        return True
+    return isinstance(error, OSError) and error.errno in _ERRNOS
+
+
+def attempt(do: Callable[[], T], what: str, retries: int, failed: Callable[[], None] = lambda: None) -> T:
+    """``do()``, tried again up to ``retries`` times after transient errors; ``failed`` is called before each time."""
+    for number in range(retries + 1):
+        try:
+            return do()
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            if number == retries:
+                error.add_note(f"{what} failed {retries + 1} times in a row")
+                raise
+            wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**number)
+            _log.warning("%s failed (%s: %s); trying again in %g s", what, type(error).__name__, error, wait_s)
+            failed()
+            time.sleep(wait_s)
+    raise AssertionError("range(retries + 1) is never empty")
+
+
+class ReopenedFile(io.RawIOBase):
+    """A binary file for reading, which is opened again at its place when a read fails for a moment.
+
+    ``open_at(place)`` opens it, and tells its size in bytes, or None. It is called at once, so that a file that is
+    missing is found at once. The places of two such files are their own, also where what ``open_at`` returns is shared.
+
+    Raises: OSError where it has another size when it is opened again; EOFError where it ends before its size.
+    """
+
+    def __init__(self, path: str, open_at: Callable[[int], tuple[Any, int | None]], retries: int) -> None:
+        self.name = path
+        self._open_at = open_at
+        self._retries = retries
+        self._place = 0
+        self._size: int | None = None
+        self._file: BinaryIO | None = None
+        attempt(self._opened, f"opening {path}", retries)
+
+    @property
+    def size(self) -> int | None:
+        return self._size
+
+    def _opened(self) -> BinaryIO:
+        """The file, at the place."""
+        if self._file is None:
+            file, size = self._open_at(self._place)
+            if None not in (size, self._size) and size != self._size:
+                file.close()
+                raise OSError(
+                    f"{self.name} has {size} bytes now, and had {self._size}: it was changed while it was read"
+                )
+            self._file, self._size = file, size
+        elif self._seeks() and self._file.tell() != self._place:
+            self._file.seek(self._place)
+        return self._file
+
+    def _seeks(self) -> bool:
+        seekable = getattr(self._file, "seekable", None)
+        return seekable is not None and bool(seekable())
+
+    def _drop(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except Exception:  # it had failed already
+                pass
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_END:
+            if self._size is None:
+                raise io.UnsupportedOperation(f"the size of {self.name} is not known")
+            offset += self._size
+        elif whence == io.SEEK_CUR:
+            offset += self._place
+        if offset < 0:
+            raise ValueError(f"{self.name} has no place {offset}")
+        if offset != self._place and not self._seeks():
+            self._drop()
+        self._place = offset
+        return offset
+
+    def readinto(self, buffer: Any) -> int:
+        if self._size is not None and self._place >= self._size:
+            return 0
+
+        def read() -> bytes:
+            data = self._opened().read(len(buffer))
+            if not data and self._size is not None and len(buffer):
+                raise ConnectionResetError(f"{self.name} ended at byte {self._place} of {self._size}")
+            return data
+
+        data = attempt(read, f"reading {self.name} at byte {self._place}", self._retries, self._drop)
+        buffer[: len(data)] = data
+        self._place += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._drop()
+        super().close()

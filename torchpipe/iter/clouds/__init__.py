@@ -1,0 +1,3 @@
+"""Files that lie elsewhere: object stores, web servers, hubs. A file for each node."""
+
+__all__: list[str] = []

@@ -1,0 +1,83 @@
+"""``list_files_by_fsspec``, and its form for IoPath's users: what is in folders. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+
+from torchpipe.formats.remote import entries_of
+from torchpipe.formats.retrying import DEFAULT_RETRIES
+from torchpipe.iter._iopath import check_no_manager
+from torchpipe.iter._listing import Lister
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.validate import check_count
+
+__all__ = ["FSSpecFileLister", "IoPathFileLister"]
+
+
+@functional_datapipe("list_files_by_fsspec")
+class FSSpecFileLister(Lister):
+    """Yields the URLs of what is in ``root``: a folder's URL or path, a list of them, or a node that yields them.
+
+    As ``ls`` has it: files and folders, sorted, one level. A root that is a file gives itself. ``masks`` is a shell
+    pattern, or a list of them, for the last part of a name. ``kwargs`` are options of the file system (fsspec's
+    ``storage_options``). Listing is tried again up to ``retries`` times after errors that pass.
+
+    State: the root being listed, the position in its list, the list's length and the last name.
+
+    Raises: TypeError for roots that are no text; while iterating, FileNotFoundError for a folder that is missing, and
+    StateError if the folder has changed since a state was saved.
+    """
+
+    form = "list_files_by_fsspec"
+
+    def __init__(
+        self,
+        root: str | Sequence[str] | IterDataPipe[Any],
+        masks: str | Sequence[str] = "",
+        *,
+        retries: int = DEFAULT_RETRIES,
+        **kwargs: Any,
+    ) -> None:
+        roots: Any = root
+        if not isinstance(root, TorchIterDataPipe):
+            roots = tuple(map(self.root_of, (root,) if isinstance(root, str | os.PathLike) else root))
+        super().__init__(roots, masks, -1)
+        self.retries = check_count("retries", retries, at_least=0)
+        self.kwargs_for_connection = kwargs
+
+    def root_of(self, item: Any) -> str:
+        if not isinstance(item, str | os.PathLike):
+            raise TypeError(f"{self.form} needs folders as URLs or paths, got {item!r} of type {type(item).__name__}")
+        return os.fspath(item)
+
+    def relative(self, path: str, root: str) -> str:
+        return path.rstrip("/").rpartition("/")[2]
+
+    def paths_in(self, root: str) -> Sequence[str]:
+        found = entries_of(root, self.kwargs_for_connection, self.retries)
+        return [root] if found is None else [path for path in found if self.matches(self.relative(path, root))]
+
+
+@functional_datapipe("list_files_by_iopath")
+class IoPathFileLister(FSSpecFileLister):
+    """``list_files_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath.
+
+    Raises: TypeError for a path manager or handler: fsspec takes their place.
+    """
+
+    form = "list_files_by_iopath"
+
+    def __init__(
+        self,
+        root: str | Sequence[str] | IterDataPipe[Any],
+        masks: str | Sequence[str] = "",
+        *,
+        pathmgr: None = None,
+        handler: None = None,
+    ) -> None:
+        check_no_manager(pathmgr, handler)
+        super().__init__(root, masks)

@@ -1,0 +1,186 @@
+"""``read_from_http``, ``read_from_gdrive`` and ``read_from_remote``: files on web servers. Runs wherever its shard
+runs.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+from torchpipe.formats.retrying import DEFAULT_RETRIES
+from torchpipe.formats.web import WebFile, check_options, open_web
+from torchpipe.iter._streams import StreamWrapper, wrap_stream
+from torchpipe.node.announce import warn_user
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_count, check_input
+
+__all__ = ["GDriveReader", "HttpReader", "OnlineReader"]
+
+_TITLE = re.compile(r"<title>Google Drive - (.+?)</title>")
+_FILENAME = re.compile(r'filename="(.+?)"')
+_OF_DRIVE = re.compile(r"(drive|docs)[.]google[.]com")
+_PAGE_BYTES = 1 << 20
+
+
+class _WebReader(IterDataPipe[tuple[str, StreamWrapper]]):
+    form = ""
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[str],
+        timeout: float | None,
+        skip_on_error: bool,
+        retries: int,
+        kwargs: dict[str, Any],
+    ) -> None:
+        check_input(self.form, source_datapipe)
+        check_options(self.form, kwargs)
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be a number of seconds above 0, or None, got {timeout!r}")
+        self.source_datapipe = source_datapipe
+        self.timeout = timeout
+        self.skip_on_error = skip_on_error
+        self.retries = check_count("retries", retries, at_least=0)
+        self.query_params = kwargs
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)
+
+    def opened(self, url: str) -> tuple[str, WebFile]:
+        """The name of what is at ``url``, and the stream."""
+        return url, open_web(url, self.timeout, self.query_params, self.retries)
+
+    def iterate(self, context: Context) -> NodeIterator[tuple[str, StreamWrapper]]:
+        return _WebIterator(self, context, self.source_datapipe)
+
+
+@functional_datapipe("read_from_http")
+class HttpReader(_WebReader):
+    """Takes URLs (``http://``, ``https://``), and yields pairs (URL, open binary stream).
+
+    ``timeout`` in seconds is for each wait on the server. What cannot be opened is left out with ``skip_on_error``, and
+    a warning. Opening and reading are tried again up to ``retries`` times after errors that pass; a stream goes on
+    where it stood, and can seek. ``kwargs`` are ``headers``, ``params``, ``auth`` (name, password), ``cookies``,
+    ``proxies``, ``verify``, ``allow_redirects``, with the meanings that they have in ``requests``.
+
+    State: none of its own. Raises: TypeError for other arguments; while iterating, ``urllib.error.HTTPError`` with the
+    status and the URL, ``urllib.error.URLError``, and ValueError for what is no such URL; EOFError or ConnectionError
+    while reading a stream that breaks off.
+    """
+
+    form = "read_from_http"
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[str],
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        *,
+        retries: int = DEFAULT_RETRIES,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(source_datapipe, timeout, skip_on_error, retries, kwargs)
+
+
+@functional_datapipe("read_from_gdrive")
+class GDriveReader(_WebReader):
+    """Takes links to files in Google Drive that anybody may download, and yields pairs (file name, open binary stream).
+
+    Where Google asks whether a large file is to be had without a scan for viruses, the answer is yes. Arguments as with
+    ``read_from_http``.
+
+    State: none of its own. Raises: as ``read_from_http``; while iterating, RuntimeError where Google gives no file: the
+    quota is exceeded, or the link is one for viewing.
+    """
+
+    form = "read_from_gdrive"
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[str],
+        *,
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        retries: int = DEFAULT_RETRIES,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(source_datapipe, timeout, skip_on_error, retries, kwargs)
+
+    def opened(self, url: str) -> tuple[str, WebFile]:
+        return _of_drive(self, url)
+
+
+@functional_datapipe("read_from_remote")
+class OnlineReader(_WebReader):
+    """``read_from_gdrive`` for links to Google Drive, ``read_from_http`` for other URLs.
+
+    State: none of its own. Raises: as these.
+    """
+
+    form = "read_from_remote"
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[str],
+        *,
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        retries: int = DEFAULT_RETRIES,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(source_datapipe, timeout, skip_on_error, retries, kwargs)
+
+    def opened(self, url: str) -> tuple[str, WebFile]:
+        if _OF_DRIVE.match(urllib.parse.urlparse(url).netloc):
+            return _of_drive(self, url)
+        return super().opened(url)
+
+
+def _of_drive(node: _WebReader, url: str) -> tuple[str, WebFile]:
+    _, file = _WebReader.opened(node, url)
+    token = next(
+        (cookie.partition("=")[2].partition(";")[0] for cookie in file.headers.get_all("Set-Cookie") or ()  # type: ignore[attr-defined]
+         if cookie.startswith("download_warning")), None,
+    )  # fmt: skip
+    if "Content-Disposition" not in file.headers and token is None:
+        found = _TITLE.search(file.read(_PAGE_BYTES).decode(errors="replace"))
+        file.close()
+        title = None if found is None else found[1]
+        if title == "Quota exceeded":
+            raise RuntimeError(f"Google drive link {url} is currently unavailable, because the quota was exceeded.")
+        token = "t" if title == "Virus scan warning" else None
+    if token is not None:
+        file.close()
+        _, file = _WebReader.opened(node, f"{url}&confirm={token}")
+    name = _FILENAME.search(file.headers.get("Content-Disposition", ""))
+    if name is None:
+        file.close()
+        raise RuntimeError(
+            f"Google drive link {url} gives no file: is it one for viewing or sharing? Take that of the download page"
+        )
+    return name[1], file
+
+
+class _WebIterator(NodeIterator[tuple[str, StreamWrapper]]):
+    node: _WebReader
+
+    def run(self) -> Iterator[tuple[str, StreamWrapper]]:
+        for url in self.source.items():
+            if not isinstance(url, str):
+                raise TypeError(f"{self.node.form} needs URLs as text, got {url!r:.200} of type {type(url).__name__}")
+            try:
+                opened = [self._open(url)]
+            except Exception as error:
+                if not self.node.skip_on_error:
+                    raise
+                warn_user(f"{error}, skipping {url}", UserWarning)
+                continue
+            yield opened.pop()
+
+    def _open(self, url: str) -> tuple[str, StreamWrapper]:
+        name, file = self.node.opened(url)
+        return name, wrap_stream(file, name=name)

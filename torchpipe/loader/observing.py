@@ -1,0 +1,165 @@
+"""``loader.stats()``: what the iterator of an epoch and the reading service know, put together.
+
+Runs in the user's process. Nothing here asks a process or stops a thread; any thread may call it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchpipe.ahead.iterators import RunAheadIterator
+from torchpipe.execution.merge import MergeIterator
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import node_name
+from torchpipe.stats import (
+    Advice,
+    ConsumerStats,
+    LoaderStats,
+    MergeStats,
+    Moment,
+    ProcessStats,
+    QueueStats,
+    StageStats,
+)
+from torchpipe.stats.advice import advise
+from torchpipe.stats.clock import Clock
+from torchpipe.stats.service import ServiceFigures
+from torchpipe.stats.sheet import resident_bytes
+
+__all__ = ["Observed", "as_stats", "stages_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """What is known in this process of an epoch, as plain values: it keeps nothing alive."""
+
+    epoch: int
+    delivered: int
+    state: Any
+    began_at: float
+    cpu_s: float
+    consumer: ConsumerStats
+    merges: tuple[MergeStats, ...]
+    stages: tuple[StageStats, ...]
+    timeline: tuple[Moment, ...]
+
+    @classmethod
+    def of(
+        cls,
+        clock: Clock,
+        stream: NodeIterator[Any],
+        *,
+        epoch: int,
+        delivered: int,
+        before: int,
+        finished: bool,
+        over: bool,
+    ) -> Observed:
+        """``before``: how many of the ``delivered`` items were handed out by others."""
+        return cls(
+            epoch=epoch,
+            delivered=delivered,
+            state="finished" if finished else "closed" if over else "running",
+            began_at=clock.began_at,
+            cpu_s=clock.cpu_s(),
+            consumer=clock.consumer(delivered - before),
+            merges=tuple(part.stats() for part in _parts(stream) if isinstance(part, MergeIterator)),
+            stages=tuple(stages_of(stream)),
+            timeline=clock.timeline(),
+        )
+
+
+def stages_of(stream: NodeIterator[Any]) -> list[StageStats]:
+    """The stages of ``stream`` that run ahead, the one nearest to the loop first; they have no numbers yet."""
+    return [
+        StageStats(name=node_name(part.node), node=0, device=part.moves, threads=part.threads, feed=part.stats())
+        for part in _parts(stream)
+        if isinstance(part, RunAheadIterator)
+    ]
+
+
+def _parts(stream: NodeIterator[Any]) -> list[NodeIterator[Any]]:
+    parts = [stream]
+    for part in parts:
+        parts += part.inputs
+    return parts
+
+
+def as_stats(observed: Observed | None, figures: ServiceFigures, total: int | None, shards: int) -> LoaderStats:
+    """The whole tree, with its advice."""
+    if observed is None:
+        observed = Observed(
+            epoch=0, delivered=0, state="new", began_at=0.0, cpu_s=0.0, consumer=ConsumerStats(), merges=(), stages=(),
+            timeline=(),
+        )  # fmt: skip
+    stages = tuple(replace(stage, node=_number(figures, stage.name)) for stage in observed.stages)
+    stats = LoaderStats(
+        advice=Advice(sentence="", bottleneck="nothing"),
+        state=observed.state,
+        measured=any(node.self_s is not None for node in figures.nodes),
+        epoch=observed.epoch,
+        delivered=observed.delivered,
+        total=total,
+        began_at=observed.began_at or None,
+        workers=figures.workers,
+        shards=shards,
+        method=figures.method,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        restarts=figures.restarts,
+        longest_dispatch_buffer=figures.longest_dispatch_buffer,
+        consumer=observed.consumer,
+        merges=observed.merges,
+        stages=stages,
+        nodes=figures.nodes,
+        processes=(_main(observed, figures), *figures.processes),
+        queues=(*figures.queues, *(queue for stage in stages for queue in _queues(stage))),
+        events=figures.events,
+        timeline=observed.timeline,
+    )
+    return replace(stats, advice=advise(stats))
+
+
+def _number(figures: ServiceFigures, name: str) -> int:
+    """The number of the main section's node of this name, the last one if there are several; 0 if there is none."""
+    return next((node.number for node in reversed(figures.nodes) if node.name.startswith(name)), 0)
+
+
+def _main(observed: Observed, figures: ServiceFigures) -> ProcessStats:
+    """This process: without workers, it makes the items."""
+    pulled = sum(sum(merge.shard_wait_s) for merge in observed.merges)
+    rebuilt = max((merge.rebuild_s for merge in observed.merges), default=0.0)
+    return ProcessStats(
+        name="main",
+        kind="main",
+        pid=os.getpid(),
+        doing="idle" if observed.state != "running" else "making",
+        items=observed.consumer.items,
+        making_s=0.0 if figures.workers else pulled,
+        sending_s=rebuilt,
+        input_wait_s=max(0.0, pulled - rebuilt) if figures.workers else 0.0,
+        cpu_s=observed.cpu_s,
+        memory_bytes=resident_bytes() if observed.state == "running" else None,
+    )
+
+
+def _queues(stage: StageStats) -> list[QueueStats]:
+    feed = stage.feed
+    ahead = QueueStats(
+        name=f"{stage.name} ready",
+        source=stage.name,
+        target="your loop",
+        unit="batches" if stage.device else "items",
+        fill=feed.ready,
+        bytes=feed.ready_bytes if stage.device else None,
+        source_wait_s=feed.feeder_wait_s,
+        target_wait_s=feed.consumer_wait_s,
+    )
+    if not feed.waiting:
+        return [ahead]
+    host = QueueStats(
+        name=f"{stage.name} host", source="main", target=stage.name, unit="batches", fill=feed.waiting,
+        bytes=feed.waiting_bytes,
+    )  # fmt: skip
+    return [ahead, host]

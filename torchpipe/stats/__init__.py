@@ -1,0 +1,31 @@
+"""What a loader is doing: its figures as data, what they say, and as text. Pure data, without I/O."""
+
+from torchpipe.stats.model import (
+    Advice,
+    ConsumerStats,
+    Event,
+    FeedStats,
+    LoaderStats,
+    MergeStats,
+    Moment,
+    NodeStats,
+    Prediction,
+    ProcessStats,
+    QueueStats,
+    StageStats,
+)
+
+__all__ = [
+    "Advice",
+    "ConsumerStats",
+    "Event",
+    "FeedStats",
+    "LoaderStats",
+    "MergeStats",
+    "Moment",
+    "NodeStats",
+    "Prediction",
+    "ProcessStats",
+    "QueueStats",
+    "StageStats",
+]

@@ -1,0 +1,297 @@
+"""Who is the slowest, and what to change: a pure function of the figures.
+
+The loop's time is its own or waiting. What it waited for is followed from the loop down: the device stage, the main
+section, the merge, and behind that the workers, each of which is at work, or waits for the consumer or for what it is
+dealt. The first that is mostly at work, while what follows it mostly waits, holds the stream up.
+
+Predictions: an item takes so many seconds of a worker, whatever the number of workers, but for what every shard does
+again; n workers deliver n items in that time, as long as the loop, this process, the dispatcher and the cores allow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchpipe.stats.model import Advice, Bottleneck, LoaderStats, NodeStats, Prediction, ProcessStats
+
+__all__ = ["advise"]
+
+_LITTLE = 0.05  # who waits less than this part of the time does not wait
+_MOST_WORKERS = 64
+_FULL = 0.97  # of what the loop could take: that much keeps up
+_SKEW = 0.35  # by which a worker is busier than another where one shard holds up the others
+
+
+def advise(stats: LoaderStats) -> Advice:
+    """The advice for ``stats``, whose own is not looked at."""
+    consumer = stats.consumer
+    if consumer.start_s is None:
+        return _before_first(stats)
+    if consumer.items < 2 or not consumer.elapsed_s:
+        return Advice(sentence="One item has been delivered: too little to say who is slow.", bottleneck="nothing")
+    found = _find(stats)
+    outlook = _Outlook.of(stats)
+    scales = found.bottleneck in ("workers", "node", "source", "consumer", "nothing")
+    predictions = outlook.predictions(stats.workers) if scales else ()
+    keeps_up = outlook.keeps_up() if scales else None
+    sentence = f"You waited {_percent(consumer.wait_share)} of the time. {found.text}"
+    hint, change = _hint(stats, found, outlook, keeps_up)
+    return Advice(
+        sentence=sentence + hint,
+        bottleneck=found.bottleneck,
+        node=found.node,
+        change=change,
+        keeps_up=keeps_up,
+        predictions=predictions,
+    )
+
+
+def _before_first(stats: LoaderStats) -> Advice:
+    if stats.state == "new":
+        return Advice(sentence="Nothing has been iterated yet.", bottleneck="nothing")
+    busy = [f"{process.name} is {process.doing}" for process in stats.processes if process.kind != "main"]
+    doing = f" ({', '.join(busy[:4])})" if busy and stats.state == "running" else ""
+    return Advice(sentence=f"No item has been delivered yet{doing}.", bottleneck="nothing")
+
+
+@dataclass(frozen=True)
+class _Found:
+    bottleneck: Bottleneck
+    text: str
+    node: int | None = None
+    change: str = ""
+
+
+def _find(stats: LoaderStats) -> _Found:
+    consumer = stats.consumer
+    if consumer.wait_share < _LITTLE:
+        return _Found("consumer", "The data keeps up: the slowest step is your own code.")
+    wait_s, merged_s = consumer.wait_s, sum(merge.wait_s for merge in stats.merges)
+    for stage in stats.stages:
+        if not stage.device:
+            continue
+        moving_s = stage.feed.transfer_s / max(1, stage.threads)
+        if moving_s > stage.feed.pull_s:
+            return _Found(
+                "device",
+                f"The slowest step is {stage.name}: moving batches takes {_ms(moving_s, stage.feed.items)} each",
+                stage.node,
+                "Let several batches move at a time (transfer_threads=2, host_prefetch=2), or make them smaller "
+                "(dtype=, uint8 images converted on the device).",
+            )
+        wait_s = stage.feed.pull_s
+    if wait_s - merged_s > merged_s:
+        node = _slowest([node for node in stats.nodes if node.section == "main"])
+        name = "the main section" if node is None else f"`{node.name}`"
+        return _Found(
+            "main",
+            f"The slowest step is {name}, which runs in this process, once",
+            None if node is None else node.number,
+            "Put it before the merge (before to_device(), or let is_replicable() return True), where every worker does "
+            "a part of it.",
+        )
+    if not stats.workers:
+        return _in_process(stats)
+    return _among_workers(stats)
+
+
+def _in_process(stats: LoaderStats) -> _Found:
+    node = _slowest(list(stats.nodes))
+    if node is None:
+        return _Found("workers", "Items are made in this process, when your loop asks for them")
+    kind: Bottleneck = "node" if node.inputs else "source"
+    return _Found(kind, f"The slowest step is `{node.name}`, in this process", node.number)
+
+
+def _among_workers(stats: LoaderStats) -> _Found:
+    workers = [process for process in stats.processes if process.kind in ("worker", "thread")]
+    rebuilt_s = max((merge.rebuild_s for merge in stats.merges), default=0.0)
+    if 2 * rebuilt_s > sum(merge.wait_s for merge in stats.merges):
+        return _transport("rebuilding them in this process")
+    skew = _skew(stats, workers)
+    if skew is not None:
+        return skew
+    making_s = sum(worker.making_s for worker in workers)
+    sending_s = sum(worker.sending_s for worker in workers)
+    input_s = sum(worker.input_wait_s for worker in workers)
+    if input_s > making_s + sending_s:
+        return _starved(stats)
+    if sending_s > making_s:
+        return _transport("packing and sending them in the workers")
+    node = _slowest([node for node in stats.nodes if node.section == "shard"])
+    busy = sum(worker.busy_share > 0.5 for worker in workers)
+    what = f"busy in {busy} of {len(workers)} {_kind(stats)}"
+    if node is None:
+        return _Found("workers", f"The slowest step is making items, {what}")
+    kind: Bottleneck = "node" if node.inputs else "source"
+    return _Found(kind, f"The slowest step is `{node.name}`, {what}", node.number)
+
+
+def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
+    """Is one worker at work, and do others wait for it?"""
+    if len(workers) < 2:
+        return None
+    by_share = sorted(workers, key=lambda worker: worker.busy_share)
+    idlest, busiest = by_share[0], by_share[-1]
+    waiting = idlest.credit_wait_s / max(1e-9, idlest.busy_s + idlest.credit_wait_s + idlest.input_wait_s)
+    if busiest.busy_share - idlest.busy_share < _SKEW or waiting < _SKEW:
+        return None
+    shards = ", ".join(map(str, busiest.shards))
+    return _Found(
+        "merge",
+        f"Items come from the shards in turn, and shard {shards} is the slow one: {busiest.name} is busy "
+        f"{_percent(busiest.busy_share)} of its time, {idlest.name} {_percent(idlest.busy_share)}",
+        None,
+        "Divide the data evenly (shuffle before sharding_filter(), files of one size), or let a worker have several "
+        "shards (num_shards a multiple of num_workers); where the order does not matter, in_order=False.",
+    )
+
+
+def _starved(stats: LoaderStats) -> _Found:
+    dispatcher = next((process for process in stats.processes if process.kind == "dispatcher"), None)
+    if dispatcher is None:
+        return _Found(
+            "input",
+            "The workers wait for what they are dealt: the slowest step is the sampler, in this process",
+            None,
+            "Make the sampler quicker: draw all indices at once, and keep files and sizes out of it.",
+        )
+    node = _slowest([node for node in stats.nodes if node.section == "dispatch"])
+    name = "the dispatcher" if node is None else f"`{node.name}`, in the dispatcher"
+    return _Found(
+        "dispatcher",
+        f"The workers wait for items: the slowest step is {name}, which runs once",
+        None if node is None else node.number,
+        "Move costly steps behind sharding_round_robin_dispatch(), or divide with sharding_filter() instead, so that "
+        "every worker does a part of them.",
+    )
+
+
+def _transport(where: str) -> _Found:
+    return _Found(
+        "transport",
+        f"The slowest step is moving items between processes: {where}",
+        None,
+        "Send less, and in larger pieces: collate in the workers, send uint8 rather than float32, tensors or arrays "
+        "rather than many small objects.",
+    )
+
+
+def _slowest(nodes: list[NodeStats]) -> NodeStats | None:
+    """The node that takes the most time, if that is measured."""
+    known = [node for node in nodes if node.self_s]
+    return max(known, key=lambda node: node.self_s or 0.0, default=None)
+
+
+def _hint(stats: LoaderStats, found: _Found, outlook: _Outlook, keeps_up: int | None) -> tuple[str, str]:
+    """(what follows the finding in the sentence, what to change)."""
+    if found.bottleneck == "consumer":
+        fewer = keeps_up is not None and stats.workers > max(1, keeps_up)
+        return "", f"{keeps_up} of {stats.workers} {_kind(stats)} would do." if fewer else ""
+    if found.bottleneck not in ("workers", "node", "source"):
+        return ".", found.change
+    unmeasured = "" if found.node is not None else " measure=True names the node."
+    where = "worker_method='thread'" if stats.method == "thread" else "num_workers"
+    if keeps_up is not None and keeps_up > stats.workers:
+        many = f"{keeps_up} worker{'s' if keeps_up > 1 else ''}"
+        return f"; with {many} it would keep up.", f"Use num_workers={keeps_up}.{unmeasured}"
+    limit = outlook.limit
+    if limit == "cores":
+        return (
+            f"; all {stats.cores} cores are in use, so more workers would not help.",
+            f"Make that step cheaper, do it once and store the result, or use a machine with more cores.{unmeasured}",
+        )
+    if limit == "repeated":
+        return (
+            "; every shard does it for all items, so more workers would not help.",
+            f"Put sharding_filter() before it, right after the source.{unmeasured}",
+        )
+    return ".", f"Make that step cheaper, or raise {where}.{unmeasured}"
+
+
+@dataclass(frozen=True)
+class _Outlook:
+    """What an item costs whom, in seconds."""
+
+    loop_s: float  # the loop's own
+    serial_s: float  # of this process besides
+    worker_s: float  # of a worker, without what every shard does again
+    repeated_s: float  # what every shard does again: of each of them
+    cpu_s: float | None  # of all processes
+    cores: int
+    known: bool
+
+    @classmethod
+    def of(cls, stats: LoaderStats) -> _Outlook:
+        consumer = stats.consumer
+        delivered = max(1, consumer.items - 1)
+        workers = [process for process in stats.processes if process.kind in ("worker", "thread")]
+        made = sum(worker.items for worker in workers) if workers else delivered
+        busy_s = sum(process.busy_s for process in workers or stats.processes)
+        repeated = [node for node in stats.nodes if node.repeated and node.section == "shard"]
+        measured = all(node.self_s is not None for node in repeated)
+        repeated_s = sum(node.self_s or 0.0 for node in repeated) if stats.shards > 1 or not workers else 0.0
+        cpu = [process.cpu_s for process in stats.processes]
+        rebuilt_s = max((merge.rebuild_s for merge in stats.merges), default=0.0)
+        return cls(
+            loop_s=consumer.own_s / delivered,
+            serial_s=rebuilt_s / delivered,
+            worker_s=max(0.0, busy_s - repeated_s) / max(1, made),
+            repeated_s=repeated_s / max(1, made) / max(1, stats.shards),
+            cpu_s=None if None in cpu else sum(item or 0.0 for item in cpu) / max(1, made),
+            cores=stats.cores,
+            known=made > 0 and busy_s > 0 and (measured or not repeated),
+        )
+
+    def rate(self, workers: int) -> float:
+        """Items a second."""
+        return min(self.ceiling, 1 / max(1e-12, self.worker_s / workers + self.repeated_s))
+
+    @property
+    def ceiling(self) -> float:
+        """Whatever the number of workers."""
+        return min(1 / max(1e-12, self.loop_s + self.serial_s), self._cores)
+
+    @property
+    def _cores(self) -> float:
+        return self.cores / self.cpu_s if self.cpu_s else float("inf")
+
+    @property
+    def limit(self) -> str:
+        """What more workers would come up against before the loop."""
+        loop = 1 / max(1e-12, self.loop_s + self.serial_s)
+        if self._cores < _FULL * loop:
+            return "cores"
+        return "repeated" if self.repeated_s and 1 / self.repeated_s < _FULL * loop else ""
+
+    def keeps_up(self) -> int | None:
+        """With how many workers the loop hardly waits."""
+        wanted = _FULL / max(1e-12, self.loop_s + self.serial_s)
+        if not self.known:
+            return None
+        return next((count for count in range(1, _MOST_WORKERS + 1) if self.rate(count) >= wanted), None)
+
+    def predictions(self, workers: int) -> tuple[Prediction, ...]:
+        if not self.known:
+            return ()
+        counts = sorted({1, 2, 4, 8, 16, max(1, workers), self.keeps_up() or 1})
+        return tuple(
+            Prediction(
+                workers=count,
+                items_per_s=(rate := self.rate(count)),
+                wait_share=min(1.0, max(0.0, 1 - rate * self.loop_s)),
+            )
+            for count in counts
+        )
+
+
+def _kind(stats: LoaderStats) -> str:
+    return "threads" if stats.method == "thread" else "workers"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _ms(seconds: float, items: int) -> str:
+    return f"{1e3 * seconds / max(1, items):.3g} ms"

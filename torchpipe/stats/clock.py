@@ -1,0 +1,80 @@
+"""A clock for whoever takes items from a stream: how long it waited for them, and when. Runs in the consumer's process.
+
+It is told of a block of items at a time, so that an item costs nothing. One thread writes; any thread may read.
+"""
+
+from __future__ import annotations
+
+import time
+
+from torchpipe.stats.model import ConsumerStats, Moment
+
+__all__ = ["Clock"]
+
+_EVERY_S = 0.25  # between two moments of the timeline, at first
+_MOST_MOMENTS = 240
+
+
+class Clock:
+    """Begins when it is made. ``waits_since`` is not 0 while a wait is under way."""
+
+    def __init__(self) -> None:
+        self.began_at = time.time()
+        self.begun = time.perf_counter()
+        self._cpu_before_s, self._cpu_s = time.process_time(), 0.0
+        self.first = 0.0  # when the first item was there
+        self.ended = 0.0
+        self.wait_s = 0.0  # since then
+        self.waits_since = 0.0
+        self.items = 0  # that have come, those not handed out yet included
+        self.moments: list[tuple[float, int, float]] = []
+        self._every_s, self._next_s = _EVERY_S, self.begun + _EVERY_S
+
+    def begin_wait(self) -> None:
+        self.waits_since = time.perf_counter()
+
+    def end_wait(self, items: int) -> None:
+        """The wait has brought ``items``."""
+        now = time.perf_counter()
+        self.items += items
+        if self.first:
+            self.wait_s += now - self.waits_since
+        elif items:
+            self.first = now
+        self.waits_since = 0.0
+        if now >= self._next_s:
+            self._note(now)
+
+    def _note(self, now: float) -> None:
+        self.moments.append((now - self.begun, self.items, self.wait_s))
+        if len(self.moments) >= _MOST_MOMENTS:  # a long epoch: every second one is enough
+            self.moments = self.moments[1::2]
+            self._every_s *= 2
+        self._next_s = now + self._every_s
+
+    def close(self) -> None:
+        """Nothing more is taken. Idempotent."""
+        if not self.ended:
+            self.ended = time.perf_counter()
+            self._cpu_s = time.process_time() - self._cpu_before_s
+            self.waits_since = 0.0
+
+    def cpu_s(self) -> float:
+        """CPU seconds of this process since then."""
+        return self._cpu_s if self.ended else time.process_time() - self._cpu_before_s
+
+    def consumer(self, items: int) -> ConsumerStats:
+        """The figures, where ``items`` have been handed out."""
+        since, now = self.waits_since, self.ended or time.perf_counter()
+        if not self.first:
+            return ConsumerStats(items=items)
+        under_way = now - since if since else 0.0
+        return ConsumerStats(
+            items=items,
+            elapsed_s=now - self.first,
+            wait_s=min(self.wait_s + under_way, now - self.first),
+            start_s=self.first - self.begun,
+        )
+
+    def timeline(self) -> tuple[Moment, ...]:
+        return tuple(Moment(at_s=at, items=items, wait_s=wait) for at, items, wait in list(self.moments))

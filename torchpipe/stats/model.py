@@ -1,0 +1,300 @@
+"""What is known of a loader at work, as data: frozen dataclasses of plain values, that travel as JSON.
+
+Made in the user's process by ``loader.stats()``; views, exports and the advice read nothing else. Seconds are
+wall-clock unless a field says otherwise, and sums over all processes or threads where several do the same. ``None``
+says that something is not known (not measured, or not on this system): never zero.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from types import UnionType
+from typing import Any, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from torchpipe.stats.text import as_text
+
+__all__ = [
+    "Advice",
+    "Bottleneck",
+    "ConsumerStats",
+    "Doing",
+    "Event",
+    "FeedStats",
+    "LoaderStats",
+    "MergeStats",
+    "Moment",
+    "NodeStats",
+    "Prediction",
+    "ProcessStats",
+    "QueueStats",
+    "Section",
+    "StageStats",
+]
+
+Section: TypeAlias = Literal["dispatch", "shard", "main"]
+"""Which part of the graph: run once before items are dealt, once for each shard, or once in the user's process."""
+
+Doing: TypeAlias = Literal["starting", "making", "sending", "awaiting credit", "awaiting input", "idle", "ended"]
+"""What a process is at: ``making`` items; ``sending`` what it has made; ``awaiting credit``, since the consumer has not
+used up what was sent; ``awaiting input`` that another process deals; ``idle`` between two epochs."""
+
+Bottleneck: TypeAlias = Literal[
+    "nothing", "consumer", "device", "main", "merge", "transport", "node", "source", "dispatcher", "input", "workers"
+]
+"""What holds the stream up: ``nothing`` known yet; the ``consumer``, which is your own code; the ``device`` stage; a
+node of the ``main`` section; ``merge`` skew: one shard slower than the others; ``transport``: packing, copying and
+rebuilding items; a ``node`` of the workers, or a ``source`` among them; a node of the ``dispatcher``; ``input``: what
+the main process deals (a sampler); ``workers``: these, and which node is not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedStats:
+    """Counters of one pass: who waited for whom, how much was moved, what lies where just now. Times in seconds.
+
+    ``consumer_wait_s`` is what the training loop lost to this stage: while it grows, something below is too slow. That
+    is the source if ``pull_s`` grows with it, or the transfer (``transfer_s``, summed over its threads).
+    ``feeder_wait_s`` grows when the consumer is the slow one, which is how it should be. ``new_shapes`` counts batches
+    whose shapes or dtypes had not occurred in this pass before, besides the first: each costs XLA a compilation.
+    """
+
+    items: int
+    ready: int  # batches on the device or on their way, besides the consumer's
+    consumer_wait_s: float
+    feeder_wait_s: float
+    pull_s: float = 0.0  # 0 where nothing is moved
+    transfer_s: float = 0.0
+    moved_bytes: int = 0
+    ready_bytes: int = 0
+    waiting: int = 0  # batches that wait on the host
+    waiting_bytes: int = 0
+    new_shapes: int = 0
+    dropped: int = 0  # batches left out for their shapes
+    syncs: int = 0  # executions that this stage started
+    waits: int = 0  # times that it let the consumer wait for the device
+
+
+class _Data:
+    """To plain values and back."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Dicts, lists and plain values: what JSON has."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+    def to_json(self, indent: int | None = None) -> str:
+        return json.dumps(self.to_dict(), indent=indent)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """What :meth:`to_dict` gave. Raises: TypeError or KeyError if it is something else."""
+        return _read(cls, data)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls.from_dict(json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerStats(_Data):
+    """The user's loop, since the first item of this iterator was handed out."""
+
+    items: int = 0  # handed out by this iterator
+    elapsed_s: float = 0.0  # from the first item on until now, or to the end of the epoch
+    wait_s: float = 0.0  # of which it waited for data inside next()
+    start_s: float | None = None  # from iter() to the first item; None: there is none yet
+
+    @property
+    def own_s(self) -> float:
+        """Seconds in the user's own code: all that is not waiting."""
+        return max(0.0, self.elapsed_s - self.wait_s)
+
+    @property
+    def wait_share(self) -> float:
+        """The part of the time that the loop waited for data, 0 to 1."""
+        return min(1.0, self.wait_s / self.elapsed_s) if self.elapsed_s else 0.0
+
+    @property
+    def items_per_s(self) -> float:
+        return max(0, self.items - 1) / self.elapsed_s if self.elapsed_s else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStats(_Data):
+    """One node of the graph, over all the processes that run it.
+
+    ``exact`` figures were timed item by item; others are estimates: ``self_s`` from samples of what the processes were
+    at, ``items`` from what the nodes after it made of them.
+    """
+
+    number: int  # as explain() has it, from 1 on
+    name: str
+    section: Section
+    inputs: tuple[int, ...] = ()  # the numbers of the nodes that it reads
+    repeated: bool = False  # every shard does all of this: more shards do not divide its work
+    processes: int = 0  # how many run it
+    busy: int = 0  # in how many of these it is the step that takes the most time, and more than waiting does
+    items: int | None = None  # that it handed on
+    self_s: float | None = None  # seconds in the node itself, without its inputs
+    mean_s: float | None = None  # of that for each item
+    p90_s: float | None = None  # nine in ten items took less
+    p99_s: float | None = None
+    errors: int = 0  # exceptions that it raised
+    skipped: int = 0  # items that it left out because of an error
+    bytes: int | None = None  # of the items that it handed on
+    exact: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessStats(_Data):
+    """A process (or a worker thread of this one), since the epoch began, with those that it was restarted in place of.
+
+    The times add up to the epoch's so far, but for what it was starting or not there.
+    """
+
+    name: str  # "main", "worker 0", "dispatcher", "thread 0"
+    kind: Literal["main", "worker", "dispatcher", "thread"]
+    pid: int
+    doing: Doing = "idle"
+    doing_s: float = 0.0  # how long it has been at that
+    node: int | None = None  # the number of the node that it was last seen in
+    shards: tuple[int, ...] = ()
+    restarts: int = 0  # how often it has died and been replaced
+    items: int = 0  # that came from it
+    chunks: int = 0  # messages with items in them
+    bytes: int = 0  # of their items
+    making_s: float = 0.0
+    sending_s: float = 0.0
+    credit_wait_s: float = 0.0  # for the consumer to use up what was sent
+    input_wait_s: float = 0.0  # for what other processes deal
+    cpu_s: float | None = None  # CPU seconds of the process, all its threads
+    memory_bytes: int | None = None  # resident; pages that processes share count in each
+
+    @property
+    def busy_s(self) -> float:
+        return self.making_s + self.sending_s
+
+    @property
+    def busy_share(self) -> float:
+        """The part of its time that it was at work, 0 to 1."""
+        whole = self.busy_s + self.credit_wait_s + self.input_wait_s
+        return self.busy_s / whole if whole else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueStats(_Data):
+    """Where items wait: who fills it, who empties it, how full it is."""
+
+    name: str  # "shard 0", "ToDevice host", "ToDevice device", "dispatched to shard 0"
+    source: str  # a process or stage by its name
+    target: str
+    unit: Literal["items", "chunks", "batches"]
+    fill: int = 0
+    limit: int | None = None
+    bytes: int | None = None
+    source_wait_s: float | None = None  # waited for room
+    target_wait_s: float | None = None  # waited for something to come
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeStats(_Data):
+    """A merge of shards in this process."""
+
+    branch: int = 0
+    wait_s: float = 0.0  # in all it did to have items at hand
+    shard_wait_s: tuple[float, ...] = ()  # of which it waited for each shard, whose turn it was
+    rebuild_s: float = 0.0  # of which it rebuilt items from what had been sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageStats(_Data):
+    """A stage of this process that runs ahead in threads (``to_device``, ``prefetch``); ``node``: its node's number."""
+
+    name: str
+    node: int
+    device: bool
+    threads: int  # that move batches
+    feed: FeedStats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event(_Data):
+    """Something that happened, for logs and timelines."""
+
+    at: float  # time.time()
+    kind: Literal["restart", "lost", "replay", "stall", "growth", "epoch", "new shape", "tuned"]
+    process: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment(_Data):
+    """A point of the timeline: both count from the iterator's begin to ``at_s``, which does too."""
+
+    at_s: float
+    items: int
+    wait_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction(_Data):
+    """What so many workers would deliver; ``wait_share``: how much of its time the loop would then wait."""
+
+    workers: int
+    items_per_s: float
+    wait_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice(_Data):
+    """Who is the slowest, in one sentence, and what to change."""
+
+    sentence: str
+    bottleneck: Bottleneck
+    node: int | None = None  # its number, where it is one
+    change: str = ""  # what to do, in words; empty where nothing need be done
+    keeps_up: int | None = None  # with how many workers the loop would hardly wait; None: not known, or with no number
+    predictions: tuple[Prediction, ...] = ()  # for 1, 2, 4 ... workers, and those there are
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderStats(_Data):
+    """One epoch of a loader: the live one's, or the last one's if it has ended. ``str()`` is for people."""
+
+    advice: Advice
+    state: Literal["new", "running", "finished", "closed"]
+    measured: bool  # do nodes have figures?
+    epoch: int
+    delivered: int  # items of the epoch that were handed out, those before a restore included
+    total: int | None  # items of the epoch, where known
+    began_at: float | None  # time.time() when iter() was called
+    workers: int  # processes or threads; 0: everything happens in the loop's own
+    shards: int
+    method: str  # "in process", "fork", "spawn", "forkserver", "thread"
+    cores: int  # that this process may use
+    restarts: int = 0  # processes that died and were replaced, in the service's whole life
+    longest_dispatch_buffer: int = 0  # dispatched items that waited for one shard while others starved, at most
+    consumer: ConsumerStats = ConsumerStats()
+    merges: tuple[MergeStats, ...] = ()
+    stages: tuple[StageStats, ...] = ()  # the one nearest to the loop first
+    nodes: tuple[NodeStats, ...] = ()
+    processes: tuple[ProcessStats, ...] = ()
+    queues: tuple[QueueStats, ...] = ()
+    events: tuple[Event, ...] = ()  # the latest ones
+    timeline: tuple[Moment, ...] = ()
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """``value``, out of JSON, as a ``kind``."""
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return None if value is None else _read(next(item for item in get_args(kind) if item is not type(None)), value)
+    if origin is tuple:
+        return tuple(_read(get_args(kind)[0], item) for item in value)
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        known = {item.name for item in fields(kind)}
+        return kind(**{name: _read(hints[name], item) for name, item in value.items() if name in known})  # type: ignore[operator]
+    return value

@@ -1,0 +1,118 @@
+"""Where a process, or a thread, notes what it spends its time on: 64-bit integers, perhaps in shared memory.
+
+Written by the one whose time it is, read by whoever asks, also after its death; no locks, and no messages. A reader may
+come between two writes, and then be wrong by the last step.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import MutableSequence
+from typing import TypeAlias, get_args
+
+from torchpipe.stats.model import Doing
+
+__all__ = [
+    "AWAITING_CREDIT",
+    "AWAITING_INPUT",
+    "IDLE",
+    "MAKING",
+    "SENDING",
+    "STARTING",
+    "TimeSheet",
+    "Times",
+    "resident_bytes",
+]
+
+Cells: TypeAlias = "MutableSequence[int] | memoryview[int]"
+
+_NAMES = get_args(Doing)
+STARTING, MAKING, SENDING, AWAITING_CREDIT, AWAITING_INPUT, IDLE, _ENDED = range(len(_NAMES))
+
+_DOING, _SINCE, _CPU, _MEMORY, _WANTED, _NODE, _SPENT = range(7)
+
+
+class Times:
+    """How long in each way, in ns, and what it is at: a copy of a :class:`TimeSheet`, to add and to subtract."""
+
+    __slots__ = ("cpu_ns", "doing", "doing_ns", "memory_bytes", "node", "spent")
+
+    def __init__(self, spent: list[int] | None = None, cpu_ns: int = 0) -> None:
+        self.spent = [0] * len(_NAMES) if spent is None else spent
+        self.cpu_ns = cpu_ns
+        self.doing: Doing = "ended"
+        self.doing_ns = 0
+        self.memory_bytes = 0
+        self.node = -1
+
+    def add(self, other: Times, sign: int = 1) -> None:
+        self.spent = [mine + sign * theirs for mine, theirs in zip(self.spent, other.spent)]
+        self.cpu_ns += sign * other.cpu_ns
+
+    def seconds(self, doing: int) -> float:
+        return max(0, self.spent[doing]) / 1e9
+
+
+class TimeSheet:
+    """The cells of one process; ``SIZE`` of them, zero at first."""
+
+    SIZE = _SPENT + len(_NAMES)
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+
+    def turn_to(self, doing: int) -> None:
+        """The process does this from now on."""
+        cells, now = self._cells, time.monotonic_ns()
+        since = cells[_SINCE]
+        cells[_SINCE] = now
+        if since:
+            cells[_SPENT + cells[_DOING]] += now - since
+        cells[_DOING] = doing
+
+    def close(self) -> None:
+        """Let go of the memory, where it is shared. Idempotent."""
+        if isinstance(self._cells, memoryview):
+            self._cells.release()
+
+    def publish(self) -> None:
+        """Note CPU time and memory. Takes some 20 us: by a thread that looks after something else now and then."""
+        self._cells[_CPU] = time.process_time_ns()
+        self._cells[_MEMORY] = resident_bytes()
+
+    @property
+    def wanted(self) -> bool:
+        """Does the reader want figures of nodes?"""
+        return bool(self._cells[_WANTED])
+
+    @wanted.setter
+    def wanted(self, value: bool) -> None:
+        self._cells[_WANTED] = int(value)
+
+    def note_node(self, node: int) -> None:
+        self._cells[_NODE] = node + 1
+
+    def read(self) -> Times:
+        """What it says now, what is under way included. Raises: ValueError if its memory is gone."""
+        cells = list(self._cells)
+        times = Times(cells[_SPENT : _SPENT + len(_NAMES)], cells[_CPU])
+        doing = cells[_DOING] if 0 <= cells[_DOING] < len(_NAMES) else IDLE
+        times.doing = _NAMES[doing]
+        times.doing_ns = max(0, time.monotonic_ns() - cells[_SINCE]) if cells[_SINCE] else 0
+        times.spent[doing] += times.doing_ns
+        times.memory_bytes = cells[_MEMORY]
+        times.node = cells[_NODE] - 1
+        return times
+
+
+def resident_bytes() -> int:
+    """What of this process is in memory now; where the system does not tell, what was at most."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024

@@ -1,0 +1,118 @@
+"""Figures as text, for ``print(loader.stats())``: the sentence, then a row for each node and each process. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchpipe.stats.model import LoaderStats, NodeStats, ProcessStats
+
+__all__ = ["as_text", "format_bytes", "format_count", "format_seconds"]
+
+_DASH = "-"
+
+
+def as_text(stats: LoaderStats) -> str:
+    """The advice in its first line."""
+    advice = stats.advice
+    parts = [" ".join(part for part in (advice.sentence, advice.change) if part), _loop(stats)]
+    if stats.nodes:
+        parts.append(_table([_NODE_HEAD, *(_node(node, stats) for node in stats.nodes)]))
+    if len(stats.processes) > 1:
+        parts.append(_table([_PROCESS_HEAD, *(_process(process) for process in stats.processes)]))
+    if advice.predictions:
+        foretold = (f"{item.workers}: {format_count(item.items_per_s)}/s" for item in advice.predictions)
+        parts.append("items/s with so many workers, as predicted: " + ", ".join(foretold))
+    return "\n\n".join(parts)
+
+
+def _loop(stats: LoaderStats) -> str:
+    consumer = stats.consumer
+    of = "" if stats.total is None else f" of {stats.total}"
+    line = f"epoch {stats.epoch}: {stats.delivered}{of} items delivered"
+    if consumer.start_s is None:
+        return line
+    line += f", {format_count(consumer.items_per_s)}/s; the first after {format_seconds(consumer.start_s)}"
+    if stats.workers:
+        line += f"; {stats.workers} {'threads' if stats.method == 'thread' else 'workers'} ({stats.method})"
+    return line + (f"; {stats.restarts} restarts" if stats.restarts else "")
+
+
+_NODE_HEAD = ("", "node", "where", "items", "items/s", "own time", "mean", "p90", "p99", "errors")
+
+
+def _node(node: NodeStats, stats: LoaderStats) -> Sequence[str]:
+    elapsed_s = stats.consumer.elapsed_s
+    rate = None if node.items is None or not elapsed_s else node.items / elapsed_s
+    known = [other.self_s for other in stats.nodes if other.self_s is not None]
+    share = _DASH if node.self_s is None or not sum(known) else f"{100 * node.self_s / sum(known):.0f} %"
+    about = "" if node.exact else "~"
+    times = (format_seconds(value) for value in (node.mean_s, node.p90_s, node.p99_s))
+    items = _DASH if node.items is None else about + format_count(node.items)
+    return (
+        str(node.number),
+        node.name,
+        node.section,
+        items,
+        _DASH if rate is None else format_count(rate),
+        share,
+        *times,
+        str(node.errors) if node.errors else _DASH,
+    )
+
+
+_PROCESS_HEAD = ("process", "pid", "is", "making", "sending", "waits: consumer", "input", "CPU", "memory", "restarts")
+
+
+def _process(process: ProcessStats) -> Sequence[str]:
+    times = (process.making_s, process.sending_s, process.credit_wait_s, process.input_wait_s)
+    whole = sum(times)
+    return (
+        process.name,
+        str(process.pid),
+        process.doing,
+        *(f"{100 * time_s / whole:.0f} %" if whole else _DASH for time_s in times),
+        format_seconds(process.cpu_s),
+        _DASH if process.memory_bytes is None else format_bytes(process.memory_bytes),
+        str(process.restarts) if process.restarts else _DASH,
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side; the first two to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column < 3 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def format_seconds(value: float | None) -> str:
+    """With three digits, in the unit that fits."""
+    if value is None:
+        return _DASH
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}" if value * factor < 1000 else f"{value * factor:,.0f} {unit}"
+    return f"{value * 1e9:.0f} ns"
+
+
+def format_count(value: float) -> str:
+    """With three digits; from 10,000 on in thousands or millions."""
+    for factor, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= 10 * factor or (factor == 1e6 and value >= factor):
+            return f"{value / factor:.3g}{unit}"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def format_bytes(value: float) -> str:
+    """With three digits, in powers of 1000."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.0f} B"
