@@ -36,7 +36,14 @@ from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats import NodeStats
 from torchpipe.stats.service import ServiceFigures
 
-__all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServiceInterface", "ShardedReadingService"]
+__all__ = [
+    "EpochStart",
+    "InProcessReadingService",
+    "LocalShards",
+    "ReadingServiceInterface",
+    "ShardedReadingService",
+    "warn_of_replicated",
+]
 
 
 class ShardedReadingService(ReadingServiceInterface):
@@ -76,14 +83,7 @@ class ShardedReadingService(ReadingServiceInterface):
             raise GraphError("this reading service belongs to another loader: make one for each loader")
         checked = plan(datapipe)
         checked.check_num_shards(self.default_num_shards)
-        replicated = checked.replicated_sources(self.default_num_shards)
-        if replicated:
-            warn_user(
-                f"each of {self.default_num_shards} shards reads all items of {', '.join(replicated)}: no sharding "
-                "point stands after that source, while others are divided. If every shard is meant to have it whole, "
-                "ignore ReplicatedSourceWarning; else put .sharding_filter() after it",
-                ReplicatedSourceWarning,
-            )
+        warn_of_replicated(checked, self.default_num_shards)
         self._plan = checked
         # What is dispatched is replaced in its own branch alone: another one may read from there as well
         stands_in = {} if checked.dispatch is None else {id(checked.dispatch): Dispatched()}
@@ -176,6 +176,18 @@ class ShardedReadingService(ReadingServiceInterface):
             )
 
         return LocalShards(shard, start, positions, source)
+
+
+def warn_of_replicated(checked: Plan, num_shards: int) -> None:
+    """Say which sources each shard reads whole, beside others that are divided."""
+    replicated = checked.replicated_sources(num_shards)
+    if replicated:
+        warn_user(
+            f"each of {num_shards} shards reads all items of {', '.join(replicated)}: no sharding point stands after "
+            "that source, while others are divided. If every shard is meant to have it whole, ignore "
+            "ReplicatedSourceWarning; else put .sharding_filter() after it",
+            ReplicatedSourceWarning,
+        )
 
 
 class InProcessReadingService(ShardedReadingService):

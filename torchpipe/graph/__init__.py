@@ -2,7 +2,6 @@
 torchdata's ``replace_dp``, ``remove_dp`` and the functions that set seeds."""
 
 from torchpipe.graph.draw import draw
-from torchpipe.graph.fingerprint import describe_graph, fingerprint
 from torchpipe.graph.plan import Plan, plan
 from torchpipe.graph.rewrite import find, replace_node, rewrite
 from torchpipe.graph.traversal import (
@@ -15,6 +14,7 @@ from torchpipe.graph.traversal import (
     set_graph_random_seed,
     traverse_dps,
 )
+from torchpipe.node.fingerprint import describe_graph, fingerprint
 from torchpipe.node.traits import DataPipe, inputs_of, node_name, walk
 
 __all__ = [

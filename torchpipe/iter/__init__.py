@@ -12,6 +12,7 @@ from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemu
 from torchpipe.iter.branching.forker import Forker
 from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
+from torchpipe.iter.caching.cacher import Cacher
 from torchpipe.iter.caching.on_disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
 from torchpipe.iter.clouds.fsspec_lister import FSSpecFileLister, IoPathFileLister
 from torchpipe.iter.clouds.fsspec_opener import FSSpecFileOpener, IoPathFileOpener
@@ -107,6 +108,7 @@ __all__ = [
     "Bz2FileLoader",
     "CSVDictParser",
     "CSVParser",
+    "Cacher",
     "Collator",
     "CompressionType",
     "Concater",

@@ -70,6 +70,20 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[list[T_co]]:
         """Batches of items that ``sort_key`` puts next to each other: a chain of ``shuffle``, ``map`` and ``batch``."""
 
+    def cache(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max_bytes: int | None = None,
+        version: str | int = "",
+        chunk_items: int = 32,
+        allow_pickle: bool = False,
+        lease_timeout_s: float = 60.0,
+    ) -> IterDataPipe[T_co]:
+        """Makes its input once, and hands the same items out in every epoch: from memory, or from the folder
+        ``path``.
+        """
+
     def check_hash(
         self: IterMethods[tuple[str, Any]], hash_dict: Mapping[str, str], hash_type: str = "sha256", rewind: bool = True
     ) -> IterDataPipe[tuple[str, Any]]:
