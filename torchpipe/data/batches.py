@@ -18,12 +18,13 @@ __all__ = ["Batches", "LocalBatches", "LocalFailure"]
 
 
 class Batches(ABC):
-    """The batches of an epoch, from a position on. Pulled by one thread at a time.
+    """The batches of an epoch, from a position on. Pulled by one thread at a time."""
 
-    ``number`` is how many batches of the epoch are before the next one: those that failed count.
-    """
-
-    number: int
+    @property
+    @abstractmethod
+    def number(self) -> int:
+        """How many batches of the epoch are before the next one. One that failed counts as soon as the next is taken:
+        a state that is saved in between goes on with it."""
 
     @abstractmethod
     def take(self) -> Any:
@@ -67,7 +68,7 @@ class LocalBatches(Batches):
     """Each batch is made when it is asked for. ``epoch`` None: the process's global random states are used."""
 
     def __init__(self, order: Order, fetch: Fetch, epoch: int | None, position: dict[str, Any] | None = None) -> None:
-        self.number = order.number
+        self._number = order.number
         self._order = order
         self._fetch = fetch
         self._collate = collating_in(fetch.collate_fn, None)
@@ -75,17 +76,22 @@ class LocalBatches(Batches):
         self._random = BatchRandom()
         self._done = set((position or {}).get("done", ()))  # of another loader's, out of order
 
+    @property
+    def number(self) -> int:
+        return self._number
+
     def position(self) -> dict[str, Any]:
-        position: dict[str, Any] = {"done": sorted(self._done)} if self._done else {}
+        done = sorted(batch for batch in self._done if batch >= self._number)
+        position: dict[str, Any] = {"done": done} if done else {}
         if is_stateful(self._fetch.dataset):
             position["dataset"] = copy.deepcopy(self._fetch.dataset.state_dict())
         return position
 
     def take(self) -> Any:
         order = self._order
+        self._number = order.number
         indices = next(order)
         while (number := order.number - 1) in self._done:
-            self._done.discard(number)
             indices = next(order)
         try:
             if self._epoch is None:
@@ -98,8 +104,8 @@ class LocalBatches(Batches):
                     self._random.leave()
         except Exception as error:
             self._fetch.explain(error, number, indices)
-            batch = LocalFailure(error)
-        self.number = number + 1
+            return LocalFailure(error)
+        self._number = number + 1
         return batch
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         loader = self._loader
         self.epoch = epoch
         self._order, self._batches = loader._begin(epoch, saved)
-        self._first = self._delivered = self._batches.number
+        self._first = self._batches.number
         handed_out = () if saved is None else (saved.batches or {}).get("done", ())  # before their turn
         self._num_yielded = self._first + len(handed_out)  # in this epoch
         options = loader._device_options
@@ -92,10 +92,6 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             raise
         if isinstance(batch, Failure):
             raise batch.rebuild()
-        if self._stage is None:
-            self._delivered = self._batches.number
-        else:
-            self._delivered += 1
         if self._order is not None and self._order.keeps_places:
             self._order.forget_before(self._delivered)
         self._num_yielded += 1
@@ -127,13 +123,19 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self.close()
         return False
 
+    @property
+    def _delivered(self) -> int:
+        return self._batches.number if self._stage is None else self._stage.number
+
     def position(self) -> Position:
         """After the last batch that was handed out."""
-        delivered, batches = self._delivered, None
-        if not self.finished:
-            delivered, batches = (
-                (delivered, self._batches.position()) if self._stage is None else self._stage.position()
-            )
+        if self.finished:
+            delivered, batches = self._delivered, None
+        elif self._stage is None:
+            batches = self._batches.position()
+            delivered = self._delivered
+        else:
+            delivered, batches = self._stage.position()
         return Position(
             epoch=self.epoch,
             delivered=delivered,
@@ -242,6 +244,7 @@ class _Stage:
     def __init__(self, loader: Any, batches: Batches) -> None:
         backend, options = loader._device_backend, loader._device_options
         self._start = {"number": batches.number, "batches": batches.position()}
+        self.number = batches.number  # batches before the next one; as of Batches, one that failed counts late
         stage = stage_for(backend, options, "DataLoader")
         if not loader.num_workers:  # batches are made under global random states of their own, which no thread can have
             stage = replace(stage, depth=0)
@@ -258,10 +261,13 @@ class _Stage:
         return state["number"], state["batches"]
 
     def take(self) -> Any:
-        if not self._failed:
+        if self._failed:
+            self.number += 1
+        else:
             self._before = self._ahead.cursor.snapshot
         batch = next(self._items)
         self._failed = isinstance(batch, Failure)
+        self.number += not self._failed
         return batch
 
     def close(self) -> None:
@@ -283,7 +289,8 @@ class _Source:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        return {"number": self._batches.number, "batches": self._batches.position()}
+        position = self._batches.position()
+        return {"number": self._batches.number, "batches": position}
 
     def interrupt(self) -> None:
         self._batches.interrupt()
