@@ -19,7 +19,7 @@ from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import Begin
 from torchpipe.execution.ranks import RankGroup, Talk
 from torchpipe.graph import describe_graph
-from torchpipe.graph.fingerprint import digest, first_difference
+from torchpipe.node.fingerprint import digest, first_difference
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count

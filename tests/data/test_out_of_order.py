@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from tests.data.datasets import Numbers
 from torchpipe import DataLoader
@@ -63,6 +63,46 @@ def test_nobody_waits_for_a_slow_worker_of_an_iterable_dataset(method: str, tmp_
             with other:
                 other.load_state_dict(known)
                 assert sorted(other) == [*missing, [10, 11], [12, 13], [14, 15]]
+
+
+class SlowFirst(Dataset[int]):
+    """Sample 0 is made once somebody has written to ``gate``."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        if index == 0:
+            self.gate.read_bytes()
+        return index
+
+
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+@pytest.mark.parametrize("eager", [True, False])
+def test_little_waits_for_a_slow_batch_of_a_map_style_dataset(method: Any, eager: bool, tmp_path: Path) -> None:
+    """What was dealt to its worker with it, and no more: ``prefetch_factor`` batches."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    sampler = None if eager else iter(range(40))  # that one is asked for one batch at a time
+    with DataLoader(
+        SlowFirst(gate), 1, sampler=sampler, num_workers=2, prefetch_factor=3, in_order=False, worker_method=method
+    ) as loader:
+        stream = iter(loader)
+        found = [int(next(stream)) for _ in range(37)]
+        state = loader.state_dict()
+        gate.write_bytes(b"go")
+        late = [int(batch) for batch in stream]
+    assert sorted(found + late) == [*range(40)]
+    assert late == [0, 2, 4]
+    gate.unlink()
+    gate.write_bytes(b"open")
+    if eager:
+        with DataLoader(SlowFirst(gate), 1, num_workers=0) as other:
+            other.load_state_dict(state)
+            assert [int(batch) for batch in other] == late
 
 
 class Killing(Gated):

@@ -119,7 +119,8 @@ class DealtBatches(Batches):
         self._timeout_s = loader.timeout or None
         self._ends_workers = not loader.persistent_workers
         self._prefetch = loader.prefetch_factor or 1
-        self._target = self._prefetch  # batches that a worker should have been dealt and not have sent back
+        # Batches that each worker should have been dealt and not have sent back; in order, as many for all of them
+        self._targets = [self._prefetch] * lanes
         self._over = False  # the sampler has ended
         self._error: BaseException | None = None  # how it ended, if not well
         self._turns = deque[int]()  # whose are the batches that were dealt, in order
@@ -184,7 +185,7 @@ class DealtBatches(Batches):
         """A lane that has the next batch at hand. Raises: StopIteration at the end; what ended a lane."""
         while self._turns or not self._over:
             if not self._turns:  # what had been dealt is used up, or was all done before
-                self._deal(self._target * self._lanes)
+                self._deal(sum(self._targets))
                 continue
             lanes = [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._dealt) if left]
             for lane in lanes:
@@ -202,11 +203,15 @@ class DealtBatches(Batches):
 
     def _pull(self, lanes: Collection[int]) -> None:
         if self._order.may_run_ahead:
-            least = min(map(self._workers.outstanding, range(self._lanes)))
-            if 2 * least <= self._target:
-                self._deal((self._target - least) * self._lanes)
+            rooms = self._rooms()
+            if any(2 * room >= target for room, target in zip(rooms, self._targets)):
+                self._deal(max(rooms) * self._lanes if self._in_order else sum(room for room in rooms if room > 0))
         lane, chunk = self._workers.pull_any(lanes, self._timeout_s)
-        self._target = max(self._target, min(_MOST_AHEAD, 2 * (self._prefetch + 1) * len(chunk.items)))
+        target = max(self._targets[lane], min(_MOST_AHEAD, 2 * (self._prefetch + 1) * len(chunk.items)))
+        if self._in_order:
+            self._targets = [target] * self._lanes
+        else:  # nobody waits for what lies at a slow one, if little does
+            self._targets[lane] = target
         chunk.items.reverse()
         self._chunks[lane] = chunk
 
@@ -215,6 +220,7 @@ class DealtBatches(Batches):
         if self._over:
             return
         entries: list[list[Any]] = [[] for _ in range(self._lanes)]
+        rooms = self._rooms()
         for _ in range(batches):
             try:
                 indices = next(self._order)
@@ -228,7 +234,10 @@ class DealtBatches(Batches):
             if number in self._skip:
                 self._skip.discard(number)
                 continue
-            lane = number % self._lanes if self._in_order or batches > 1 else self._idlest()
+            lane = number % self._lanes
+            if not self._in_order:  # to the one with most room
+                lane = rooms.index(max(rooms))
+                rooms[lane] -= 1
             self._turns.append(lane)
             entries[lane].append((self._order.key(number), indices))
             self._dealt[lane].append((number, entries[lane][-1]))
@@ -236,5 +245,6 @@ class DealtBatches(Batches):
             if dealt or self._over:
                 self._workers.deal(lane, dealt, over=self._over)
 
-    def _idlest(self) -> int:
-        return min(range(self._lanes), key=self._workers.outstanding)
+    def _rooms(self) -> list[int]:
+        """How many batches more each worker should be dealt."""
+        return [target - self._workers.outstanding(lane) for lane, target in enumerate(self._targets)]

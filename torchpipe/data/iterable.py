@@ -27,6 +27,7 @@ from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state.flat import MAX_SHARDS
 
 __all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "check_ranks", "saved_shards"]
@@ -203,6 +204,7 @@ class IterableBatches(Batches):
         self._shards = start.num_shards
         self._seed = start.seed
         self._ranks = [start.rank, start.world_size]
+        self._random_key = (start.seed, start.epoch, start.rank)  # a single shard's
         self._stream = service.initialize_iteration(start)
         self._items = self._stream.items()
 
@@ -223,7 +225,9 @@ class IterableBatches(Batches):
             position["ranks"] = self._ranks
         begins = self._begins
         if begins is None and self._here is not None and not self._number:
-            with suppress(Exception):  # before its first iter(), it may have none to tell
+            # With the global random states that it is going to see, which may be part of its state; before its first
+            # iter(), it may have none to tell
+            with suppress(Exception), GlobalRandom(self._random_key).installed():
                 begins = [{"dataset": copy.deepcopy(self._here.state_dict()), "iterator": None}]
         return position if begins is None else position | {"begins": begins}
 

@@ -71,7 +71,8 @@ class Dispatched(IterDataPipe[Any]):
     def iterate(self, context: Context) -> NodeIterator[Any]:
         if any(context.rounds):
             raise GraphError(
-                "a dispatched stream can be read once in an epoch: put cycle() before sharding_round_robin_dispatch()"
+                "a dispatched stream can be read once in an epoch: put cycle() or cache() before "
+                "sharding_round_robin_dispatch()"
             )
         if not isinstance(context.supply, DispatchSupply):
             raise GraphError("a dispatched part of a graph runs only under a reading service")

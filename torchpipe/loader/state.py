@@ -9,7 +9,7 @@ from typing import Any
 
 from torchpipe.errors import RankError, StateMismatchError
 from torchpipe.execution.epoch import Epoch
-from torchpipe.graph.fingerprint import first_difference
+from torchpipe.node.fingerprint import first_difference
 from torchpipe.state.flat import MAX_SHARDS, STATE_KEYS, STATE_VERSION, FlatState, digest
 from torchpipe.state.ranks import deal, merge
 
