@@ -53,6 +53,7 @@ from torchpipe.iter.limiting.repeater import Repeater
 from torchpipe.iter.limiting.skipper import Skipper
 from torchpipe.iter.mixing.interleaver import Interleaver
 from torchpipe.iter.mixing.mixer import Mixer
+from torchpipe.iter.mixing.shuffled_flatmapper import ShuffledFlatMapper
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
@@ -67,8 +68,10 @@ from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
 from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
+from torchpipe.iter.running.full_sync import FullSync
 from torchpipe.iter.running.on_error import OnError
 from torchpipe.iter.running.parallel_mapper import ParallelMapper, ThreadPoolMapper
+from torchpipe.iter.running.pin_memory import PinMemory, pin_memory_fn
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
@@ -80,7 +83,8 @@ from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.sampler import Sampler
 from torchpipe.iter.sources.wrapper import IterableWrapper
 from torchpipe.iter.tables.arrow_reader import ArrowReader
-from torchpipe.iter.tables.hugging_face_reader import HuggingFaceReader
+from torchpipe.iter.tables.data_frames import DataFrameMaker, ParquetDataFrameLoader
+from torchpipe.iter.tables.hugging_face_reader import HuggingFaceHubReader, HuggingFaceReader
 from torchpipe.iter.tables.parquet_reader import ParquetReader
 from torchpipe.iter.tables.row_group_lister import RowGroupLister
 from torchpipe.iter.tables.sql_reader import SqlReader
@@ -111,6 +115,7 @@ __all__ = [
     "CsvReader",
     "Cycler",
     "DataChunk",
+    "DataFrameMaker",
     "Decompressor",
     "Demultiplexer",
     "Dropper",
@@ -127,11 +132,13 @@ __all__ = [
     "FlatMapper",
     "Flattener",
     "Forker",
+    "FullSync",
     "GDriveReader",
     "Grouper",
     "HashChecker",
     "Header",
     "HttpReader",
+    "HuggingFaceHubReader",
     "HuggingFaceReader",
     "InBatchShuffler",
     "IndexAdder",
@@ -161,8 +168,10 @@ __all__ = [
     "Packer",
     "ParagraphAggregator",
     "ParallelMapper",
+    "ParquetDataFrameLoader",
     "ParquetReader",
     "PathList",
+    "PinMemory",
     "Prefetcher",
     "RandomMapper",
     "RandomSplitter",
@@ -182,6 +191,7 @@ __all__ = [
     "ShardExpander",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
+    "ShuffledFlatMapper",
     "Shuffler",
     "Skipper",
     "Slicer",
@@ -208,4 +218,5 @@ __all__ = [
     "Zipper",
     "ZipperLongest",
     "functional_datapipe",
+    "pin_memory_fn",
 ]

@@ -109,6 +109,16 @@ class IterMethods(Generic[T_co]):
     def cycle(self, count: int | None = None) -> IterDataPipe[T_co]:
         """Reads its input ``count`` times in a row, or for ever if ``count`` is None."""
 
+    def dataframe(
+        self,
+        dataframe_size: int = 1000,
+        dtype: Any = None,
+        dtype_generator: Callable[[], Any] | None = None,
+        columns: Sequence[str] | None = None,
+        device: str = "",
+    ) -> IterDataPipe[Any]:
+        """Gathers ``dataframe_size`` consecutive rows into a ``pyarrow.Table``; the last one may be shorter."""
+
     def decompress(
         self: IterMethods[tuple[str, Any]], file_type: str | CompressionType | None = None
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
@@ -193,6 +203,9 @@ class IterMethods(Generic[T_co]):
         self, num_instances: int, buffer_size: int = 1000, copy: Literal["shallow", "deep"] | None = None
     ) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that all yield the items of the input, which is read once for all of them."""
+
+    def fullsync(self, timeout: float = 1800) -> IterDataPipe[T_co]:
+        """Hands its input on while every rank has an item: all end when the first has no more."""
 
     def groupby(
         self,
@@ -309,6 +322,11 @@ class IterMethods(Generic[T_co]):
         """Takes pairs (path, binary stream) of zip archives, and yields pairs (archive/member, stream) of their
         files.
         """
+
+    def load_parquet_as_df(
+        self, dtype: Any = None, columns: Sequence[str] | None = None, device: str = "", use_threads: bool = False
+    ) -> IterDataPipe[Any]:
+        """Takes paths or URLs of parquet files, and yields a ``pyarrow.Table`` for each row group of them."""
 
     @overload
     def map(self, fn: Callable[[T_co], R]) -> IterDataPipe[R]:
@@ -460,6 +478,9 @@ class IterMethods(Generic[T_co]):
 
     def parse_json_files(self: IterMethods[tuple[str, Any]], **kwargs: Any) -> IterDataPipe[tuple[str, Any]]:
         """Takes pairs (path, stream) of JSON files, and yields pairs (path, what it says)."""
+
+    def pin_memory(self, device: Any = None, pin_memory_fn: Callable[[Any, Any], Any] = ...) -> IterDataPipe[T_co]:
+        """Puts each item through ``pin_memory_fn(item, device)``, up to two items ahead where it runs in a thread."""
 
     def prefetch(self, buffer_size: int = 10) -> IterDataPipe[T_co]:
         """Pulls up to ``buffer_size`` items of ``source_datapipe`` ahead in one thread, and hands them on in order."""
@@ -705,6 +726,20 @@ class IterMethods(Generic[T_co]):
 
     def shuffle(self, *, buffer_size: int = 10000, unbatch_level: int = 0) -> IterDataPipe[T_co]:
         """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left."""
+
+    @overload
+    def shuffled_flatmap(self, *, input_col: Any = ..., buffer_size: int = ...) -> IterDataPipe[Any]:
+        """Opens ``buffer_size`` items of its input at once with ``fn``, and takes each item from one of them, drawn
+        evenly.
+        """
+
+    @overload
+    def shuffled_flatmap(
+        self, fn: Callable[..., Iterable[R]], input_col: Any = ..., buffer_size: int = ...
+    ) -> IterDataPipe[R]:
+        """Opens ``buffer_size`` items of its input at once with ``fn``, and takes each item from one of them, drawn
+        evenly.
+        """
 
     def skip(self, count: int) -> IterDataPipe[T_co]:
         """All items but the first ``count``."""
