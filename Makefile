@@ -10,6 +10,7 @@ TRAINERS := .venv-trainers
 BENCH := .venv-bench
 BENCH09 := .venv-bench09
 PYTHONS ?= 3.12 3.13
+EXAMPLES := examples/train_language_model.py examples/train_table.py
 EXTRAS := xla,demo,test,check
 EXTRAS_NEWEST := demo,test,check
 EXTRAS_TRAINERS := test,trainers
@@ -18,7 +19,7 @@ EXTRAS_PYTHONS := xla,demo,test
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-newest test-pythons test-trainers soak bench bench-plot check format stubs constraints clean
+.PHONY: help demo examples test test-newest test-pythons test-trainers soak bench bench-plot check format stubs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -27,6 +28,9 @@ help: ## list the targets
 
 demo: $(VENV)/.stamp ## train on real digits with a crash and a resume (examples/train_digits.py)
 	$(VENV)/bin/python examples/train_digits.py $(ARGS)
+
+examples: $(VENV)/.stamp ## train on real data, be killed, go on exactly: each example in turn, under a minute each
+	@for script in $(EXAMPLES); do echo "===== $$script ====="; $(VENV)/bin/python $$script $(ARGS) || exit 1; done
 
 test: $(VENV)/.stamp ## all tests, on torch 2.9 + torch_xla 2.9
 	tools/run_tests.sh $(VENV) $(ARGS)
