@@ -119,6 +119,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._loader._sampler_loaded = True
             self._begin(self._loader._next_epoch_now(), None)
             return True
+        self.settle()  # before it counts as finished: an interrupt may come in between
         self.finished = True
         self.close()
         return False
