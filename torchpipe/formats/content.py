@@ -65,7 +65,7 @@ def open_stored(
     """The file as it is stored, buffered: local ones by ``open``, URLs by fsspec with these options."""
     if not is_remote(path):
         return open(path, "rb", buffering=buffer_bytes)
-    return open_url(path, options=storage_options)  # type: ignore[no-any-return]
+    return open_url(path, options=storage_options, buffer_bytes=buffer_bytes)  # type: ignore[no-any-return]
 
 
 class _Members(io.RawIOBase):

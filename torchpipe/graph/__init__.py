@@ -1,7 +1,9 @@
 """Graphs of nodes: find, rewrite, fingerprint, plan, draw. Pure functions; nothing here runs or changes a node, but
 torchdata's ``replace_dp``, ``remove_dp`` and the functions that set seeds."""
 
+from torchpipe.graph.dot import to_dot
 from torchpipe.graph.draw import draw
+from torchpipe.graph.linter import check_shuffle_before_sharding
 from torchpipe.graph.plan import Plan, plan
 from torchpipe.graph.rewrite import find, replace_node, rewrite
 from torchpipe.graph.traversal import (
@@ -21,6 +23,7 @@ __all__ = [
     "DataPipe",
     "DataPipeGraph",
     "Plan",
+    "check_shuffle_before_sharding",
     "describe_graph",
     "draw",
     "find",
@@ -36,6 +39,7 @@ __all__ = [
     "rewrite",
     "set_datapipes_seed",
     "set_graph_random_seed",
+    "to_dot",
     "traverse_dps",
     "walk",
 ]

@@ -13,6 +13,7 @@ from torchpipe.iter.branching.forker import Forker
 from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
 from torchpipe.iter.caching.cacher import Cacher
+from torchpipe.iter.caching.in_memory_cache import InMemoryCacheHolder
 from torchpipe.iter.caching.on_disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
 from torchpipe.iter.clouds.fsspec_lister import FSSpecFileLister, IoPathFileLister
 from torchpipe.iter.clouds.fsspec_opener import FSSpecFileOpener, IoPathFileOpener
@@ -53,6 +54,7 @@ from torchpipe.iter.limiting.repeater import Repeater
 from torchpipe.iter.limiting.skipper import Skipper
 from torchpipe.iter.mixing.interleaver import Interleaver
 from torchpipe.iter.mixing.mixer import Mixer
+from torchpipe.iter.mixing.shuffled_flatmapper import ShuffledFlatMapper
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
@@ -67,8 +69,11 @@ from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
 from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
+from torchpipe.iter.parsing.tfrecord_loader import TFRecordExample, TFRecordExampleSpec, TFRecordLoader
+from torchpipe.iter.running.full_sync import FullSync
 from torchpipe.iter.running.on_error import OnError
 from torchpipe.iter.running.parallel_mapper import ParallelMapper, ThreadPoolMapper
+from torchpipe.iter.running.pin_memory import PinMemory, pin_memory_fn
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
@@ -80,7 +85,8 @@ from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.sampler import Sampler
 from torchpipe.iter.sources.wrapper import IterableWrapper
 from torchpipe.iter.tables.arrow_reader import ArrowReader
-from torchpipe.iter.tables.hugging_face_reader import HuggingFaceReader
+from torchpipe.iter.tables.data_frames import DataFrameMaker, ParquetDataFrameLoader
+from torchpipe.iter.tables.hugging_face_reader import HuggingFaceHubReader, HuggingFaceReader
 from torchpipe.iter.tables.parquet_reader import ParquetReader
 from torchpipe.iter.tables.row_group_lister import RowGroupLister
 from torchpipe.iter.tables.sql_reader import SqlReader
@@ -111,6 +117,7 @@ __all__ = [
     "CsvReader",
     "Cycler",
     "DataChunk",
+    "DataFrameMaker",
     "Decompressor",
     "Demultiplexer",
     "Dropper",
@@ -127,13 +134,16 @@ __all__ = [
     "FlatMapper",
     "Flattener",
     "Forker",
+    "FullSync",
     "GDriveReader",
     "Grouper",
     "HashChecker",
     "Header",
     "HttpReader",
+    "HuggingFaceHubReader",
     "HuggingFaceReader",
     "InBatchShuffler",
+    "InMemoryCacheHolder",
     "IndexAdder",
     "Interleaver",
     "IoPathFileLister",
@@ -161,8 +171,10 @@ __all__ = [
     "Packer",
     "ParagraphAggregator",
     "ParallelMapper",
+    "ParquetDataFrameLoader",
     "ParquetReader",
     "PathList",
+    "PinMemory",
     "Prefetcher",
     "RandomMapper",
     "RandomSplitter",
@@ -182,6 +194,7 @@ __all__ = [
     "ShardExpander",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
+    "ShuffledFlatMapper",
     "Shuffler",
     "Skipper",
     "Slicer",
@@ -190,6 +203,9 @@ __all__ = [
     "Stop",
     "Strategy",
     "StreamReader",
+    "TFRecordExample",
+    "TFRecordExampleSpec",
+    "TFRecordLoader",
     "TFRecordReader",
     "Taker",
     "TarArchiveLoader",
@@ -208,4 +224,5 @@ __all__ = [
     "Zipper",
     "ZipperLongest",
     "functional_datapipe",
+    "pin_memory_fn",
 ]

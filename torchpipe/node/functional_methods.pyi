@@ -15,6 +15,7 @@ from torchpipe.iter.archives.decompressor import CompressionType
 from torchpipe.iter.grouping.batcher import Last
 from torchpipe.iter.mixing.mixer import Stop, Weights
 from torchpipe.iter.packing.packer import Overflow, Strategy
+from torchpipe.iter.parsing.tfrecord_loader import TFRecordExample, TFRecordExampleSpec
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
 
 __all__ = ["IterMethods", "MapMethods"]
@@ -109,6 +110,16 @@ class IterMethods(Generic[T_co]):
     def cycle(self, count: int | None = None) -> IterDataPipe[T_co]:
         """Reads its input ``count`` times in a row, or for ever if ``count`` is None."""
 
+    def dataframe(
+        self,
+        dataframe_size: int = 1000,
+        dtype: Any = None,
+        dtype_generator: Callable[[], Any] | None = None,
+        columns: Sequence[str] | None = None,
+        device: str = "",
+    ) -> IterDataPipe[Any]:
+        """Gathers ``dataframe_size`` consecutive rows into a ``pyarrow.Table``; the last one may be shorter."""
+
     def decompress(
         self: IterMethods[tuple[str, Any]], file_type: str | CompressionType | None = None
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
@@ -194,6 +205,9 @@ class IterMethods(Generic[T_co]):
     ) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that all yield the items of the input, which is read once for all of them."""
 
+    def fullsync(self, timeout: float = 1800) -> IterDataPipe[T_co]:
+        """Hands its input on while every rank has an item: all end when the first has no more."""
+
     def groupby(
         self,
         group_key_fn: Callable[[T_co], Hashable],
@@ -213,6 +227,11 @@ class IterMethods(Generic[T_co]):
 
     def in_batch_shuffle(self: IterMethods[Sequence[T]]) -> IterDataPipe[list[T]]:
         """Hands on each batch with its items in random order, as a ``DataChunk``; every order has the same chance."""
+
+    def in_memory_cache(self, size: int | None = None) -> IterDataPipe[T_co]:
+        """``cache`` in memory, of at most ``size`` megabytes (None: any number): its input is made once, and the
+        same items come in every epoch.
+        """
 
     @overload
     def interleave(self, *, cycle_length: int = ..., block_length: int = ...) -> IterDataPipe[Any]:
@@ -300,6 +319,13 @@ class IterMethods(Generic[T_co]):
         files.
         """
 
+    def load_from_tfrecord(
+        self: IterMethods[tuple[str, Any]], spec: TFRecordExampleSpec | None = None, length: int = -1
+    ) -> IterDataPipe[TFRecordExample]:
+        """Takes pairs (path, binary stream) of TFRecord files, and yields their examples, as ``read_tfrecord`` does:
+        dicts of tensors and lists of bytes.
+        """
+
     def load_from_xz(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream) of xz files, and yields pairs (path without ``.xz``, decompressed
         stream).
@@ -309,6 +335,11 @@ class IterMethods(Generic[T_co]):
         """Takes pairs (path, binary stream) of zip archives, and yields pairs (archive/member, stream) of their
         files.
         """
+
+    def load_parquet_as_df(
+        self, dtype: Any = None, columns: Sequence[str] | None = None, device: str = "", use_threads: bool = False
+    ) -> IterDataPipe[Any]:
+        """Takes paths or URLs of parquet files, and yields a ``pyarrow.Table`` for each row group of them."""
 
     @overload
     def map(self, fn: Callable[[T_co], R]) -> IterDataPipe[R]:
@@ -460,6 +491,9 @@ class IterMethods(Generic[T_co]):
 
     def parse_json_files(self: IterMethods[tuple[str, Any]], **kwargs: Any) -> IterDataPipe[tuple[str, Any]]:
         """Takes pairs (path, stream) of JSON files, and yields pairs (path, what it says)."""
+
+    def pin_memory(self, device: Any = None, pin_memory_fn: Callable[[Any, Any], Any] = ...) -> IterDataPipe[T_co]:
+        """Puts each item through ``pin_memory_fn(item, device)``, up to two items ahead where it runs in a thread."""
 
     def prefetch(self, buffer_size: int = 10) -> IterDataPipe[T_co]:
         """Pulls up to ``buffer_size`` items of ``source_datapipe`` ahead in one thread, and hands them on in order."""
@@ -705,6 +739,20 @@ class IterMethods(Generic[T_co]):
 
     def shuffle(self, *, buffer_size: int = 10000, unbatch_level: int = 0) -> IterDataPipe[T_co]:
         """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left."""
+
+    @overload
+    def shuffled_flatmap(self, *, input_col: Any = ..., buffer_size: int = ...) -> IterDataPipe[Any]:
+        """Opens ``buffer_size`` items of its input at once with ``fn``, and takes each item from one of them, drawn
+        evenly.
+        """
+
+    @overload
+    def shuffled_flatmap(
+        self, fn: Callable[..., Iterable[R]], input_col: Any = ..., buffer_size: int = ...
+    ) -> IterDataPipe[R]:
+        """Opens ``buffer_size`` items of its input at once with ``fn``, and takes each item from one of them, drawn
+        evenly.
+        """
 
     def skip(self, count: int) -> IterDataPipe[T_co]:
         """All items but the first ``count``."""

@@ -95,6 +95,9 @@ class _SaveIterator(NodeIterator[str]):
         super().__init__(node, context, node.source_datapipe)
         self.filepath_fn = None if node.filepath_fn is None else self.adopt(node.filepath_fn)
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[str]:
         node = self.node
         for item in self.source.items():
