@@ -109,8 +109,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def _refuse(self) -> NoReturn:
         if self._invalid:
             raise IteratorInvalidated(
-                "this iterator is of the time before load_state_dict() or shutdown(): call iter(loader) for the one "
-                "that goes on from there"
+                "this iterator is of the time before load_state_dict(), shutdown() or, where workers persist, another "
+                "iter(): call iter(loader) for the one that goes on from there"
             )
         raise StopIteration
 
