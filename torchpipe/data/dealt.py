@@ -199,8 +199,7 @@ class DealtBatches(Batches):
             if not self._turns:  # what had been dealt is used up, or was all done before
                 self._deal(sum(self._targets))
                 continue
-            lanes = [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._dealt) if left]
-            for lane in lanes:
+            for lane in self._awaited():
                 chunk = self._chunks[lane]
                 if chunk.items:
                     return lane
@@ -208,17 +207,22 @@ class DealtBatches(Batches):
                     number, (_, indices) = self._dealt[lane][0]
                     add_note(chunk.error, f"torchpipe: the next batch was number {number}, of {indices!r:.200}")
                     raise chunk.error
-            self._pull(lanes)
+            self._pull()
         if self._error is not None:
             raise self._error
         raise StopIteration
 
-    def _pull(self, lanes: Collection[int]) -> None:
+    def _awaited(self) -> list[int]:
+        """The lanes of which any may give the next batch."""
+        return [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._dealt) if left]
+
+    def _pull(self) -> None:
         if self._order.may_run_ahead:
             rooms = self._rooms()
             if any(2 * room >= target for room, target in zip(rooms, self._targets)):
                 self._deal(max(rooms) * self._lanes if self._in_order else sum(room for room in rooms if room > 0))
-        lane, chunk = self._workers.pull_any(lanes, self._timeout_s)
+        # Only now: whoever had nothing left may just have been dealt some, and must be awaited with the others
+        lane, chunk = self._workers.pull_any(self._awaited(), self._timeout_s)
         target = max(self._targets[lane], min(_MOST_AHEAD, 2 * (self._prefetch + 1) * len(chunk.items)))
         if self._in_order:
             self._targets = [target] * self._lanes
