@@ -38,7 +38,7 @@ def test_every_node_stands_in_a_box_of_its_process() -> None:
         assert one[2] <= other[0] or one[3] <= other[1] or other[3] <= one[1], "two boxes overlap"
     said = " ".join(root.itertext())
     assert "2 worker processes (spawn)" in said
-    assert "85 % of the time" in said
+    assert "86 % of the time" in said
     assert "waited 75 %" in said
     assert [box for box in root.iter(f"{SVG}rect") if "slowest" in box.get("class", "")]
 
