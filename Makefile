@@ -46,7 +46,8 @@ test-pythons: $(PYTHONS:%=.venv-py%/.stamp) ## all tests, on each newer Python (
 	[ -z "$$failed" ] || { echo "failed on Python$$failed"; exit 1; }
 
 test-trainers: $(TRAINERS)/.stamp ## train, kill and resume inside Lightning, Accelerate, transformers and others (minutes)
-	$(TRAINERS)/bin/python -m pytest -n 2 --dist loadfile tests/trainers $(ARGS)
+	@# By file, since importing a trainer takes long; the process that has no more files waits for the other one.
+	$(TRAINERS)/bin/python -m pytest -n 2 --dist loadfile -o timeout_grace=600 tests/trainers $(ARGS)
 
 soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matrix, compare every item (minutes; JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)
@@ -54,6 +55,7 @@ soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matr
 bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other loaders (under 20 minutes)
 	$(BENCH)/bin/python benchmarks/run.py --rounds 3 --seconds 1 --minutes 11 --out benchmarks/results.json $(ARGS)
 	$(BENCH)/bin/python benchmarks/scaling.py --out benchmarks/results.json
+	$(BENCH)/bin/python benchmarks/ranks.py --out benchmarks/results.json
 
 bench-plot: $(BENCH)/.stamp ## draw benchmarks/results.svg and write the READMEs' tables from that file
 	$(BENCH)/bin/python benchmarks/plot.py

@@ -96,7 +96,9 @@ def test_a_spec_shapes_and_chooses() -> None:
     assert list(found) == ["label", "x", "image"]
     assert (found["label"].shape, found["label"].dtype, found["x"].shape) == ((), torch.int32, (2, 1))
     assert found["image"] == [b"abc", b""]
-    assert example_parser({"words": ((), None)})(sequence) == {"words": [b"a"]}
+    assert example_parser({"words": ((), None)})(sequence) == {"words": b"a"}
+    tokens = example_parser({"tokens": ((-1,), torch.int32), "words": ((-1, 1), None)})(sequence)
+    assert (tokens["tokens"].tolist(), tokens["words"]) == ([1, 2, 3], [[b"a"]])
     for spec, message in (
         ({"y": ((), None)}, "has no feature 'y': it has ids, image, label, none, x"),
         ({"x": ((3,), None)}, r"feature 'x' has 2 values, where the shape \(3,\) has 3"),
@@ -111,7 +113,7 @@ def test_a_spec_shapes_and_chooses() -> None:
     [
         (["x"], TypeError, "spec must be a dict of pairs"),
         ({"x": torch.float32}, ValueError, r"spec of 'x' must be a pair \(shape, dtype\) such as"),
-        ({"x": ((-1,), None)}, ValueError, "the shape of 'x' must be of whole numbers"),
+        ({"x": ((-1, -1), None)}, ValueError, "the shape of 'x' must be of whole numbers"),
         ({"x": ((), "float32")}, TypeError, "the dtype of 'x' must be one of torch's"),
     ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
 from torchpipe.data.fetch import Failure, Fetch, collating_in
@@ -97,11 +98,8 @@ class LocalBatches(Batches):
             if self._epoch is None:
                 batch = self._fetch(indices, self._collate)
             else:
-                self._random.enter(order.base_seed, self._epoch, order.key(number))
-                try:
-                    batch = self._fetch(indices, self._collate)
-                finally:
-                    self._random.leave()
+                make = partial(self._fetch, indices, self._collate)
+                batch = self._random.within(order.base_seed, self._epoch, order.key(number), make)
         except Exception as error:
             self._fetch.explain(error, number, indices)
             return LocalFailure(error)

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from torchpipe.errors import GraphError, StateError
@@ -210,8 +211,7 @@ class DispatchSource(DispatchSupply):
             announces=True,
             passing=passing,
         )
-        with producer.installed():
-            producer.start(Cursor(start.mark.snapshot), start.mark.position)
+        producer.within(lambda: producer.start(Cursor(start.mark.snapshot), start.mark.position))
         return cls(producer, spec.num_shards, start)
 
     @classmethod
@@ -276,10 +276,10 @@ class DispatchSource(DispatchSupply):
                 return Chunk(error=self.fail_at[1])
         if self._producer is None:  # it could not be opened: the source is over
             return Chunk(ended=True)
-        with self._producer.installed():
-            if limit is None:
-                return self._producer.produce_for_same_thread()
-            return self._producer.produce(limit, seconds, note)
+        producer = self._producer
+        if limit is None:
+            return producer.within(producer.produce_for_same_thread)
+        return producer.within(partial(producer.produce, limit, seconds, note))
 
     def _too_short(self) -> StateError | None:
         """Has the stream ended before items that a shard has had already, as its state says?"""
@@ -293,6 +293,5 @@ class DispatchSource(DispatchSupply):
 
     def close(self) -> None:
         if self._producer is not None:
-            with self._producer.installed():
-                self._producer.close()
+            self._producer.within(self._producer.close)
         self._ready = {}

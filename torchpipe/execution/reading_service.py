@@ -262,28 +262,21 @@ class LocalShards(ShardProvider):
         try:
             for position in positions:
                 shard = self._shards[position.lane] = make(start.spec(position.shard), position.branch)
-                with shard.installed():
-                    shard.start(position.cursor, position.count)
+                shard.within(partial(shard.start, position.cursor, position.count))
         except BaseException:
             self.close()
             raise
 
     def pull(self, lane: int) -> Chunk:
         running = self._shards[lane]
-        try:
-            with running.installed():
-                chunk = running.produce_for_same_thread()
-        except BaseException:
-            running.leave()  # an interrupt may have come just before
-            raise
+        chunk = running.within(running.produce_for_same_thread)
         if chunk.notice is not None:
             warn_user(chunk.notice, ReplayWarning)
         return chunk
 
     def close(self) -> None:
         for shard in self._shards.values():
-            with shard.installed():
-                shard.close()
+            shard.within(shard.close)
         self._shards.clear()
         if self._source is not None:
             self._source.close()

@@ -24,7 +24,8 @@ def parse_example(data: bytes, spec: Mapping[str, tuple[Sequence[int], Any]] | N
     """The features by name: tensors of float32 or int64, lists of bytes; of feature lists, lists of these.
 
     ``spec`` names those to give, each as (shape, dtype): a tensor of that shape and type, for bytes nested lists of
-    that shape, ``()`` being one value; a dtype of None leaves the type. Raises: ValueError for what is no such
+    that shape, ``()`` being one value, -1 in it what is left; a dtype of None leaves the type. The shape of a feature
+    list is that of all its values. Raises: ValueError for what is no such
     message, a feature of ``spec`` that is missing and one of another size.
     """
     found: dict[str, Any] = {}
@@ -55,8 +56,8 @@ def example_parser(spec: Mapping[str, tuple[Sequence[int], Any]] | None) -> Call
             raise ValueError(
                 f"spec of {name!r} must be a pair (shape, dtype) such as ((3,), torch.float32), got {rule!r}"
             )
-        if not all(type(size) is int and size >= 0 for size in rule[0]):
-            raise ValueError(f"the shape of {name!r} must be of whole numbers, got {rule[0]!r}")
+        if not all(type(size) is int and size >= -1 for size in rule[0]) or list(rule[0]).count(-1) > 1:
+            raise ValueError(f"the shape of {name!r} must be of whole numbers, one of them -1 at most, got {rule[0]!r}")
         if not (rule[1] is None or isinstance(rule[1], torch.dtype)):
             raise TypeError(f"the dtype of {name!r} must be one of torch's, or None, got {rule[1]!r}")
     return functools.partial(parse_example, spec=dict(spec))
@@ -153,14 +154,15 @@ def _as_tensors(value: Any) -> Any:
 
 
 def _shaped(name: str, value: Any, shape: Sequence[int], dtype: Any) -> Any:
-    if isinstance(value, list) and value and not isinstance(value[0], bytes):
-        return [_shaped(name, part, shape, dtype) for part in value]
-    size = int(np.prod(shape, dtype=np.int64))
-    if len(value) != size:
+    if isinstance(value, list) and value and not isinstance(value[0], bytes):  # a feature list: all its values together
+        value = np.concatenate(value) if isinstance(value[0], np.ndarray) else [part for row in value for part in row]
+    size = int(np.prod([part for part in shape if part >= 0], dtype=np.int64))
+    if len(value) % max(size, 1) if -1 in shape else len(value) != size:
         raise ValueError(f"feature {name!r} has {len(value)} values, where the shape {tuple(shape)} has {size}")
+    shape = tuple(len(value) // max(size, 1) if part < 0 else part for part in shape)
     if not isinstance(value, np.ndarray):
         return _nested(value, shape)
-    tensor: torch.Tensor = _as_tensors(value).reshape(tuple(shape))
+    tensor: torch.Tensor = _as_tensors(value).reshape(shape)
     return tensor if dtype is None else tensor.to(dtype)
 
 

@@ -13,6 +13,7 @@ from torchpipe.iter.branching.forker import Forker
 from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
 from torchpipe.iter.caching.cacher import Cacher
+from torchpipe.iter.caching.in_memory_cache import InMemoryCacheHolder
 from torchpipe.iter.caching.on_disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
 from torchpipe.iter.clouds.fsspec_lister import FSSpecFileLister, IoPathFileLister
 from torchpipe.iter.clouds.fsspec_opener import FSSpecFileOpener, IoPathFileOpener
@@ -68,6 +69,7 @@ from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
 from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
+from torchpipe.iter.parsing.tfrecord_loader import TFRecordExample, TFRecordExampleSpec, TFRecordLoader
 from torchpipe.iter.running.full_sync import FullSync
 from torchpipe.iter.running.on_error import OnError
 from torchpipe.iter.running.parallel_mapper import ParallelMapper, ThreadPoolMapper
@@ -141,6 +143,7 @@ __all__ = [
     "HuggingFaceHubReader",
     "HuggingFaceReader",
     "InBatchShuffler",
+    "InMemoryCacheHolder",
     "IndexAdder",
     "Interleaver",
     "IoPathFileLister",
@@ -200,6 +203,9 @@ __all__ = [
     "Stop",
     "Strategy",
     "StreamReader",
+    "TFRecordExample",
+    "TFRecordExampleSpec",
+    "TFRecordLoader",
     "TFRecordReader",
     "Taker",
     "TarArchiveLoader",

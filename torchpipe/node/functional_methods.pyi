@@ -15,6 +15,7 @@ from torchpipe.iter.archives.decompressor import CompressionType
 from torchpipe.iter.grouping.batcher import Last
 from torchpipe.iter.mixing.mixer import Stop, Weights
 from torchpipe.iter.packing.packer import Overflow, Strategy
+from torchpipe.iter.parsing.tfrecord_loader import TFRecordExample, TFRecordExampleSpec
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
 
 __all__ = ["IterMethods", "MapMethods"]
@@ -227,6 +228,11 @@ class IterMethods(Generic[T_co]):
     def in_batch_shuffle(self: IterMethods[Sequence[T]]) -> IterDataPipe[list[T]]:
         """Hands on each batch with its items in random order, as a ``DataChunk``; every order has the same chance."""
 
+    def in_memory_cache(self, size: int | None = None) -> IterDataPipe[T_co]:
+        """``cache`` in memory, of at most ``size`` megabytes (None: any number): its input is made once, and the
+        same items come in every epoch.
+        """
+
     @overload
     def interleave(self, *, cycle_length: int = ..., block_length: int = ...) -> IterDataPipe[Any]:
         """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in
@@ -311,6 +317,13 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream) of tar archives, and yields pairs (archive/member, stream) of their
         files.
+        """
+
+    def load_from_tfrecord(
+        self: IterMethods[tuple[str, Any]], spec: TFRecordExampleSpec | None = None, length: int = -1
+    ) -> IterDataPipe[TFRecordExample]:
+        """Takes pairs (path, binary stream) of TFRecord files, and yields their examples, as ``read_tfrecord`` does:
+        dicts of tensors and lists of bytes.
         """
 
     def load_from_xz(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:

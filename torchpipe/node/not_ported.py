@@ -17,16 +17,11 @@ _AIS = (
     "AIStore speaks S3's protocol: use {} with URLs s3://..., and endpoint_url= the address of its S3 interface "
     "(docs/migration.md)"
 )
-_SOON = "it is not ported yet: docs/migration.md lists what there is"
 
 NOT_PORTED: dict[str, dict[str, tuple[str, str]]] = {
     "iter": {
         "AISFileLister": ("list_files_by_ais", _AIS.format("list_files_by_s3")),
         "AISFileLoader": ("load_files_by_ais", _AIS.format("load_files_by_s3")),
-        "InMemoryCacheHolder": ("in_memory_cache", _SOON),
-        "TFRecordExample": ("", _SOON),
-        "TFRecordExampleSpec": ("", _SOON),
-        "TFRecordLoader": ("load_from_tfrecord", _SOON),
     },
     "map": {},
 }
