@@ -55,6 +55,7 @@ soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matr
 bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other loaders (under 20 minutes)
 	$(BENCH)/bin/python benchmarks/run.py --rounds 3 --seconds 1 --minutes 11 --out benchmarks/results.json $(ARGS)
 	$(BENCH)/bin/python benchmarks/scaling.py --out benchmarks/results.json
+	$(BENCH)/bin/python benchmarks/ranks.py --out benchmarks/results.json
 
 bench-plot: $(BENCH)/.stamp ## draw benchmarks/results.svg and write the READMEs' tables from that file
 	$(BENCH)/bin/python benchmarks/plot.py

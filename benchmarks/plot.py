@@ -216,7 +216,7 @@ def _curve(axis: Any, curve: dict[str, Any]) -> None:
             markersize=3,
             linewidth=2 if mine else 1,
             color="#d1495b" if mine else None,
-            label=PEERS[peer].label,
+            label=PEERS[peer].label if peer in PEERS else peer,
         )
     places = [x for line in curve["lines"].values() for x, _ in line]
     if places and max(places) > 50 * min(places) and curve["figure"] != "memory_mb_of_epoch":

@@ -52,7 +52,7 @@ class DealingWorkers(Supervisor):
     ) -> None:
         context = start_method(context, on_device=context is None)
         image = image_for(context, graph, init_fn, policy)
-        names = {0: node_name(graph)}
+        names = {0: getattr(graph, "title", None) or node_name(graph)}
         super().__init__(num_workers=num_workers, context=context, graph=image, node_names=names, limits=limits)
 
     @property

@@ -10,7 +10,8 @@ makes while two messages are on their way: small batches travel together, and a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,7 +27,7 @@ from torchpipe.state import Cursor
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["Dealing", "DealtBatches", "lane_positions"]
+__all__ = ["Dealing", "DealtBatches", "ending_what_fails", "lane_positions"]
 
 _MOST_AHEAD = 4096  # batches that are dealt to a worker and not back
 
@@ -59,6 +60,17 @@ def lane_positions(lanes: int, saved: dict[str, Any] | None) -> list[ShardPositi
         for lane, cursor in enumerate(cursors)
         if cursor is not None
     ]
+
+
+@contextmanager
+def ending_what_fails(workers: Dealing, *, keeps: bool) -> Iterator[None]:
+    """While an epoch begins: nobody else can end ``workers`` that were started for it alone, if that raises."""
+    try:
+        yield
+    except BaseException:
+        if not keeps:
+            workers.close()
+        raise
 
 
 @dataclass(frozen=True, slots=True)

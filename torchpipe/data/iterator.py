@@ -56,8 +56,13 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._first = self._batches.number
         handed_out = () if saved is None else (saved.batches or {}).get("done", ())  # before their turn
         self._num_yielded = self._first + len(handed_out)  # in this epoch
-        options = loader._device_options
-        self._stage = None if options is None else _Stage(loader, self._batches)
+        self._stage = None
+        try:
+            self._stage = None if loader._device_options is None else _Stage(loader, self._batches)
+        except BaseException:
+            self._over = True
+            self._release()
+            raise
 
     def __iter__(self) -> Self:
         return self
@@ -104,8 +109,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def _refuse(self) -> NoReturn:
         if self._invalid:
             raise IteratorInvalidated(
-                "this iterator is of the time before load_state_dict() or shutdown(): call iter(loader) for the one "
-                "that goes on from there"
+                "this iterator is of the time before load_state_dict(), shutdown() or, where workers persist, another "
+                "iter(): call iter(loader) for the one that goes on from there"
             )
         raise StopIteration
 

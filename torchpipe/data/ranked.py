@@ -117,7 +117,7 @@ class _Share:
 
     def after(self, steps: int) -> int:
         """How many samples of the order are behind all ranks then."""
-        return min(self.length, self.before + steps * self.ranks * self.size)
+        return min(self.length, self.before + min(self.batches, steps * self.ranks) * self.size)
 
 
 class RankedSampler(DistributedSampler[Any]):
