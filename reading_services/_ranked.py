@@ -18,7 +18,7 @@ from torchpipe.graph import plan
 from torchpipe.graph.length import total_length
 from torchpipe.node.traits import DataPipe, node_name, traits_of
 from torchpipe.node.validate import check_count
-from torchpipe.state.flat import MAX_ALL_SHARDS
+from torchpipe.state.flat import MAX_ALL_SHARDS, MAX_SHARDS
 
 __all__ = ["RankedReadingService"]
 
@@ -51,6 +51,11 @@ class RankedReadingService(PreparingReadingService):
             raise ValueError(
                 f"total_shards={total} cannot be hosted by {world} ranks in equal parts: run as many ranks as divide "
                 f"it ({fits}), or choose a number of shards that has more divisors for the next run"
+            )
+        if total // world > MAX_SHARDS:
+            raise ValueError(
+                f"total_shards={total} makes {total // world} shards on each of {world} ranks, and a rank hosts at "
+                f"most {MAX_SHARDS}: use more ranks, or fewer shards"
             )
         checked.check_num_shards(total)
         if total > self.default_num_shards:  # else the service that executes says so

@@ -393,6 +393,8 @@ def test_a_state_of_another_total_is_refused_with_both() -> None:
 def test_what_a_total_rules_out_is_refused_when_the_loader_is_made() -> None:
     with pytest.raises(ValueError, match="total_shards=6 cannot be hosted by 4 ranks.*1, 2, 3, 6"):
         make_loader(UNEVEN, FixedRank(0, 4, 6))
+    with pytest.raises(ValueError, match="makes 5000 shards on each of 2 ranks, and a rank hosts at most 4096"):
+        make_loader(UNEVEN, FixedRank(0, 2, 10_000))
     with pytest.raises(ValueError, match="num_shards=3 on each of 2 ranks does not make total_shards=4"):
         make_loader(UNEVEN, SequentialReadingService(FixedRank(0, 2, 4), make_service(None, 3)))
     with pytest.raises(GraphError, match="no sharding point, so each of 4 shards"):
