@@ -34,7 +34,7 @@ def started(target: Callable[..., None], *extra: Any, method: str = "fork", numb
 
 def made(target: Callable[..., None], *extra: Any, method: str = "fork", number: int = 0) -> WorkerProcess:
     context = multiprocessing.get_context(method)
-    return WorkerProcess(number, context, GraphImage(b""), name=f"worker {number}", target=target, extra=extra)
+    return WorkerProcess(number, context, GraphImage(b""), {}, name=f"worker {number}", target=target, extra=extra)
 
 
 def wait_busy(worker: WorkerProcess) -> None:

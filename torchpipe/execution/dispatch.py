@@ -80,6 +80,8 @@ class Dispatched(IterDataPipe[Any]):
 class DispatchedIterator(NodeIterator[Any]):
     """One shard's part of the dispatched stream. State: how many items it has had, and the last mark it has passed."""
 
+    apart = True
+
     def __init__(self, node: Dispatched, context: Context, supply: DispatchSupply) -> None:
         super().__init__(node, context)
         self._supply = supply
@@ -181,7 +183,7 @@ class DispatchSource(DispatchSupply):
         self.error: BaseException | None = None
         self.longest = 0
         self.fail_at: tuple[int, BaseException] | None = None  # raise this error in the place of that item
-        self._producer = producer
+        self.producer = producer
         self._num_shards = num_shards
         self._needed = start.needed
         self._ready: dict[int, deque[Entry]] = {shard: deque() for shard in start.needed}
@@ -273,12 +275,12 @@ class DispatchSource(DispatchSupply):
             limit = min(limit, self.fail_at[0] - self.position)
             if not limit:
                 return Chunk(error=self.fail_at[1])
-        if self._producer is None:  # it could not be opened: the source is over
+        if self.producer is None:  # it could not be opened: the source is over
             return Chunk(ended=True)
-        with self._producer.installed():
+        with self.producer.installed():
             if limit is None:
-                return self._producer.produce_for_same_thread()
-            return self._producer.produce(limit, seconds, note)
+                return self.producer.produce_for_same_thread()
+            return self.producer.produce(limit, seconds, note)
 
     def _too_short(self) -> StateError | None:
         """Has the stream ended before items that a shard has had already, as its state says?"""
@@ -291,7 +293,7 @@ class DispatchSource(DispatchSupply):
         )
 
     def close(self) -> None:
-        if self._producer is not None:
-            with self._producer.installed():
-                self._producer.close()
+        if self.producer is not None:
+            with self.producer.installed():
+                self.producer.close()
         self._ready = {}

@@ -44,7 +44,8 @@ class DataLoader2(Generic[T_co]):
     (one draw, so ``torch.manual_seed`` fixes the run), later ones draw nothing; every epoch differs all the same.
     ``datapipe_adapter_fn`` (one function or several) changes the graph before it runs; a map-style node is read in the
     order of its indices, as by ``.to_iter_datapipe()``. ``reading_service`` defaults to in-process execution; one that
-    another loader has already is made anew with the same arguments, see ``loader.reading_service``.
+    another loader has already is made anew with the same arguments, see ``loader.reading_service``. With ``measure``,
+    :meth:`stats` has figures of each node (see docs/seeing.md).
 
     State: :meth:`state_dict` describes the items that were delivered to the ``for`` loop, no more; it is a flat dict of
     plain values with a fixed set of keys. Use one loader from one thread and one process; :meth:`state_dict` and
@@ -58,6 +59,8 @@ class DataLoader2(Generic[T_co]):
         datapipe: TorchIterDataPipe[T_co] | TorchMapDataPipe[T_co],
         datapipe_adapter_fn: Adapter | Iterable[Adapter] | None = None,
         reading_service: ReadingServiceInterface | None = None,
+        *,
+        measure: bool = False,
     ) -> None:
         if not is_node(datapipe):
             raise TypeError(
@@ -73,6 +76,7 @@ class DataLoader2(Generic[T_co]):
         service = InProcessReadingService() if reading_service is None else reading_service
         self.reading_service = executable(service.take())
         self.reading_service.initialize(self.datapipe)
+        self.measuring = measure
         self._common = self._check_shards()
         self._graph_text = describe_graph(self.datapipe)
         self._seed: int | None = None  # none drawn or given yet
@@ -169,6 +173,15 @@ class DataLoader2(Generic[T_co]):
     def explain(self) -> str:
         """Which node runs where, as text."""
         return self.reading_service.explain()
+
+    @property
+    def measuring(self) -> bool:
+        """Are nodes measured, in passes that begin from now on: at ``iter()``, or when a process is replaced?"""
+        return self.reading_service.measuring
+
+    @measuring.setter
+    def measuring(self, value: bool) -> None:
+        self.reading_service.measuring = value
 
     def stats(self) -> LoaderStats:
         """What the live epoch, or else the last one, has done so far: who waits for whom, and what to change.
