@@ -30,6 +30,7 @@ from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed, fresh_seed, next_fresh_seed
 from torchpipe.state import merge
 from torchpipe.stats import LoaderStats
+from torchpipe.stats.tracing import measures_by_default
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 
@@ -45,7 +46,7 @@ class DataLoader2(Generic[T_co]):
     ``datapipe_adapter_fn`` (one function or several) changes the graph before it runs; a map-style node is read in the
     order of its indices, as by ``.to_iter_datapipe()``. ``reading_service`` defaults to in-process execution; one that
     another loader has already is made anew with the same arguments, see ``loader.reading_service``. With ``measure``,
-    :meth:`stats` has figures of each node (see docs/seeing.md).
+    :meth:`stats` has figures of each node (docs/seeing.md); ``TORCHPIPE_MEASURE=1`` sets it where it is left out.
 
     State: :meth:`state_dict` describes the items that were delivered to the ``for`` loop, no more; it is a flat dict of
     plain values with a fixed set of keys. Use one loader from one thread and one process; :meth:`state_dict` and
@@ -60,7 +61,7 @@ class DataLoader2(Generic[T_co]):
         datapipe_adapter_fn: Adapter | Iterable[Adapter] | None = None,
         reading_service: ReadingServiceInterface | None = None,
         *,
-        measure: bool = False,
+        measure: bool | None = None,
     ) -> None:
         if not is_node(datapipe):
             raise TypeError(
@@ -76,7 +77,7 @@ class DataLoader2(Generic[T_co]):
         service = InProcessReadingService() if reading_service is None else reading_service
         self.reading_service = executable(service.take())
         self.reading_service.initialize(self.datapipe)
-        self.measuring = measure
+        self.measuring = measures_by_default() if measure is None else measure
         self._common = self._check_shards()
         self._graph_text = describe_graph(self.datapipe)
         self._seed: int | None = None  # none drawn or given yet

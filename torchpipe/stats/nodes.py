@@ -51,13 +51,13 @@ def with_figures(
             slowest = max(own_ns, key=lambda number: own_ns[number])
             busiest[slowest] = busiest.get(slowest, 0) + 1
     produced = sum(item.produced for item in made)
-    timed = sum(totals[number][ITEMS] for number in last if number in totals)
+    timed = sum(_timed(rows, totals, number) for number in last)
     exact = timed >= produced and all(item.whole for item in made)
-    filled = []
+    filled: list[NodeStats] = []
     for row in rows:
         figures = totals[row.number]
         if not figures[ITEMS] and not figures[SELF_NS]:
-            filled.append(replace(row, processes=len(made)))
+            filled.append(_passing_on(row, filled, len(made)))
             continue
         factor = 1.0 if exact or not timed or not produced else produced / timed
         items, self_s = round(figures[ITEMS] * factor), figures[SELF_NS] / 1e9 * factor
@@ -77,3 +77,19 @@ def with_figures(
             )
         )
     return tuple(filled)
+
+
+def _timed(rows: Sequence[NodeStats], totals: Mapping[int, Figures], number: int) -> int:
+    """How many items of a row were timed; of one that hands on its input's own stream, those of the input."""
+    if number in totals and not totals[number][ITEMS]:
+        inputs = next(row.inputs for row in rows if row.number == number)
+        return _timed(rows, totals, inputs[0]) if len(inputs) == 1 else 0
+    return totals[number][ITEMS] if number in totals else 0
+
+
+def _passing_on(row: NodeStats, before: Sequence[NodeStats], processes: int) -> NodeStats:
+    """A row without figures of its own: it does nothing but hand on its input's stream, or has not begun."""
+    given = [other for other in before if other.number in row.inputs]
+    if len(given) != 1 or given[0].items is None:
+        return replace(row, processes=processes)
+    return replace(row, processes=processes, items=given[0].items, self_s=0.0, exact=given[0].exact)

@@ -7,6 +7,7 @@ what the node yields. What was timed until then speaks for the rest.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -16,13 +17,18 @@ from typing import Any
 
 from torchpipe.stats.node_sheet import ERRORS, NodeSheet
 
-__all__ = ["APART", "ThreadTracing", "Tracing"]
+__all__ = ["APART", "ThreadTracing", "Tracing", "measures_by_default"]
 
 APART = -2  # in a node's place: what takes this time is no node's work
 _SHARE = 0.01  # of the time may be spent on timing,
 _AT_FIRST_NS = 30_000_000  # and so much besides
 _LOOK = 256  # items between two looks at what it has cost
 _COUNTED = "_torchpipe_counted"  # set on an exception that a node has been charged with
+
+
+def measures_by_default() -> bool:
+    """Does the environment ask loaders to measure (``TORCHPIPE_MEASURE=1``)?"""
+    return os.environ.get("TORCHPIPE_MEASURE", "0") not in ("", "0")
 
 
 class Tracing:
@@ -39,6 +45,8 @@ class Tracing:
     def watch(self, stream: Iterator[Any], node_id: int) -> Iterator[Any]:
         """``stream``, of which each item is timed."""
         if not self.wanted or not (0 <= node_id < self.sheet.nodes or node_id == APART):
+            return stream
+        if isinstance(stream, _Watched):  # a node that hands on its input's own stream does nothing itself
             return stream
         watched: Any = _Watched.from_iterable(self._phases(stream, node_id))
         watched.stream = stream
