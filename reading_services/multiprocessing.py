@@ -236,7 +236,6 @@ class MultiProcessingReadingService(ShardedReadingService):
         return replace(
             told,
             workers=min(self._num_workers, self.default_num_shards),
-            method=self._context.get_start_method() if self._num_workers else told.method,
             restarts=stats.restarts,
             longest_dispatch_buffer=stats.longest_dispatch_buffer,
         )

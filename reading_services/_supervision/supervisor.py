@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 
 from reading_services._supervision.arrivals import Arrival, warning_category
@@ -201,7 +202,8 @@ class Supervisor:
         """What the processes have done in this epoch, or in the last one. Asks nobody. Any thread."""
         if self._epoch is None:
             return self._accounts.figures
-        return self._accounts.read(list(self._pool), list(self._ledgers.values()), self._worker_of)
+        told = self._accounts.read(list(self._pool), list(self._ledgers.values()), self._worker_of)
+        return replace(told, method=self._context.get_start_method(), restarts=self.restarts)
 
     def close(self) -> None:
         """End all processes: about 3 s at most. Idempotent."""

@@ -6,13 +6,20 @@ Runs in the user's process.
 from __future__ import annotations
 
 import copy
+import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-from torchpipe.data.fetch import Failure, Fetch, collating_in
+from torchpipe.data.fetch import Failure, Fetch, TimedFetch, collating_in
+from torchpipe.data.figures import Steps
 from torchpipe.data.order import Order
 from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom
+from torchpipe.stats import MergeStats
+from torchpipe.stats.clock import Clock
+from torchpipe.stats.node_sheet import NodeSheet
+from torchpipe.stats.nodes import Made
+from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Batches", "LocalBatches", "LocalFailure"]
 
@@ -24,6 +31,7 @@ class Batches(ABC):
     """
 
     number: int
+    clock: Clock  # of whoever takes them
 
     @abstractmethod
     def take(self) -> Any:
@@ -37,6 +45,14 @@ class Batches(ABC):
     def processes(self) -> list[Any]:
         """The worker processes, if there are any."""
         return []
+
+    def merges(self) -> tuple[MergeStats, ...]:
+        """How long they were waited for, and for whom. Any thread."""
+        return (MergeStats(wait_s=self.clock.wait_s, shard_wait_s=(self.clock.wait_s,)),)
+
+    def figures(self) -> ServiceFigures:
+        """What those who make them have done. Any thread."""
+        return ServiceFigures()
 
     def interrupt(self) -> None:
         """Make a :meth:`take` that waits in another thread return at once. Thread-safe."""
@@ -64,12 +80,26 @@ class LocalFailure(Failure):
 
 
 class LocalBatches(Batches):
-    """Each batch is made when it is asked for. ``epoch`` None: the process's global random states are used."""
+    """Each batch is made when it is asked for. ``epoch`` None: the process's global random states are used.
 
-    def __init__(self, order: Order, fetch: Fetch, epoch: int | None, position: dict[str, Any] | None = None) -> None:
+    ``sheet``: where it is noted what the steps take, if that is wanted.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        fetch: Fetch,
+        epoch: int | None,
+        position: dict[str, Any] | None = None,
+        *,
+        steps: Steps,
+        sheet: NodeSheet | None = None,
+    ) -> None:
         self.number = order.number
+        self.clock = Clock()
+        self._steps, self._sheet = steps, sheet
         self._order = order
-        self._fetch = fetch
+        self._fetch = fetch if sheet is None else TimedFetch(fetch, sheet)
         self._collate = collating_in(fetch.collate_fn, None)
         self._epoch = epoch
         self._random = BatchRandom()
@@ -81,12 +111,19 @@ class LocalBatches(Batches):
             position["dataset"] = copy.deepcopy(self._fetch.dataset.state_dict())
         return position
 
+    def figures(self) -> ServiceFigures:
+        made = [] if self._sheet is None else [Made(self._sheet.read(), 0, busy=True)]
+        return ServiceFigures(nodes=self._steps.rows(made))
+
     def take(self) -> Any:
-        order = self._order
+        order, clock, steps = self._order, self.clock, self._steps
+        clock.begin_wait()
         indices = next(order)
         while (number := order.number - 1) in self._done:
             self._done.discard(number)
             indices = next(order)
+        steps.asked += 1
+        steps.sampler_s += time.perf_counter() - clock.waits_since
         try:
             if self._epoch is None:
                 batch = self._fetch(indices, self._collate)
@@ -100,6 +137,7 @@ class LocalBatches(Batches):
             self._fetch.explain(error, number, indices)
             batch = LocalFailure(error)
         self.number = number + 1
+        clock.end_wait(1)
         return batch
 
     def close(self) -> None:

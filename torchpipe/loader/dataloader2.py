@@ -352,7 +352,8 @@ class DataLoader2(Generic[T_co]):
     def _retire(self) -> None:
         live, self._live = self._live, None
         if live is not None:
-            self._observed = live.observe()
+            seen = live.observe()  # before the processes forget it
+            self._observed = replace(seen, state="closed") if seen.state == "running" else seen
             live._retire()
             self.reading_service.finalize_iteration()
 
