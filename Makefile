@@ -10,6 +10,7 @@ TRAINERS := .venv-trainers
 BENCH := .venv-bench
 BENCH09 := .venv-bench09
 PYTHONS ?= 3.12 3.13
+EXAMPLES := examples/train_language_model.py examples/train_table.py
 EXTRAS := xla,demo,test,check
 EXTRAS_NEWEST := demo,test,check
 EXTRAS_TRAINERS := test,trainers
@@ -18,7 +19,7 @@ EXTRAS_PYTHONS := xla,demo,test
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-newest test-pythons test-trainers soak bench bench-plot check format stubs constraints clean
+.PHONY: help demo examples test test-newest test-pythons test-trainers soak bench bench-plot check format stubs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -27,6 +28,9 @@ help: ## list the targets
 
 demo: $(VENV)/.stamp ## train on real digits with a crash and a resume (examples/train_digits.py)
 	$(VENV)/bin/python examples/train_digits.py $(ARGS)
+
+examples: $(VENV)/.stamp ## train on real data, be killed, go on exactly: each example in turn, under a minute each
+	@for script in $(EXAMPLES); do echo "===== $$script ====="; $(VENV)/bin/python $$script $(ARGS) || exit 1; done
 
 test: $(VENV)/.stamp ## all tests, on torch 2.9 + torch_xla 2.9
 	tools/run_tests.sh $(VENV) $(ARGS)
@@ -42,7 +46,8 @@ test-pythons: $(PYTHONS:%=.venv-py%/.stamp) ## all tests, on each newer Python (
 	[ -z "$$failed" ] || { echo "failed on Python$$failed"; exit 1; }
 
 test-trainers: $(TRAINERS)/.stamp ## train, kill and resume inside Lightning, Accelerate, transformers and others (minutes)
-	$(TRAINERS)/bin/python -m pytest -n 2 --dist loadfile tests/trainers $(ARGS)
+	@# By file, since importing a trainer takes long; the process that has no more files waits for the other one.
+	$(TRAINERS)/bin/python -m pytest -n 2 --dist loadfile -o timeout_grace=600 tests/trainers $(ARGS)
 
 soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matrix, compare every item (minutes; JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)
@@ -50,6 +55,7 @@ soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matr
 bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other loaders (under 20 minutes)
 	$(BENCH)/bin/python benchmarks/run.py --rounds 3 --seconds 1 --minutes 11 --out benchmarks/results.json $(ARGS)
 	$(BENCH)/bin/python benchmarks/scaling.py --out benchmarks/results.json
+	$(BENCH)/bin/python benchmarks/ranks.py --out benchmarks/results.json
 
 bench-plot: $(BENCH)/.stamp ## draw benchmarks/results.svg and write the READMEs' tables from that file
 	$(BENCH)/bin/python benchmarks/plot.py

@@ -24,6 +24,7 @@ BEGIN, END = "<!-- results: written by `make bench-plot` -->", "<!-- end of resu
 # What a unit is shown in, by what it is divided, and whether less is better.
 _UNITS = {
     "samples_per_s": ("thousand samples/s", 1e3, False),
+    "tokens_per_s": ("million tokens/s", 1e6, False),
     "bytes_per_s": ("GB/s", 1e9, False),
     "first_batch_ms": ("ms to the first batch", 1.0, True),
     "resume_ms_3000": ("ms to resume", 1.0, True),
@@ -32,6 +33,7 @@ _UNITS = {
     "us_per_item": ("us an item", 1.0, True),
     "step_ratio": ("x the ideal step", 1.0, True),
     "memory_mb": ("MB", 1.0, True),
+    "p1_percent": ("% more in P1", 1.0, True),
 }
 _TURN_AROUND = (
     ("fresh_turn_around_ms", "turn-around ms"),
@@ -46,13 +48,15 @@ _MORE = {
     "p14": _TURN_AROUND,
     "p14f": _TURN_AROUND,
     "p14s": _TURN_AROUND,
+    "p17": (("resume_ms", "ms to resume"), ("state_bytes", "bytes"), ("pss_mb", "PSS MB")),
     "p15": (("state_dict_us", "state_dict us"), ("state_bytes", "bytes")),
     "p13": (("us_per_batch", "us a batch of 32"),),
     "p8": (("first_batch_ratio", "first batch, x load"), ("worst_gap_ratio", "worst gap, x load")),
+    "p18": (("p2_percent", "% in P2"), ("p4_percent", "% in P4")),
     "p9": (("memory_growth_mb", "growth MB"), ("descriptor_growth", "descriptors"), ("segment_growth", "segments")),
 }
-_NO_LOADERS = ("in_process", "generator", "builtin_map", "xla_naive")  # for comparison only
-_OWN = ("dataloader", "torchpipe", "xla_torchpipe")  # the first that a workload has is compared
+_NO_LOADERS = ("in_process", "packing_in_process", "generator", "builtin_map", "xla_naive")  # for comparison only
+_OWN = ("dataloader", "torchpipe", "packing_torchpipe", "xla_torchpipe")  # the first that a workload has is compared
 _STREAM = (("cpu_us_per_sample", "CPU us a sample"), ("pss_mb", "PSS MB"))
 
 
@@ -100,7 +104,7 @@ def ahead(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
     ratios = {
         PEERS[peer].label: own / median if less_is_better else median / own
         for peer, median in medians.items()
-        if peer not in (*_OWN, "in_process") and median > 0
+        if peer not in (*_OWN, *_NO_LOADERS[:2]) and median > 0
     }
     won = sorted(((ratio, label) for label, ratio in ratios.items() if ratio > 1), reverse=True)
     told = ", ".join(f"{label} {_times(ratio)}" for ratio, label in won)
@@ -214,7 +218,7 @@ def _curve(axis: Any, curve: dict[str, Any]) -> None:
             markersize=3,
             linewidth=2 if mine else 1,
             color="#d1495b" if mine else None,
-            label=PEERS[peer].label,
+            label=PEERS[peer].label if peer in PEERS else peer,
         )
     places = [x for line in curve["lines"].values() for x, _ in line]
     if places and max(places) > 50 * min(places) and curve["figure"] != "memory_mb_of_epoch":

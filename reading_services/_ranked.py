@@ -13,11 +13,12 @@ from dataclasses import replace
 from torchpipe.errors import GraphError
 from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.preparing import PreparingReadingService
+from torchpipe.execution.reading_service import warn_of_replicated
 from torchpipe.graph import plan
 from torchpipe.graph.length import total_length
 from torchpipe.node.traits import DataPipe, node_name, traits_of
 from torchpipe.node.validate import check_count
-from torchpipe.state.flat import MAX_ALL_SHARDS
+from torchpipe.state.flat import MAX_ALL_SHARDS, MAX_SHARDS
 
 __all__ = ["RankedReadingService"]
 
@@ -51,7 +52,14 @@ class RankedReadingService(PreparingReadingService):
                 f"total_shards={total} cannot be hosted by {world} ranks in equal parts: run as many ranks as divide "
                 f"it ({fits}), or choose a number of shards that has more divisors for the next run"
             )
-        checked.check_num_shards(total, 1)
+        if total // world > MAX_SHARDS:
+            raise ValueError(
+                f"total_shards={total} makes {total // world} shards on each of {world} ranks, and a rank hosts at "
+                f"most {MAX_SHARDS}: use more ranks, or fewer shards"
+            )
+        checked.check_num_shards(total)
+        if total > self.default_num_shards:  # else the service that executes says so
+            warn_of_replicated(checked, total)
         joining = [
             node for node in checked.main_nodes if traits_of(node).alters_stream and not traits_of(node).one_to_one
         ]

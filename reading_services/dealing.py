@@ -55,7 +55,7 @@ class DealingWorkers(Supervisor):
     ) -> None:
         context = start_method(context, on_device=context is None)
         image = image_for(context, graph, init_fn, policy)
-        names = dict(enumerate([node_name(graph)] * max(1, steps)))
+        names = dict(enumerate([getattr(graph, "title", None) or node_name(graph)] * max(1, steps)))
         super().__init__(num_workers=num_workers, context=context, graph=image, node_names=names, limits=limits)
 
     @property

@@ -19,6 +19,7 @@ from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import Begin
 from torchpipe.execution.ranks import RankGroup, Talk
 from torchpipe.graph import describe_graph
+from torchpipe.node.fingerprint import digest, first_difference
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count
@@ -142,9 +143,10 @@ class DistributedReadingService(RankedReadingService):
             "the loaded state of all ranks": start.origin or None,
         }
         told = ranks.objects(Talk.BEGIN, (start.seed, start.seeded or start.delivered > 0, same))
-        for name in same:
+        _check_graphs([theirs.pop("graph") for _, _, theirs in told])
+        for name in told[0][2]:
             _check_equal(name, dict(enumerate(theirs[name] for _, _, theirs in told)))
-        _check_equal("seed", {rank: seed for rank, (seed, fixed, _) in enumerate(told) if fixed})
+        _check_equal("seed", {rank: seed for rank, (seed, fixed, _) in enumerate(told) if fixed or not rank})
         return self.hosting(replace(start, seed=told[0][0]))
 
     def run_iteration(self, start: EpochStart, begin: Begin) -> NodeIterator[Any]:
@@ -171,6 +173,18 @@ class DistributedReadingService(RankedReadingService):
         if self._ranks is None and self._world_size > 1:
             self._ranks = RankGroup(self._rank, self._world_size, self._timeout_s)
         return self._ranks
+
+
+def _check_graphs(texts: list[str]) -> None:
+    """Raises: RankError unless all are the same."""
+    other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
+    if other is not None:
+        first, second = first_difference(texts[0], texts[other])
+        raise RankError(
+            f"the ranks have different graphs: rank 0 has fingerprint {digest(texts[0])}, rank {other} "
+            f"{digest(texts[other])}. The first node that differs:\n  rank 0: {first}\n  rank {other}: {second}\n"
+            "Make the same graph on every rank"
+        )
 
 
 def _check_equal(name: str, values: dict[int, Any]) -> None:

@@ -243,9 +243,11 @@ class MultiProcessingReadingService(ShardedReadingService):
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         if self._num_workers:
             _refuse_daemonic()
+        stream = super().initialize_iteration(start)  # first: it may warn, and a warning be an error
+        if self._num_workers:
             # Here, in the caller's thread, and not in the one that will pull: the processes outlive that.
             self._workers_for(start).start_workers()
-        return super().initialize_iteration(start)
+        return stream
 
     def finalize_iteration(self) -> None:
         if self._supervisor is None:

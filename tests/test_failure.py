@@ -27,12 +27,11 @@ def invert(item: int) -> float:
 )
 def test_the_item_is_named_with_its_shard_and_its_rank_if_there_are_several(spec: ShardSpec, where: str) -> None:
     shard = Shard((IterableWrapper([1, 0]).map(invert),), spec)
-    with shard.installed():
-        shard.start(Cursor())
-        items = []
-        while (chunk := shard.produce(5)).error is None:  # a snapshot ends a chunk
-            items += chunk.items
-        shard.close()
+    shard.within(lambda: shard.start(Cursor()))
+    items = []
+    while (chunk := shard.within(lambda: shard.produce(5))).error is None:  # a snapshot ends a chunk
+        items += chunk.items
+    shard.within(shard.close)
     assert items + chunk.items == [1.0]
     assert isinstance(chunk.error, ZeroDivisionError)
     assert chunk.error.__notes__ == [f"torchpipe: raised in Mapper(invert) for {where}"]

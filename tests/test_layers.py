@@ -22,6 +22,7 @@ LAYERS = (
     ("indexed", "ahead", "formats"),
     ("device",),
     ("iter", "map", "graph", "xla"),
+    ("utils",),
     ("execution",),
     ("loader",),
     ("data",),

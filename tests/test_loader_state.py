@@ -10,9 +10,9 @@ from tests.state.forging import sealed, tagged
 from torchpipe import DataLoader2, SnapshotPolicy
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.reading_service import InProcessReadingService
-from torchpipe.graph.fingerprint import digest
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, LoaderState, Place
+from torchpipe.node.fingerprint import digest
 from torchpipe.state import Cursor, decode, encode
 
 GRAPH = "0 Source(size=3)\n1 Mapper(fn=f) <- 0"

@@ -11,9 +11,9 @@ import pytest
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
 from torchpipe import IterDataPipe, MapDataPipe, functional_datapipe
-from torchpipe.graph.fingerprint import describe_graph
 from torchpipe.graph.plan import plan
 from torchpipe.iter import IterableWrapper
+from torchpipe.node.fingerprint import describe_graph
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.traits import at_hand, divides, reads_late, runs_in_main, thins, traits_of
 

@@ -55,5 +55,5 @@ def test_a_map_style_form_registered_with_torch() -> None:
 
 def test_torchs_own_forms_stay_out() -> None:
     source: Any = IterableWrapper([1])
-    for name in ("routed_decode", "of_nobody"):
+    for name in ("_dataframes_per_row", "of_nobody"):
         assert not hasattr(source, name)

@@ -17,7 +17,7 @@ try:
     from torchpipe.data.loader import DataLoader
     from torchpipe.execution.epoch import WorkerInfo
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
-    from torchpipe.graph.adapters import Shuffle
+    from torchpipe.graph.adapters import CacheTimeout, Shuffle
     from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
     from torchpipe.node.context import Context
     from torchpipe.node.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
@@ -35,6 +35,7 @@ __version__ = "0.1.0"
 
 # Without ``iter`` and ``map``: a star import must not take the builtins' names.
 __all__ = [
+    "CacheTimeout",
     "Context",
     "DataChunk",
     "DataLoader",

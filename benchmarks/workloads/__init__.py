@@ -29,7 +29,8 @@ WORKLOADS = {
     "p14s": "p14s_turn_around_spawn",
     "p15": "p15_resume_shuffled",
     "p16": "p16_threads",
-    "p17": "p17_measuring",
+    "p17": "p17_packing",
+    "p18": "p18_measuring",
 }
 
 # Measured by scaling.py, at several sizes.

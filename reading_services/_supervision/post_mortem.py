@@ -87,6 +87,6 @@ class PostMortem:
             )
         return (
             f"{self}{where}: death number {decision.deaths} at this position, so no accident. SIGKILL often means that "
-            "memory ran out, SIGSEGV a crash in native code, an exit code that user code called exit(). Run the graph "
-            "with InProcessReadingService to see it happen in a debugger"
+            "memory ran out, SIGSEGV a crash in native code, an exit code that user code called exit(). Run it without "
+            "workers (num_workers=0, or InProcessReadingService) to see it happen in a debugger"
         )

@@ -222,8 +222,8 @@ class Supervisor:
         waits += [] if silent_s is None else [min(silent_s / 4, 0.5)]
         timeout = min(waits if at_most_s is None else [*waits, at_most_s], default=None)
         self._awaited = True
-        self._changed.release()
         try:
+            self._changed.release()  # in the try: an interrupt may come as soon as it returns
             events = self._pool.select(timeout)
         finally:
             self._changed.acquire()

@@ -279,8 +279,7 @@ class Worker:
                     memory=self._packer.memory,
                     passing=(SystemExit, Superseded),
                 )
-                with shard.installed():
-                    shard.start(Cursor(start.snapshot, start.skip), start.count)
+                shard.within(partial(shard.start, Cursor(start.snapshot, start.skip), start.count))
         except Exception as error:
             add_note(error, f"torchpipe: while shard {start.shard} of {epoch.num_shards} was being started")
             self._send(epoch, start.lane, Chunk(error=error))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import RandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler
 
 from tests.data.datasets import (
     LENGTH,
@@ -295,3 +295,28 @@ def test_L2_places_that_nobody_can_ask_for_are_forgotten() -> None:
         for _ in range(150):
             next(iterator)
         assert len(iterator._order._after) < 20  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("resumed_in", [1, 2])
+def test_L2_a_sampler_that_is_told_its_epochs_is_not_told_an_old_one_again(workers: int, resumed_in: int) -> None:
+    """A state of an epoch's last batch puts the sampler's epoch back to find the end; the next one has its own order.
+
+    Whether the script goes on with the epoch that the state is of, by its own count, or with the one after it.
+    """
+
+    def make() -> DataLoader[int]:
+        sampler: DistributedSampler[int] = DistributedSampler(range(8), 2, 0)  # type: ignore[arg-type]
+        return DataLoader(range(8), batch_size=2, sampler=sampler, num_workers=workers)
+
+    def epoch(loader: DataLoader[int], number: int, batches: int | None = None) -> list[list[int]]:
+        loader.sampler.set_epoch(number)  # type: ignore[attr-defined]
+        return [batch.tolist() for batch in islice(loader, batches)]
+
+    whole, cut, again = make(), make(), make()
+    wanted = [epoch(whole, number) for number in range(3)]
+    epoch(cut, 0)
+    epoch(cut, 1, batches=2)
+    again.load_state_dict(cut.state_dict())
+    assert wanted[2] != wanted[1]
+    assert epoch(again, resumed_in) == wanted[2]

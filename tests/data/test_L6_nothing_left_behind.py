@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from torch.utils.data import SequentialSampler
 
 from tests import leaks
 from tests.data.datasets import Augmented, FailingAt, Lines
 from tests.laws.test_L6_nothing_left_behind import wait_gone
 from torchpipe import DataLoader
+from torchpipe.device.cpu import CpuBackend
+from torchpipe.errors import ReplayWarning
 
 ENDINGS = (
     "end",
@@ -94,6 +101,42 @@ def test_L6_with_a_device_stage(device: str) -> None:
     for ending in ("break", "exception", "forgotten", "second iter", "load"):
         end(ending, Augmented(30), num_workers=1, device=device)
         end(ending, Augmented(30), device=device)
+
+
+class NoDevice(CpuBackend):
+    def prepare(self) -> None:
+        raise OSError("no device")
+
+
+class Interrupting(SequentialSampler):
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+def test_L6_an_epoch_that_cannot_begin_leaves_nothing_while_its_error_lives(method: Any) -> None:
+    workers: dict[str, Any] = {"num_workers": 2, "worker_method": method}
+    resumed: DataLoader[Any] = DataLoader(Lines(30), 2, **workers)
+    next(iter(resumed))
+    resumed.load_state_dict(resumed.state_dict())
+    failing: list[tuple[DataLoader[Any], type[BaseException]]] = [
+        (DataLoader(Augmented(30), 2, device=NoDevice(), **workers), OSError),
+        (DataLoader(Lines(30), 2, device=NoDevice(), **workers), OSError),
+        (DataLoader(Augmented(30), 1, sampler=Interrupting(range(30)), **workers), KeyboardInterrupt),
+    ]
+    if method == "multiprocessing":
+        failing.append((resumed, ReplayWarning))  # before anything has started; threads say it as they start
+    for loader, kind in failing:
+        with warnings.catch_warnings(), pytest.raises(kind) as caught:
+            warnings.simplefilter("error")
+            iter(loader)
+        assert multiprocessing.active_children() == [], caught.value
+        assert [thread for thread in threading.enumerate() if "worker thread" in thread.name] == [], caught.value
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert len(list(resumed)) == 15, "of 16, one was handed out before"
+    resumed.shutdown()
 
 
 def test_L6_under_another_start_method() -> None:

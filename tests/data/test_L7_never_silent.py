@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
 from tests.data.datasets import FailingAt, Numbers, text_of
+from tests.laws.test_L7_odd_items import IN_PROCESS, LEGAL, item, unlike
 from torchpipe import DataLoader
-from torchpipe.errors import IteratorInvalidated
+from torchpipe.errors import IteratorInvalidated, NotSerializableError
 
 WORKERS = [0, 2]
 
@@ -201,6 +202,38 @@ def test_L7_none_and_exceptions_are_samples_like_others(size: int | None, worker
         found = list(loader)
     flat = found if size is None else [sample for batch in found for sample in batch]
     assert list(map(repr, flat)) == list(map(repr, SAMPLES))
+
+
+class OddItems:
+    """What the odd items of graphs are made of, by name."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> Any:
+        return item(self.names[index])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=str)
+def test_L7_odd_items_arrive(options: dict[str, Any]) -> None:
+    names = list(LEGAL)
+    with DataLoader(OddItems(names), None, collate_fn=as_it_is, **options) as loader:  # type: ignore[arg-type]
+        assert unlike(list(loader), names) == []
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_L7_what_cannot_leave_its_process_is_refused_in_its_place(name: str) -> None:
+    dataset: Any = OddItems(["none", "true", name, "nan"])
+    with DataLoader(dataset, None, collate_fn=as_it_is, num_workers=1) as loader:
+        stream = iter(loader)
+        assert unlike([next(stream), next(stream)], ["none", "true"]) == []
+        with pytest.raises(NotSerializableError, match=IN_PROCESS[name][1]) as caught:
+            next(stream)
+    assert "the next batch was number 2" in text_of(caught.value)
 
 
 @pytest.mark.parametrize("workers", WORKERS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import SequentialSampler
+from torch.utils.data import DistributedSampler, SequentialSampler
 
 from tests.data.datasets import Killer, Lines, Numbers, text_of
 from torchpipe import DataLoader
@@ -182,6 +182,19 @@ def test_samplers_that_give_what_is_no_index() -> None:
 def test_what_is_no_state(state: Any) -> None:
     with pytest.raises(StateError):
         DataLoader(Numbers(9)).load_state_dict(state)
+
+
+def test_a_state_of_a_sampler_among_another_number_of_ranks_is_refused() -> None:
+    """It would load: the count of batches is the same, and the batches are others."""
+    saved, here = (
+        DataLoader(range(40), batch_size=2, sampler=DistributedSampler(range(40), ranks, 0))  # type: ignore[arg-type]
+        for ranks in (2, 1)
+    )
+    next(iter(saved))
+    with pytest.raises(
+        StateMismatchError, match=r"among 2 ranks, and this loader's divides among 1: .* distributed=True"
+    ):
+        here.load_state_dict(saved.state_dict())
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from tests.data.datasets import Numbers
 from torchpipe import DataLoader
 
 EACH = 6
@@ -64,6 +65,46 @@ def test_nobody_waits_for_a_slow_worker_of_an_iterable_dataset(method: str, tmp_
                 assert sorted(other) == [*missing, [10, 11], [12, 13], [14, 15]]
 
 
+class SlowFirst(Dataset[int]):
+    """Sample 0 is made once somebody has written to ``gate``."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        if index == 0:
+            self.gate.read_bytes()
+        return index
+
+
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+@pytest.mark.parametrize("eager", [True, False])
+def test_little_waits_for_a_slow_batch_of_a_map_style_dataset(method: Any, eager: bool, tmp_path: Path) -> None:
+    """What was dealt to its worker with it, and no more: ``prefetch_factor`` batches."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    sampler = None if eager else iter(range(40))  # that one is asked for one batch at a time
+    with DataLoader(
+        SlowFirst(gate), 1, sampler=sampler, num_workers=2, prefetch_factor=3, in_order=False, worker_method=method
+    ) as loader:
+        stream = iter(loader)
+        found = [int(next(stream)) for _ in range(37)]
+        state = loader.state_dict()
+        gate.write_bytes(b"go")
+        late = [int(batch) for batch in stream]
+    assert sorted(found + late) == [*range(40)]
+    assert late == [0, 2, 4]
+    gate.unlink()
+    gate.write_bytes(b"open")
+    if eager:
+        with DataLoader(SlowFirst(gate), 1, num_workers=0) as other:
+            other.load_state_dict(state)
+            assert [int(batch) for batch in other] == late
+
+
 class Killing(Gated):
     """Its first worker dies after its third item, once."""
 
@@ -83,3 +124,40 @@ def test_L4_a_killed_worker_loses_nothing_out_of_order(tmp_path: Path) -> None:
     with DataLoader(Killing(gate), num_workers=2, in_order=False, collate_fn=as_it_is) as loader:
         assert sorted(loader) == [[number] for number in (*range(EACH), *range(10, 10 + EACH))]
     assert gate.with_name("struck").exists()
+
+
+class FailingLate(Numbers):
+    """Its sample 2 raises once somebody has written to ``gate``."""
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__(8)
+        self.gate = gate
+
+    def __getitem__(self, index: int) -> int:
+        if index == 2:
+            self.gate.read_bytes()
+            raise LookupError(index)
+        return index
+
+
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+def test_L2_a_batch_that_raised_is_made_again_and_those_before_their_turn_are_not(method: Any, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    options: dict[str, Any] = {"num_workers": 2, "in_order": False, "collate_fn": as_it_is, "prefetch_factor": 4}
+    with DataLoader(FailingLate(gate), worker_method=method, **options) as loader:
+        stream = iter(loader)
+        found = [next(stream) for _ in range(5)]
+        gate.write_bytes(b"go")
+        with pytest.raises(LookupError):
+            while True:
+                found.append(next(stream))
+        state = loader.state_dict()
+        rest = list(stream)
+        later = loader.state_dict()
+    assert sorted(found + rest) == [[number] for number in (0, 1, 3, 4, 5, 6, 7)]
+    with DataLoader(Numbers(8), collate_fn=as_it_is) as other:
+        other.load_state_dict(state)
+        assert sorted(other) == sorted([[2], *rest])
+        other.load_state_dict(later)
+        assert len(list(other)) == 8, "of the next epoch"

@@ -139,7 +139,10 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(GraphError, match="two sharding points on one path"):
         make_loader(twice, make_service(None, 2))
     again = IterableWrapper(range(3)).sharding_round_robin_dispatch().cycle(2)
-    with make_loader(again, make_service(None, 2)) as loader, pytest.raises(GraphError, match="put cycle.. before"):
+    with (
+        make_loader(again, make_service(None, 2)) as loader,
+        pytest.raises(GraphError, match="put cycle.. or cache.. before"),
+    ):
         list(loader)
 
 

@@ -135,10 +135,12 @@ def test_L2_what_the_loader_counts_and_the_position_agree_after_ctrl_c() -> None
 
 @pytest.mark.parametrize("every", [1, 3, 7])
 def test_L5_behind_an_exception_no_more_is_dropped_than_since_the_last_snapshot(every: int) -> None:
-    fuse = Fuse(20)
-    graph = graph_of("nothing", "nothing", fuse)
-    _, state, _ = run_into(fuse, graph, make_service(None, 1, every=every))
-    before = fuse.calls
-    rest, _, calls = run_into(fuse, graph, make_service(None, 1, every=every), state)
-    assert rest == [20, 21, 22]
-    assert calls - before - len(rest) == 20 % every
+    for before, dropped in (("nothing", 0), ("shuffle", 20 % every)):  # where a shuffle stands costs too much to note
+        fuse = Fuse(20)
+        graph = graph_of(before, "nothing", fuse)
+        _, state, _ = run_into(fuse, graph, make_service(None, 1, every=every))
+        reached = fuse.calls
+        rest, _, calls = run_into(fuse, graph, make_service(None, 1, every=every), state)
+        assert len(rest) == 3
+        assert before == "shuffle" or rest == [20, 21, 22]
+        assert calls - reached - len(rest) == dropped

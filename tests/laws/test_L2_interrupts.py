@@ -82,6 +82,29 @@ def test_L2_an_interrupt_at_any_instruction(name: str, num_shards: int) -> None:
     assert number > 100
 
 
+@pytest.mark.parametrize("where", ["begin", "end"])
+def test_L1_an_interrupt_while_an_epoch_begins_or_ends_leaves_the_users_random_states(where: str) -> None:
+    graph = GRAPHS["dispatched"]()
+    random.gauss(0, 1), np.random.randn()  # so that one number of a pair waits
+    before = outside()
+    number, beyond = 0, False
+    while not beyond:
+        number += 1
+        with make_loader(graph, make_service(None, 2)) as loader:
+            interrupter = Interrupter(number, ("torchpipe.randomness.global_random", "torchpipe.execution.reading"))
+            try:
+                if where == "end":
+                    next(iter(loader))
+                with interrupter:
+                    next(iter(loader)) if where == "begin" else loader.shutdown()
+                beyond = True
+            except Interrupt:
+                pass
+            assert outside() == before, interrupter.hit
+        assert outside() == before, interrupter.hit
+    assert number > 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["shuffle", "dispatched"])
 def test_L2_an_interrupt_while_reading_from_workers(name: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import Dataset
 from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrapper
 
 from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
@@ -205,6 +206,195 @@ def left_behind() -> Any:
         threading.Event().wait(0.05)
 
 
+# -- the shards, and the one state, of all ranks ------------------------------------------------------------------
+
+TOTAL = 12
+STEPS = 2  # before the state that is handed on to others
+
+
+def total_graph() -> Any:
+    """Shards of unequal lengths, random in every way."""
+    return sample_graph(150)
+
+
+def dealt_graph() -> Any:
+    graph = IterableWrapper(range(150)).shuffle(buffer_size=16).sharding_round_robin_dispatch()
+    return graph.map(_noisy).filter(_is_kept).shuffle(buffer_size=3)
+
+
+def _is_kept(item: tuple[int, float]) -> bool:
+    return item[0] % 7 != 0
+
+
+TOTALS = {"filter": (total_graph, None), "workers": (total_graph, 2), "dispatcher": (dealt_graph, 2)}
+
+
+def _saved_as(name: str) -> Path:
+    return Path(os.environ["RANKS_SHARED"]) / f"{name}.{dist.get_world_size()}.{dist.get_rank()}"
+
+
+def total() -> Any:
+    """An epoch of each graph; after a few steps, the one state, and each rank's own."""
+    results = {}
+    for name, (graph, workers) in TOTALS.items():
+        with _loader(graph(), workers, total_shards=TOTAL) as loader:
+            stream = iter(loader)
+            items = [repr(next(stream)) for _ in range(STEPS)]
+            state, own = loader.state_dict("all"), loader.state_dict()
+            torch.save({"all": state, "own": own}, _saved_as(name))
+            items += _text(stream)
+            results[name] = {"items": items, "length": len(items)}
+    return results
+
+
+def resume_total() -> Any:
+    """What is left from the states on that groups of other sizes have saved; with pads, all of it."""
+    results: dict[str, Any] = {}
+    for name, (graph, workers) in TOTALS.items():
+        for path in sorted(Path(os.environ["RANKS_SHARED"]).glob(f"{name}.*.0")):
+            state = torch.load(path, weights_only=True)["all"]
+            results[path.name] = {}
+            for uneven in ("drop", "pad"):
+                service = _service(workers, uneven=uneven, total_shards=TOTAL)
+                with DataLoader2.from_state(state, graph(), service) as loader:
+                    results[path.name][uneven] = _text(loader)
+    return results
+
+
+class Numbers(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 53
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, random.randrange(1 << 20)])
+
+
+def _batches(batches: Any) -> list[Any]:
+    return [batch.tolist() for batch in batches]
+
+
+def _made(**options: Any) -> DataLoader[Any]:
+    return DataLoader(Numbers(), **{"batch_size": 4, "shuffle": True, "distributed": True} | options)
+
+
+LOADERS: dict[str, dict[str, Any]] = {
+    "shuffled": {},
+    "workers": {"num_workers": 2, "multiprocessing_context": "fork"},
+    "padded": {"uneven": "pad"},
+    "in order": {"shuffle": False, "drop_last": True},
+}
+
+
+def loader() -> Any:
+    """Two epochs, with the state of one step in the first, and of the end of it."""
+    results = {}
+    for name, options in LOADERS.items():
+        torch.manual_seed(40 + dist.get_rank())  # that of rank 0 counts
+        with _made(**options) as made:
+            stream = iter(made)
+            batches = _batches(next(stream) for _ in range(STEPS))
+            states = [made.state_dict()]
+            epochs = [batches + _batches(stream)]
+            states.append(made.state_dict())
+            epochs.append(_batches(made))
+            made.sampler.set_epoch(0)  # type: ignore[union-attr]
+            again = _batches(made) == epochs[0]
+            sampled = list(made.sampler) == [row[0] for batch in epochs[0] for row in batch]
+            _saved_as(f"loader {name}").write_text(json.dumps(states))
+            results[name] = {
+                "epochs": epochs,
+                "length": len(made),
+                "again": again,
+                "sampled": sampled,
+                "state": states[0],
+            }
+    return results
+
+
+def resume_loader() -> Any:
+    """From the states of groups of other sizes on: the rest of the epoch and the next one, also in other batches."""
+    results: dict[str, Any] = {}
+    for name, options in LOADERS.items():
+        for path in sorted(Path(os.environ["RANKS_SHARED"]).glob(f"loader {name}.*")):
+            middle, end = json.loads(path.read_text())
+            with _made(**options) as made:
+                made.load_state_dict(middle)
+                rest = [_batches(made), _batches(made)]
+                made.load_state_dict(end)
+                follows = made.epoch == 1 and _batches(made) == rest[1]
+            with _made(**options | {"batch_size": 3}) as made:
+                made.load_state_dict(middle)
+                others = _batches(made)
+            results[path.name] = {"rest": rest, "follows": follows, "others": others}
+    return results
+
+
+def _error_of(act: Callable[[], Any]) -> dict[str, Any]:
+    began = time.monotonic()
+    try:
+        act()
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "waited_s": time.monotonic() - began}
+    return {"error": "", "waited_s": time.monotonic() - began}
+
+
+def unlike() -> Any:
+    """Ranks that are not alike: what each is told."""
+    rank = dist.get_rank()
+    results = {}
+    with _loader(random_graph(), total_shards=TOTAL, seed=5 + rank) as made:
+        results["seeds"] = _error_of(lambda: iter(made))
+    with _loader(random_graph(48 + rank)) as made:
+        results["graphs"] = _error_of(lambda: iter(made))
+    with _loader(random_graph(), seed=None) as made:
+        results["no seed yet"] = _error_of(lambda: made.state_dict("all"))
+        stream = iter(made)
+        next(stream)
+        results["state"] = _error_of(lambda: made.state_dict("all") if rank == 0 else next(stream))
+    states = []
+    with _loader(random_graph()) as made:
+        stream = iter(made)
+        for _ in range(2):
+            next(stream)
+            states.append((made.state_dict("all"), made.state_dict()))
+    with _loader(random_graph()) as made:
+        if rank == 0:
+            made.load_state_dict(states[0][1])
+        results["a rank without state"] = _error_of(lambda: iter(made))
+        made.load_state_dict(states[0][0] if rank else states[0][1])
+        results["own and of all"] = _error_of(lambda: iter(made))
+        made.load_state_dict(states[rank == 0][0])
+        results["other states"] = _error_of(lambda: iter(made))
+    with _made(batch_size=4 + rank) as batches:
+        results["batch sizes"] = _error_of(lambda: iter(batches))
+    results["uneven batches"] = _error_of(lambda: iter(_made(uneven="raise")))
+    return results
+
+
+def alone_in_state_dict() -> Any:
+    """Rank 0 asks for the state of all, and nobody else does."""
+    service = DistributedReadingService(SHORT_S, states="all")
+    made: DataLoader2[Any] = DataLoader2(random_graph(), reading_service=service)
+    try:
+        next(iter(made))
+        return _error_of(made.state_dict) if dist.get_rank() == 0 else None
+    finally:
+        dist.barrier()
+        made.shutdown()
+
+
+def destroyed() -> Any:
+    """The process group goes in mid-epoch. Comes last."""
+    made = _loader(random_graph())
+    stream = iter(made)
+    next(stream)
+    dist.barrier()
+    dist.destroy_process_group()
+    result = _error_of(lambda: next(stream))
+    made.shutdown()
+    return result
+
+
 def main(folder: Path, rank: int, world_size: int, scenarios: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -217,7 +407,7 @@ def main(folder: Path, rank: int, world_size: int, scenarios: list[str]) -> None
     for name in scenarios:
         result = globals()[name]()
         (folder / f"{name}.{rank}.json").write_text(json.dumps(result))
-    if "a_rank_is_killed" not in scenarios:
+    if "a_rank_is_killed" not in scenarios and dist.is_initialized():
         dist.destroy_process_group()
 
 

@@ -14,7 +14,9 @@ from reading_services.distributed import _first_item
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.preparing import Begin
+from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.node.iterator import NodeIterator
+from torchpipe.state import SnapshotPolicy
 
 __all__ = ["FixedRank", "Table", "TogetherRank", "on_all_ranks"]
 
@@ -24,6 +26,7 @@ class FixedRank(RankedReadingService):
 
     def __init__(self, rank: int, world_size: int, total_shards: int | None = None, uneven: str | None = None) -> None:
         super().__init__(total_shards, None if uneven is None else Uneven(uneven))
+        self._executing = InProcessReadingService(policy=partial(SnapshotPolicy, every=2))
         self._place = (rank, world_size)
 
     @property

@@ -6,6 +6,8 @@ Each group of processes starts once and plays several scenarios; the tests look 
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed
 
 from tests.services import rank_script
 from tests.services.ranks import FixedRank
 from torchpipe import DataLoader2, InProcessReadingService, ReadingServiceInterface
+from torchpipe.state import merge
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch is built without distributed")
 
@@ -28,17 +32,26 @@ Start = Callable[..., tuple[Results, list[int]]]
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where groups leave states for each other."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Start:
     """Plays scenarios in a group of processes. Returns their results, in the order of ranks, and the exit codes."""
 
     def run(world_size: int, *scenarios: str) -> tuple[Results, list[int]]:
         folder = tmp_path_factory.mktemp("ranks")
+        environment = os.environ | {"RANKS_SHARED": str(shared)}
         processes = []
         for rank in range(world_size):
             command = [sys.executable, "-m", "tests.services.rank_script", str(folder), str(rank), str(world_size)]
             with open(folder / f"{rank}.log", "w") as log:
                 processes.append(
-                    subprocess.Popen([*command, *scenarios], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+                    subprocess.Popen(
+                        [*command, *scenarios], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+                    )
                 )
         try:
             codes = [process.wait() for process in processes]
@@ -71,13 +84,22 @@ def two(start: Start) -> Results:
         "different_positions",
         "graphs_of_torch",
         "left_behind",
+        "total",
+        "loader",
         "a_rank_stops",
     )[0]
 
 
 @pytest.fixture(scope="module")
-def three(start: Start) -> Results:
-    return start(3, "alone", "uneven")[0]
+def four(start: Start, two: Results) -> Results:
+    """After ``two``, whose states it loads."""
+    return start(4, "total", "loader", "resume_total", "resume_loader", "unlike", "alone_in_state_dict", "destroyed")[0]
+
+
+@pytest.fixture(scope="module")
+def three(start: Start, four: Results) -> Results:
+    """After the others, whose states it loads."""
+    return start(3, "alone", "uneven", "resume_total", "resume_loader")[0]
 
 
 def _in_process(service: ReadingServiceInterface, graph: Any, seed: int = 5, epochs: int = 2) -> list[list[str]]:
@@ -181,3 +203,144 @@ def test_a_rank_that_is_killed_does_not_hang_the_others(start: Start) -> None:
         assert other["count"] == 7
         assert other["error"].startswith("RankError")
         assert other["waited_s"] < rank_script.SHORT_S + 3
+
+
+# -- one stream and one state for any number of ranks ----------------------------------------------------------
+
+
+def _rounds(name: str) -> list[str]:
+    """The stream of all shards, as far as each of them has an item."""
+    graph, _ = rank_script.TOTALS[name]
+    streams = []
+    for shard in range(rank_script.TOTAL):
+        streams += _in_process(FixedRank(shard, rank_script.TOTAL, rank_script.TOTAL), graph(), epochs=1)
+    assert len({len(stream) for stream in streams}) > 1, "the test needs uneven shards"
+    return [item for items in zip(*streams) for item in items]
+
+
+@pytest.mark.parametrize("name", rank_script.TOTALS)
+def test_L1_any_number_of_ranks_has_the_same_stream(two: Results, four: Results, name: str) -> None:
+    whole = _rounds(name)
+    for ranks in (two["total"], four["total"]):
+        streams = [result[name]["items"] for result in ranks]
+        assert len({len(items) for items in streams}) == 1
+        assert [item for step in zip(*streams) for item in step] == whole
+
+
+@pytest.mark.parametrize("name", rank_script.TOTALS)
+def test_L3_any_number_of_ranks_takes_up_the_one_state(four: Results, three: Results, start: Start, name: str) -> None:
+    whole = _rounds(name)
+    graph, _ = rank_script.TOTALS[name]
+    (everything,) = _in_process(InProcessReadingService(num_shards=rank_script.TOTAL), graph(), epochs=1)
+    for world, ranks in ((4, four["resume_total"]), (3, three["resume_total"])):
+        for saved in (2, 4):
+            done = saved * rank_script.STEPS
+            results = [result[f"{name}.{saved}.0"] for result in ranks]
+            expected = [
+                [item for place, item in enumerate(whole) if place >= done and place % world == rank]
+                for rank in range(world)
+            ]
+            most = min(map(len, expected))
+            assert [result["drop"] for result in results] == [items[:most] for items in expected]
+            padded = [result["pad"] for result in results]
+            assert len({len(items) for items in padded}) == 1
+            assert {item for items in padded for item in items} == set(everything[done:])
+
+
+@pytest.mark.parametrize("name", rank_script.TOTALS)
+def test_L3_the_one_state_is_the_same_on_all_ranks_and_of_files(four: Results, shared: Path, name: str) -> None:
+    graph, _ = rank_script.TOTALS[name]
+    (everything,) = _in_process(InProcessReadingService(num_shards=rank_script.TOTAL), graph(), epochs=1)
+    for world in (2, 4):
+        states = [torch.load(shared / f"{name}.{world}.{rank}", weights_only=True) for rank in range(world)]
+        assert all(state["all"] == states[0]["all"] for state in states)
+        assert merge([state["own"] for state in states]) == states[0]["all"]
+        with DataLoader2(graph()) as loader:  # a single process, without ranks
+            loader.load_state_dict(states[0]["all"])
+            assert [repr(item) for item in loader] == everything[world * rank_script.STEPS :]
+
+
+@pytest.mark.parametrize("name", rank_script.LOADERS)
+def test_ranks_are_dealt_the_batches_of_one_process(two: Results, four: Results, name: str) -> None:
+    pads = rank_script.LOADERS[name].get("uneven") == "pad"
+    count = 13 if rank_script.LOADERS[name].get("drop_last") else 14
+    streams: list[list[list[Any]]] = [[], []]
+    for world, ranks in ((2, two["loader"]), (4, four["loader"])):
+        results = [result[name] for result in ranks]
+        assert len({json.dumps(result["state"]) for result in results}) == 1, "the state is not one for all ranks"
+        steps = -(-count // world) if pads else count // world
+        for epoch in range(2):
+            batches = [result["epochs"][epoch] for result in results]
+            assert {len(items) for items in batches} == {steps} == {result["length"] for result in results}
+            dealt = [batch for step in zip(*batches) for batch in step]
+            for rank in range(count - (steps - 1) * world, world) if pads else ():
+                assert batches[rank][-1] == batches[rank][-2], "a rank without a batch repeats its own"
+            streams[epoch].append(dealt[: min(count, len(dealt))])
+        assert all(result["again"] and result["sampled"] for result in results)
+    for by_two, by_four in streams:
+        most = min(len(by_two), len(by_four))
+        assert by_two[:most] == by_four[:most], "the batches, augmentation included, depend on the number of ranks"
+        indices = [row[0] for batch in by_two for row in batch]
+        assert len(set(indices)) == len(indices) >= 4 * (count // 4)
+    if rank_script.LOADERS[name].get("shuffle", True):
+        assert streams[0] != streams[1]
+
+
+@pytest.mark.parametrize("name", rank_script.LOADERS)
+def test_any_number_of_ranks_goes_on_with_the_batches(two: Results, four: Results, three: Results, name: str) -> None:
+    ranks_of_two = [result[name] for result in two["loader"]]
+    pads = rank_script.LOADERS[name].get("uneven") == "pad"
+    count = 13 if rank_script.LOADERS[name].get("drop_last") else 14
+    whole = [
+        [batch for step in zip(*(result["epochs"][epoch] for result in ranks_of_two)) for batch in step][:count]
+        for epoch in range(2)
+    ]
+    for world, ranks in ((4, four["resume_loader"]), (3, three["resume_loader"])):
+        for path in ranks[0]:
+            if not path.startswith(f"loader {name}."):
+                continue
+            saved = int(path.split(".")[-2])
+            done = saved * rank_script.STEPS
+            results = [result[path] for result in ranks]
+            assert all(result["follows"] for result in results)
+            for epoch, first in ((0, done), (1, 0)):
+                left = count - first
+                steps = -(-left // world) if pads else left // world
+                batches = [result["rest"][epoch] for result in results]
+                assert {len(items) for items in batches} == {steps}
+                dealt = [batch for step in zip(*batches) for batch in step]
+                assert dealt[: min(left, len(dealt), len(whole[epoch]) - first)] == whole[epoch][first:][: len(dealt)]
+            before = {row[0] for batch in whole[0][:done] for row in batch}
+            others = [row[0] for result in results for batch in result["others"] for row in batch]
+            assert not before & set(others), "samples come again in batches of another size"
+            if pads:
+                assert before | set(others) == set(range(53))
+
+
+def test_ranks_that_are_not_alike_are_told_at_once(four: Results) -> None:
+    expected = {
+        "seeds": r"seed differs \(rank 0: 5, rank 1: 6, rank 2: 7, rank 3: 8\)",
+        "graphs": r"(?s)different graphs: rank 0 has fingerprint \w+, rank 1 \w+.*range\(0, 48\).*range\(0, 49\)",
+        "state": r'rank 0 is in state_dict\(states="all"\), rank 1 takes an item',
+        "a rank without state": r"delivered differs \(rank 0: 1, rank 1: 0",
+        "own and of all": r"loaded state of all ranks differs \(rank 0: None, rank 1: 'state \w{8}'",
+        "other states": r"delivered differs \(rank 0: 2, rank 1: 1",
+        "batch sizes": r"batch_size differs \(rank 0: 4, rank 1: 5",
+        "uneven batches": "14 batches do not divide among 4 ranks",
+    }
+    for result in four["unlike"]:
+        assert result["no seed yet"]["error"] == ""
+        for name, pattern in expected.items():
+            assert re.search(pattern, result[name]["error"]), (name, result[name]["error"])
+            assert result[name]["error"].startswith("RankError")
+
+
+def test_a_rank_alone_in_a_collective_is_told_who_is_missing(four: Results) -> None:
+    told = four["alone_in_state_dict"][0]
+    assert "rank 0 of 4 has no answer from rank 1, 2, 3 (timeout 2 s)" in told["error"]
+    assert told["waited_s"] < rank_script.SHORT_S + 6
+
+
+def test_a_process_group_that_is_destroyed_is_an_error(four: Results) -> None:
+    for result in four["destroyed"]:
+        assert "has no process group any more: it was destroyed" in result["error"]

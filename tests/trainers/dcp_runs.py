@@ -53,7 +53,7 @@ def train(
     """
     rank, place = int(os.environ.get("RANK", "0")), Path(folder)
     torch.set_num_threads(1)
-    if ranks > 1 or use == "async_save" or kind == "dealt":
+    if ranks > 1 or use == "async_save" or kind in ("dealt", "shards"):
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", str(20_000 + os.getpid() % 20_000))
         dist.init_process_group("gloo", rank=rank, world_size=ranks)

@@ -47,9 +47,10 @@ def fit(
     kill_at: int | None = None,
     validate: bool = False,
     bare: bool = False,
+    every: int = 20,
     **options: Any,
 ) -> None:
-    """Checkpoints every 20 steps, and at the end of each epoch (after validation, if there is any).
+    """Checkpoints every so many steps, and at the end of each epoch (after validation, if there is any).
 
     A process that resumes has other seeds than the first one: what the checkpoint says must be enough. ``bare``: the
     loader as it is, without the callback.
@@ -59,10 +60,12 @@ def fit(
     place = Path(folder)
     newest = max(place.glob("*s/*.ckpt"), key=lambda path: path.stat().st_mtime_ns, default=None)
     seed_everything(3 if newest is None or bare else os.getppid(), verbose=False)
+    if kind == "dealt" and ranks == 1:
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     journal = Journal(place / f"journal.{rank}", kill_at)
     resume = ExactResume(lambda: runs.loader_of(kind, rank, ranks))
     keep: list[Callback] = [
-        ModelCheckpoint(place / "steps", save_top_k=-1, every_n_train_steps=20, save_on_train_epoch_end=False),
+        ModelCheckpoint(place / "steps", save_top_k=-1, every_n_train_steps=every, save_on_train_epoch_end=False),
         ModelCheckpoint(place / "epochs", save_top_k=-1, every_n_epochs=1, save_on_train_epoch_end=not validate),
     ]
     trainer = _trainer(folder, ranks, keep if bare else [resume, *keep], max_epochs=epochs, **options)
@@ -75,7 +78,7 @@ def _trainer(folder: str, ranks: int, callbacks: list[Callback], **options: Any)
     return Trainer(
         accelerator="cpu",
         devices=ranks,
-        strategy="ddp" if ranks > 1 else "auto",
+        strategy="ddp" if ranks > 1 or torch.distributed.is_initialized() else "auto",
         callbacks=callbacks,
         logger=False,
         enable_progress_bar=False,

@@ -30,7 +30,8 @@ def _all(_: Any) -> bool:
 
 def loader_of(kind: str, rank: int, ranks: int, change: Callable[[Any], Any] | None = None) -> Any:
     """``map``, ``map2``: a DataLoader, in process or with 2 workers, ``plain``: without a generator of its own,
-    ``dealt``: to ranks by itself; ``graph``, ``unsized``: a DataLoader2. ``change``: of each batch."""
+    ``dealt``: to ranks by itself; ``graph``, ``unsized``: a DataLoader2, ``shards``: of 2
+    shards, whatever the ranks. ``change``: of each batch."""
     if kind == "plain":
         return DataLoader(Digits(), BATCH_SIZE, shuffle=True, num_workers=2)
     generator = torch.Generator().manual_seed(SEED)
@@ -50,7 +51,10 @@ def loader_of(kind: str, rank: int, ranks: int, change: Callable[[Any], Any] | N
     if change is not None:
         graph = graph.map(change)
     service: Any = MultiProcessingReadingService(2)
-    if ranks > 1:
+    if kind == "shards":
+        distributed = DistributedReadingService(60, total_shards=2, states="all")
+        service = SequentialReadingService(distributed, MultiProcessingReadingService(1))
+    elif ranks > 1:
         service = SequentialReadingService(DistributedReadingService(60), MultiProcessingReadingService(1))
     loader: DataLoader2[Any] = DataLoader2(graph, reading_service=service)
     return loader  # without a seed of its own: what a state says must be enough

@@ -25,7 +25,7 @@ def test_two_ranks(kind: str, check_exact: Callable[..., None]) -> None:
     check_exact("train", kind=kind, ranks=2, kills=[33, 50])
 
 
-@pytest.mark.parametrize("kind", ["dealt"])
+@pytest.mark.parametrize("kind", ["dealt", "shards"])
 def test_another_number_of_ranks(kind: str, trainings: Trainings, tmp_path: Path) -> None:
     """Killed on 2 ranks, gone on with on 1 and then on 2: in the order of ranks, the batches of a run on 1."""
     trainings.run(tmp_path / "whole", "train", kind=kind, epochs=2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from examples.trainers.killed import lineage
+from examples.trainers.killed import DIGITS, lineage
 from tests.trainers.conftest import Trainings, assert_same
 
 RUNS = "tests.trainers.lightning_runs"
@@ -22,6 +22,16 @@ def test_killed_in_mid_epoch_and_at_its_end(kind: str, check_exact: Callable[...
 @pytest.mark.parametrize("kind", ["map2", "dealt", "graph"])
 def test_two_ranks(kind: str, check_exact: Callable[..., None]) -> None:
     check_exact("fit", kind=kind, ranks=2, kills=[33, 50])
+
+
+def test_another_number_of_ranks(trainings: Trainings, tmp_path: Path) -> None:
+    """Lightning counts an epoch's batches by ranks, and learns of its end from the loader: no sample comes twice."""
+    trainings.run(tmp_path, "fit", kind="dealt", epochs=3, ranks=2, kill_at=13, killed=True, every=10)
+    trainings.run(tmp_path, "fit", kind="dealt", epochs=3, ranks=1)
+    rank_0, rank_1 = lineage(tmp_path / "journal.0"), lineage(tmp_path / "journal.1")[:10]
+    for epoch in range(3):
+        got = [number for step in rank_0 + rank_1 if step["epoch"] == epoch for number in step["ids"]]
+        assert sorted(got) == list(range(DIGITS))
 
 
 @pytest.mark.parametrize("kind", ["map", "unsized"])

@@ -23,6 +23,14 @@ def test_two_ranks(kind: str, check_exact: Callable[..., None]) -> None:
     check_exact("train", kind=kind, ranks=2, kills=[33, 50])
 
 
+def test_another_number_of_ranks_is_refused(trainings: Trainings, tmp_path: Path) -> None:
+    """The Trainer counts on as if nothing had changed: it would skip other batches than those that were trained on."""
+    trainings.run(tmp_path, "train", kind="dealt", epochs=2, ranks=2, kill_at=23, killed=True)
+    trainings.run(
+        tmp_path, "train", kind="dealt", epochs=2, ranks=1, refused="had 25 batches for each rank, and has 50 here"
+    )
+
+
 @pytest.mark.parametrize("kind", ["map", "graph"])
 def test_checkpoints_at_the_end_of_epochs_alone(kind: str, check_exact: Callable[..., None]) -> None:
     check_exact("train", kind=kind, kills=[73, 120], strategy="epoch")

@@ -63,7 +63,14 @@ def arguments(folder: str | Path, **options: Any) -> TrainingArguments:
 
 
 def train(
-    folder: str, ranks: int, kind: str, epochs: int, kill_at: int | None = None, strategy: str = "steps", **options: Any
+    folder: str,
+    ranks: int,
+    kind: str,
+    epochs: int,
+    kill_at: int | None = None,
+    strategy: str = "steps",
+    refused: str | None = None,
+    **options: Any,
 ) -> None:
     """Checkpoints every 20 steps or at the end of each epoch. Every process has other seeds."""
     rank, place = int(os.environ.get("RANK", "0")), Path(folder)
@@ -76,9 +83,15 @@ def train(
         length = {"max_steps": epochs * batches // options.get("gradient_accumulation_steps", 1)}
     args = arguments(place, save_strategy=strategy, seed=seed, **{"save_steps": 20, **length, **options})
     set_seed(seed)
+    if kind == "dealt" and ranks == 1:
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     trainer = Recording(Model(), args, train_loader=lambda: runs.loader_of(kind, rank, ranks))
     trainer.journal = Journal(place / f"journal.{rank}", kill_at)
     trainer.add_callback(Start(trainer, batches))
+    if refused is not None:
+        with pytest.raises(StateMismatchError, match=refused):
+            trainer.train(resume_from_checkpoint=resumed)
+        return
     trainer.train(resume_from_checkpoint=resumed)
     updates = epochs * -(-batches // args.gradient_accumulation_steps)
     assert trainer.state.global_step == updates, f"{trainer.state.global_step} steps, and not {updates}"

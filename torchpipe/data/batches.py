@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
 from torchpipe.data.fetch import Failure, Fetch, TimedFetch, collating_in
@@ -25,13 +26,15 @@ __all__ = ["Batches", "LocalBatches", "LocalFailure"]
 
 
 class Batches(ABC):
-    """The batches of an epoch, from a position on. Pulled by one thread at a time.
+    """The batches of an epoch, from a position on. Pulled by one thread at a time."""
 
-    ``number`` is how many batches of the epoch are before the next one: those that failed count.
-    """
-
-    number: int
     clock: Clock  # of whoever takes them
+
+    @property
+    @abstractmethod
+    def number(self) -> int:
+        """How many batches of the epoch are before the next one. One that failed counts as soon as the next is taken:
+        a state that is saved in between goes on with it."""
 
     @abstractmethod
     def take(self) -> Any:
@@ -95,7 +98,7 @@ class LocalBatches(Batches):
         steps: Steps,
         sheet: NodeSheet | None = None,
     ) -> None:
-        self.number = order.number
+        self._number = order.number
         self.clock = Clock()
         self._steps, self._sheet = steps, sheet
         self._order = order
@@ -105,8 +108,13 @@ class LocalBatches(Batches):
         self._random = BatchRandom()
         self._done = set((position or {}).get("done", ()))  # of another loader's, out of order
 
+    @property
+    def number(self) -> int:
+        return self._number
+
     def position(self) -> dict[str, Any]:
-        position: dict[str, Any] = {"done": sorted(self._done)} if self._done else {}
+        done = sorted(batch for batch in self._done if batch >= self._number)
+        position: dict[str, Any] = {"done": done} if done else {}
         if is_stateful(self._fetch.dataset):
             position["dataset"] = copy.deepcopy(self._fetch.dataset.state_dict())
         return position
@@ -117,10 +125,10 @@ class LocalBatches(Batches):
 
     def take(self) -> Any:
         order, clock, steps = self._order, self.clock, self._steps
+        self._number = order.number
         clock.begin_wait()
         indices = next(order)
         while (number := order.number - 1) in self._done:
-            self._done.discard(number)
             indices = next(order)
         steps.asked += 1
         steps.sampler_s += time.perf_counter() - clock.waits_since
@@ -128,15 +136,13 @@ class LocalBatches(Batches):
             if self._epoch is None:
                 batch = self._fetch(indices, self._collate)
             else:
-                self._random.enter(order.base_seed, self._epoch, order.key(number))
-                try:
-                    batch = self._fetch(indices, self._collate)
-                finally:
-                    self._random.leave()
+                make = partial(self._fetch, indices, self._collate)
+                batch = self._random.within(order.base_seed, self._epoch, order.key(number), make)
         except Exception as error:
             self._fetch.explain(error, number, indices)
             batch = LocalFailure(error)
-        self.number = number + 1
+        else:
+            self._number = number + 1
         clock.end_wait(1)
         return batch
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchpipe.data.batches import Batches
+from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import Steps
 from torchpipe.data.order import Order
 from torchpipe.errors import StateError
@@ -30,7 +32,7 @@ from torchpipe.stats.service import ServiceFigures
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["Dealing", "DealtBatches", "lane_positions"]
+__all__ = ["Dealing", "DealtBatches", "ending_what_fails", "lane_positions"]
 
 _MOST_AHEAD = 4096  # batches that are dealt to a worker and not back
 
@@ -68,6 +70,52 @@ def lane_positions(lanes: int, saved: dict[str, Any] | None) -> list[ShardPositi
     ]
 
 
+@contextmanager
+def ending_what_fails(workers: Dealing, *, keeps: bool) -> Iterator[None]:
+    """While an epoch begins: nobody else can end ``workers`` that were started for it alone, if that raises."""
+    try:
+        yield
+    except BaseException:
+        if not keeps:
+            workers.close()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What has been handed out. Replaced as a whole: an interrupt finds that of before a batch, or of after it.
+
+    ``number``: batches before which all are past; ``done``: those from there on that are; of workers with states, the
+    ``cursors``, and what each was dealt since its cursor's snapshot: it makes that ``again`` to find its place.
+    """
+
+    number: int
+    done: frozenset[int]
+    cursors: tuple[Cursor, ...] | None
+    again: tuple[tuple[Any, ...], ...]
+
+    def made(self, lane: int, entry: Any, snapshot: bytes | None) -> _Place:
+        """After worker ``lane`` made one; ``snapshot``, if there is one, is of after it."""
+        if self.cursors is None:
+            return self
+        cursors, again = list(self.cursors), list(self.again)
+        cursors[lane] = cursors[lane].after(1, snapshot)
+        again[lane] = (*again[lane], entry) if snapshot is None else ()
+        return _Place(self.number, self.done, tuple(cursors), tuple(again))
+
+    def past(self, batch: int) -> _Place:
+        """After ``batch`` was handed out, and is not to come again."""
+        number, done = self.number, self.done
+        if batch != number or done:
+            done |= {batch}
+            while number in done:
+                done -= {number}
+                number += 1
+        else:
+            number += 1
+        return _Place(number, done, self.cursors, self.again)
+
+
 class DealtBatches(Batches):
     """Batch i is made by worker i % n, and handed out in order; without ``in_order``, as they come.
 
@@ -84,7 +132,6 @@ class DealtBatches(Batches):
         position: dict[str, Any],
         positions: list[ShardPosition] | None = None,
     ) -> None:
-        self.number = order.number
         self.clock = Clock()
         self._steps = Steps(loader)
         self._rebuilt_before_s = workers.rebuild_s
@@ -96,26 +143,33 @@ class DealtBatches(Batches):
         self._timeout_s = loader.timeout or None
         self._ends_workers = not loader.persistent_workers
         self._prefetch = loader.prefetch_factor or 1
-        self._target = self._prefetch  # batches that a worker should have been dealt and not have sent back
+        # Batches that each worker should have been dealt and not have sent back; in order, as many for all of them
+        self._targets = [self._prefetch] * lanes
         self._over = False  # the sampler has ended
         self._error: BaseException | None = None  # how it ended, if not well
         self._turns = deque[int]()  # whose are the batches that were dealt, in order
         self._dealt = [deque[tuple[int, Any]]() for _ in range(lanes)]  # of each lane: number and what was dealt
         self._chunks = [Chunk() for _ in range(lanes)]  # what is at hand of each lane
-        self._done = set(position.get("done", ()))  # those from ``number`` on
-        self._skip = set(
-            self._done
-        )  # those that the sampler has not come to: ``number`` may be past them before it has
-        self._cursors = None if positions is None else [item.cursor for item in positions]
-        # Of each lane, what it was dealt since its cursor's snapshot: it makes that again to find its place
-        self._again = [deque(entries) for entries in position.get("again") or [()] * lanes]
+        self._place = _Place(
+            order.number,
+            frozenset(position.get("done", ())),
+            None if positions is None else tuple(item.cursor for item in positions),
+            tuple(map(tuple, position.get("again") or [()] * lanes)),
+        )
+        self._failed: int | None = None  # the batch that was handed out last, if it has raised: it is not yet past
+        self._skip = set(self._place.done)  # those that the sampler has not come to
         self._deal(self._prefetch * lanes)
 
+    @property
+    def number(self) -> int:
+        return self._place.number
+
     def position(self) -> dict[str, Any]:
-        position: dict[str, Any] = {"done": sorted(self._done)} if self._done else {}
-        if self._cursors is not None:
-            position["lanes"] = [cursor.to_state() for cursor in self._cursors]
-            position["again"] = [list(entries) for entries in self._again]
+        place = self._place
+        position: dict[str, Any] = {"done": sorted(place.done)} if place.done else {}
+        if place.cursors is not None:
+            position["lanes"] = [cursor.to_state() for cursor in place.cursors]
+            position["again"] = [list(entries) for entries in place.again]
         return position
 
     @property
@@ -140,38 +194,32 @@ class DealtBatches(Batches):
             self._workers.end_epoch()
 
     def take(self) -> Any:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            self._place = self._place.past(failed)
         lane = self._next_lane()
-        chunk = self._chunks[lane]
-        batch = chunk.items.pop()
-        number, entry = self._dealt[lane].popleft()
-        if self._cursors is not None:
-            snapshot = None if chunk.items else chunk.snapshot
-            self._cursors[lane] = self._cursors[lane].after(1, snapshot)
-            self._again[lane].append(entry)
-            if snapshot is not None:
-                self._again[lane].clear()
+        chunk, dealt = self._chunks[lane], self._dealt[lane]
+        batch, (number, entry) = chunk.items[-1], dealt[0]
+        place = self._place.made(lane, entry, chunk.snapshot if len(chunk.items) == 1 else None)
+        if isinstance(batch, Failure):
+            failed = number
+        else:
+            failed, place = None, place.past(number)
+        chunk.items.pop()
+        dealt.popleft()
         self._turns.popleft()  # out of order, they only count
-        self._count(number)
+        self._place, self._failed = place, failed
         if not self._order.may_run_ahead and not self._over:
             self.clock.begin_wait()
             self._deal(1)
             self.clock.end_wait(0)
         return batch
 
-    def _count(self, number: int) -> None:
-        if number == self.number and not self._done:
-            self.number += 1
-            return
-        self._done.add(number)
-        while self.number in self._done:
-            self._done.discard(self.number)
-            self.number += 1
-
     def _next_lane(self) -> int:
         """A lane that has the next batch at hand. Raises: StopIteration at the end; what ended a lane."""
         while self._turns or not self._over:
             if not self._turns:  # what had been dealt is used up, or was all done before
-                self._deal(self._target * self._lanes)
+                self._deal(sum(self._targets))
                 continue
             lanes = [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._dealt) if left]
             for lane in lanes:
@@ -191,13 +239,17 @@ class DealtBatches(Batches):
     def _pull(self, lanes: Collection[int]) -> int:
         """Wait for batches of one of ``lanes``: how many have come."""
         if self._order.may_run_ahead:
-            least = min(map(self._workers.outstanding, range(self._lanes)))
-            if 2 * least <= self._target:
-                self._deal((self._target - least) * self._lanes)
+            rooms = self._rooms()
+            if any(2 * room >= target for room, target in zip(rooms, self._targets)):
+                self._deal(max(rooms) * self._lanes if self._in_order else sum(room for room in rooms if room > 0))
         began = time.perf_counter()
         lane, chunk = self._workers.pull_any(lanes, self._timeout_s)
         self._lane_s[lane] += time.perf_counter() - began
-        self._target = max(self._target, min(_MOST_AHEAD, 2 * (self._prefetch + 1) * len(chunk.items)))
+        target = max(self._targets[lane], min(_MOST_AHEAD, 2 * (self._prefetch + 1) * len(chunk.items)))
+        if self._in_order:
+            self._targets = [target] * self._lanes
+        else:  # nobody waits for what lies at a slow one, if little does
+            self._targets[lane] = target
         chunk.items.reverse()
         self._chunks[lane] = chunk
         return len(chunk.items)
@@ -207,6 +259,7 @@ class DealtBatches(Batches):
         if self._over:
             return
         entries: list[list[Any]] = [[] for _ in range(self._lanes)]
+        rooms = self._rooms()
         began = time.perf_counter()
         for _ in range(batches):
             try:
@@ -221,7 +274,10 @@ class DealtBatches(Batches):
             if number in self._skip:
                 self._skip.discard(number)
                 continue
-            lane = number % self._lanes if self._in_order or batches > 1 else self._idlest()
+            lane = number % self._lanes
+            if not self._in_order:  # to the one with most room
+                lane = rooms.index(max(rooms))
+                rooms[lane] -= 1
             self._turns.append(lane)
             entries[lane].append((self._order.key(number), indices))
             self._dealt[lane].append((number, entries[lane][-1]))
@@ -231,5 +287,6 @@ class DealtBatches(Batches):
             if dealt or self._over:
                 self._workers.deal(lane, dealt, over=self._over)
 
-    def _idlest(self) -> int:
-        return min(range(self._lanes), key=self._workers.outstanding)
+    def _rooms(self) -> list[int]:
+        """How many batches more each worker should be dealt."""
+        return [target - self._workers.outstanding(lane) for lane, target in enumerate(self._targets)]

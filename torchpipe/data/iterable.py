@@ -29,6 +29,7 @@ from torchpipe.loader.observing import merges_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats import MergeStats
 from torchpipe.stats.clock import Clock
@@ -200,7 +201,7 @@ class IterableBatches(Batches):
         begins: list[dict[str, Any]] | None = None,
         here: Any = None,
     ) -> None:
-        self.number = start.delivered
+        self._number = start.delivered
         self._here = here
         self._service = service
         self._keeps = keeps
@@ -209,6 +210,7 @@ class IterableBatches(Batches):
         self._shards = start.num_shards
         self._seed = start.seed
         self._ranks = [start.rank, start.world_size]
+        self._random_key = (start.seed, start.epoch, start.rank)  # a single shard's
         self._stream = service.initialize_iteration(start)
         self._items = self._stream.items()
         self._merge = self._stream if isinstance(self._stream, MergeIterator) else None  # which has a clock itself
@@ -221,7 +223,7 @@ class IterableBatches(Batches):
             self.clock.begin_wait()
             batch = next(self._items)
             self.clock.end_wait(1)
-        self.number += 1
+        self._number += 1
         return batch
 
     def merges(self) -> tuple[MergeStats, ...]:
@@ -230,14 +232,21 @@ class IterableBatches(Batches):
     def figures(self) -> ServiceFigures:
         return self._service.figures()
 
+    @property
+    def number(self) -> int:
+        return self._number
+
     def position(self) -> dict[str, Any]:
-        position = {"stream": self._stream.state_dict(), "shards": self._shards, "workers": self._workers}
-        position["seed"] = self._seed
+        stream = self._stream.state_dict()
+        self._number = sum(stream["counts"])  # an interrupt may have come between the stream's count and ours
+        position = {"stream": stream, "shards": self._shards, "workers": self._workers, "seed": self._seed}
         if self._ranks != [0, 1]:
             position["ranks"] = self._ranks
         begins = self._begins
-        if begins is None and self._here is not None and not self.number:
-            with suppress(Exception):  # before its first iter(), it may have none to tell
+        if begins is None and self._here is not None and not self._number:
+            # With the global random states that it is going to see, which may be part of its state; before its first
+            # iter(), it may have none to tell
+            with suppress(Exception), GlobalRandom(self._random_key).installed():
                 begins = [{"dataset": copy.deepcopy(self._here.state_dict()), "iterator": None}]
         return position if begins is None else position | {"begins": begins}
 

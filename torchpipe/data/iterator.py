@@ -57,13 +57,18 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         loader = self._loader
         self.epoch = epoch
         self._order, self._batches = loader._begin(epoch, saved)
-        self._first = self._delivered = self._batches.number
+        self._first = self._batches.number
         handed_out = () if saved is None else (saved.batches or {}).get("done", ())  # before their turn
         self._num_yielded = self._first + len(handed_out)  # in this epoch
-        options = loader._device_options
-        self._stage = None if options is None else _Stage(loader, self._batches)
-        self._clock = self._batches.clock if self._stage is None else Clock()
-        self._began_at = self._num_yielded
+        self._clock, self._began_at = self._batches.clock, self._num_yielded
+        self._stage = None
+        try:
+            if loader._device_options is not None:
+                self._stage, self._clock = _Stage(loader, self._batches), Clock()
+        except BaseException:
+            self._over = True
+            self._release()
+            raise
 
     def __iter__(self) -> Self:
         return self
@@ -98,10 +103,6 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             raise
         if isinstance(batch, Failure):
             raise batch.rebuild()
-        if self._stage is None:
-            self._delivered = self._batches.number
-        else:
-            self._delivered += 1
         if self._order is not None and self._order.keeps_places:
             self._order.forget_before(self._delivered)
         self._num_yielded += 1
@@ -114,8 +115,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def _refuse(self) -> NoReturn:
         if self._invalid:
             raise IteratorInvalidated(
-                "this iterator is of the time before load_state_dict() or shutdown(): call iter(loader) for the one "
-                "that goes on from there"
+                "this iterator is of the time before load_state_dict(), shutdown() or, where workers persist, another "
+                "iter(): call iter(loader) for the one that goes on from there"
             )
         raise StopIteration
 
@@ -124,20 +125,29 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         if 0 < self._first == self._delivered:
             self._release()
             self.settle()
+            if self._order is not None:
+                self._order.follow(self.epoch + 1)
             self._loader._sampler_loaded = True
             self._begin(self._loader._next_epoch_now(), None)
             return True
+        self.settle()  # before it counts as finished: an interrupt may come in between
         self.finished = True
         self.close()
         return False
 
+    @property
+    def _delivered(self) -> int:
+        return self._batches.number if self._stage is None else self._stage.number
+
     def position(self) -> Position:
         """After the last batch that was handed out."""
-        delivered, batches = self._delivered, None
-        if not self.finished:
-            delivered, batches = (
-                (delivered, self._batches.position()) if self._stage is None else self._stage.position()
-            )
+        if self.finished:
+            delivered, batches = self._delivered, None
+        elif self._stage is None:
+            batches = self._batches.position()
+            delivered = self._delivered
+        else:
+            delivered, batches = self._stage.position()
         return Position(
             epoch=self.epoch,
             delivered=delivered,
@@ -262,6 +272,7 @@ class _Stage:
     def __init__(self, loader: Any, batches: Batches) -> None:
         backend, options = loader._device_backend, loader._device_options
         self._start = {"number": batches.number, "batches": batches.position()}
+        self.number = batches.number  # batches before the next one; as of Batches, one that failed counts late
         stage = stage_for(backend, options, "DataLoader")
         if not loader.num_workers:  # batches are made under global random states of their own, which no thread can have
             stage = replace(stage, depth=0)
@@ -279,12 +290,15 @@ class _Stage:
         return state["number"], state["batches"]
 
     def take(self, clock: Clock) -> Any:
-        if not self._failed:
+        if self._failed:
+            self.number += 1
+        else:
             self._before = self._ahead.cursor.snapshot
         clock.begin_wait()
         batch = next(self._items)
         clock.end_wait(1)
         self._failed = isinstance(batch, Failure)
+        self.number += not self._failed
         return batch
 
     def stats(self) -> StageStats:
@@ -310,7 +324,8 @@ class _Source:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        return {"number": self._batches.number, "batches": self._batches.position()}
+        position = self._batches.position()
+        return {"number": self._batches.number, "batches": position}
 
     def interrupt(self) -> None:
         self._batches.interrupt()

@@ -25,7 +25,7 @@ from torchpipe.data.order import Order, begin_order, check_order
 from torchpipe.data.ranked import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.rollover import LastBatch, with_last_batch
 from torchpipe.data.standing import check_standing, forget, load_into, restore, standing
-from torchpipe.data.state import Position, check_position, identity_of, read, write
+from torchpipe.data.state import Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.stateful_states import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
@@ -203,6 +203,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         if self._loaded is not None and self._loaded.epoch != epoch:
             self._loaded = None
         self._next_epoch, self._parked = epoch, None
+        if self._ranked is not None:
+            self._ranked.epoch = epoch
         for part in (self._index_sampler, getattr(self._index_sampler, "sampler", None)):
             if callable(getattr(part, "set_epoch", None)) and not self.distributed:
                 part.set_epoch(epoch)  # type: ignore[union-attr]
@@ -311,7 +313,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         if position is None:
             position = Position(epoch=self._next_epoch, delivered=0)
         draws = self.generator is None and not self.distributed
-        position = replace(position, default=self._draws.state() if draws else None)
+        batches = of_rank(position.batches, self._index_sampler)
+        position = replace(position, batches=batches, default=self._draws.state() if draws else None)
         if position.order is not None:
             return position
         return replace(position, standing=standing(self, begun=position.epoch + position.finished > 0))
@@ -331,7 +334,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             position = position_of(state_dict, self)
         elif state_dict != {}:
             position = read(state_dict, identity_of(self), allow_pickle=allow_pickle)
-            check_position(position, self._is_iterable, self.num_workers)
+            check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
             if position.order is None:
                 check_standing(self._index_sampler, self.generator, position.standing, ranked=self.distributed)
             elif self._ranked is not None:

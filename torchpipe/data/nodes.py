@@ -99,6 +99,11 @@ class FetchDealt(IterDataPipe[Any]):
         self.base_seed = base_seed
 
     @property
+    def title(self) -> str:
+        """What an error calls it: users know their dataset."""
+        return f"the loader's {type(self.fetch.dataset).__name__}"
+
+    @property
     def stateless(self) -> bool:
         """Does a batch depend on its entry alone?"""
         return not self.as_torch and not is_stateful(self.fetch.dataset)

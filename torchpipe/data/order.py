@@ -34,8 +34,11 @@ from torchpipe.data.standing import (
     check_carried,
     check_generators,
     generators_of,
+    length_of,
     load_into,
     own_state,
+    place_of,
+    tell_epochs,
 )
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.iterator import is_stateful, stored_count
@@ -91,6 +94,10 @@ class Order(ABC):
         """The epoch is over, or given up, after so many batches."""
         return
 
+    def follow(self, epoch: int) -> None:
+        """A state stood at the end of its epoch, and ``epoch`` begins at once, without a word to the samplers."""
+        return
+
 
 def begin_order(
     sampler: Any,
@@ -143,6 +150,13 @@ def _check_start(sampler: Any, generator: torch.Generator | None, start: Any) ->
     chain = chain_of(sampler)
     check_generators(start.get("generators"), generators_of(chain, generator))
     check_carried(sampler, start)
+    saved, here = start.get("ranks", 1), place_of(chain)[0]
+    if saved != here:
+        raise StateMismatchError(
+            f"the state's batches are those of a sampler that divides among {shown(saved)} ranks, and this loader's "
+            f"divides among {here}: the same count of other batches. Resume on as many ranks, or use distributed=True "
+            "in the place of a sampler, whose states go on under any number"
+        )
     epochs = start.get("epochs")
     if type(epochs) is not list or any(item is not None and type(item) is not int for item in epochs):
         raise damaged(f"its samplers' epochs are {shown(epochs)}")
@@ -261,7 +275,7 @@ class _Sampled(Order):
         self.may_run_ahead = all(type(part) in (BatchSampler, *_DRAW_AT_ONCE) for part in self._chain) and not any(
             getattr(part, "generator", None) is not None for part in self._chain
         )
-        self._ranks, self._rank = _place_of(self._chain)
+        self._ranks, self._rank = place_of(self._chain)
         self._owner: Any = own_state(self._chain)
         self._after: deque[tuple[int, Any]] = deque()  # (number, the owner's state before that batch)
         self._generators = generators_of(self._chain, generator)
@@ -283,6 +297,8 @@ class _Sampled(Order):
     def _capture(self) -> OrderState:
         epochs = [part.epoch if type(getattr(part, "epoch", None)) is int else None for part in self._chain]
         start: OrderState = {"generators": [item.get_state() for item in self._generators], "epochs": epochs}
+        if self._ranks > 1:
+            start["ranks"] = self._ranks
         if isinstance(self._sampler, RolloverBatchSampler):
             start["carried"] = list(self._sampler.carried)
         if self._owner is None and any(type(part) not in DRAW_FROM_NOBODY for part in self._chain):
@@ -293,16 +309,15 @@ class _Sampled(Order):
     def _restore(self, generator: torch.Generator | None, state: OrderState, number: int) -> None:
         present = state["start"] is None  # another library's state does not say: with the generators as they are
         self._start = start = self._capture() | {"drew": True} if present else state["start"]
-        for part, epoch in zip(self._chain, start["epochs"]):
-            if type(epoch) is int and part.epoch != epoch:
-                part.set_epoch(epoch) if hasattr(part, "set_epoch") else setattr(part, "epoch", epoch)
+        self._told = [getattr(part, "epoch", None) for part in self._chain]
+        tell_epochs(self._chain, start["epochs"])
         for item, saved in zip(self._generators, start["generators"]):
             item.set_state(saved)
         if isinstance(self._sampler, RolloverBatchSampler):
             self._sampler.carried = list(start["carried"])
         self.base_seed = state["base_seed"]
         known, skip = state.get("sampler"), number
-        ended = known is not None and not self._rolls and number == _length_of(self._sampler)
+        ended = known is not None and not self._rolls and number == length_of(self._sampler)
         if known is not None:
             skip = number - known[0]
             if self._owner is not None:
@@ -315,8 +330,14 @@ class _Sampled(Order):
             self._replay(generator, known, skip, ended)
         self.number = number
 
+    def follow(self, epoch: int) -> None:
+        # Who told them each epoch's number has not told them this one, or has before the state's number was put back
+        saved = self._start["epochs"]
+        counted = [type(old) is int and 0 < old == epoch - 1 for old in saved]
+        tell_epochs(self._chain, [epoch if counts else told for counts, told in zip(counted, self._told)])
+
     def _replay(self, generator: torch.Generator | None, known: Any, skip: int, ended: bool) -> None:
-        length = _length_of(self._sampler)
+        length = length_of(self._sampler)
         if length is not None and skip > max(2 * length, 1 << 16):  # a length may be an estimate
             raise StateError(f"the state says that {skip} batches were delivered, and the sampler's length is {length}")
         # At its end, a sampler's state may be that of the next epoch's start: it is not asked
@@ -375,19 +396,3 @@ class _Sampled(Order):
         self.forget_before(number)
         state: OrderState = {"base_seed": self.base_seed, "start": self._start}
         return state | {"sampler": list(self._after[0])} if self._after else state
-
-
-def _place_of(chain: list[Any]) -> tuple[int, int]:
-    """(how many ranks a sampler divides among, which one this is)."""
-    for part in chain:
-        ranks, rank = getattr(part, "num_replicas", None), getattr(part, "rank", None)
-        if type(ranks) is type(rank) is int and 0 <= rank < ranks:
-            return ranks, rank
-    return 1, 0
-
-
-def _length_of(sampler: Any) -> int | None:
-    try:
-        return len(sampler)
-    except Exception:  # it has none, or one that fails in any way: it is only asked for what it may tell
-        return None

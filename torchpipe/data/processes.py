@@ -9,7 +9,7 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torchpipe.data.dealt import DealtBatches, lane_positions
+from torchpipe.data.dealt import DealtBatches, ending_what_fails, lane_positions
 from torchpipe.data.fetch import Fetch
 from torchpipe.data.nodes import FetchDealt, InitWorker
 from torchpipe.data.order import Order
@@ -57,8 +57,9 @@ def begin_dealt(
             loader._pool = pool
     pool.measure_nodes(loader.measuring)
     start = EpochStart(seed=order.base_seed, epoch=epoch, num_shards=lanes)
-    pool.begin(start, positions, stateless=graph.stateless, again=position.get("again"))
-    return DealtBatches(loader, order, pool, position, None if graph.stateless else positions)
+    with ending_what_fails(pool, keeps=loader.persistent_workers):
+        pool.begin(start, positions, stateless=graph.stateless, again=position.get("again"))
+        return DealtBatches(loader, order, pool, position, None if graph.stateless else positions)
 
 
 def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_seed: int) -> Any:

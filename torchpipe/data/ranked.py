@@ -117,7 +117,7 @@ class _Share:
 
     def after(self, steps: int) -> int:
         """How many samples of the order are behind all ranks then."""
-        return min(self.length, self.before + steps * self.ranks * self.size)
+        return min(self.length, self.before + min(self.batches, steps * self.ranks) * self.size)
 
 
 class RankedSampler(DistributedSampler[Any]):
@@ -274,7 +274,7 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         told = group_of(loader, sampler.rank, sampler.num_replicas).objects(Talk.BEGIN, (seed, known, same))
         for name in same:
             _check_equal(name, {rank: theirs[name] for rank, (_, _, theirs) in enumerate(told)})
-        _check_equal("seed", {rank: theirs for rank, (theirs, fixed, _) in enumerate(told) if fixed})
+        _check_equal("seed", {rank: theirs for rank, (theirs, fixed, _) in enumerate(told) if fixed or not rank})
         seed = told[0][0]
     sampler.run_seed, sampler.epoch = seed, epoch
     left = sampler.share(before)

@@ -28,10 +28,13 @@ __all__ = [
     "check_standing",
     "forget",
     "generators_of",
+    "length_of",
     "load_into",
     "own_state",
+    "place_of",
     "restore",
     "standing",
+    "tell_epochs",
 ]
 
 MOST_SEED = (1 << 63) - 1
@@ -49,6 +52,29 @@ def generators_of(chain: Iterable[Any], generator: torch.Generator | None) -> li
     """The loader's generator and the samplers', each once."""
     found = [generator, *(getattr(part, "generator", None) for part in chain)]
     return list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
+
+
+def place_of(chain: list[Any]) -> tuple[int, int]:
+    """(how many ranks a sampler divides among, which one this is)."""
+    for part in chain:
+        ranks, rank = getattr(part, "num_replicas", None), getattr(part, "rank", None)
+        if type(ranks) is type(rank) is int and 0 <= rank < ranks:
+            return ranks, rank
+    return 1, 0
+
+
+def tell_epochs(chain: Iterable[Any], epochs: Iterable[Any]) -> None:
+    """Each sampler its epoch, where it has one."""
+    for part, epoch in zip(chain, epochs):
+        if type(epoch) is int and part.epoch != epoch:
+            part.set_epoch(epoch) if hasattr(part, "set_epoch") else setattr(part, "epoch", epoch)
+
+
+def length_of(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except Exception:  # it has none, or one that fails in any way: it is only asked for what it may tell
+        return None
 
 
 def own_state(chain: Iterable[Any]) -> Any:

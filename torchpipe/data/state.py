@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from torchpipe.data.iterable import saved_shards
-from torchpipe.data.standing import check_generators
+from torchpipe.data.standing import chain_of, check_generators, place_of
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.iterator import stored_count
 from torchpipe.state import Cursor, decode, encode, from_text
 from torchpipe.state.flat import damaged, shown
 
-__all__ = ["KEYS", "VERSION", "Position", "check_position", "identity_of", "read", "write"]
+__all__ = ["KEYS", "VERSION", "Position", "check_position", "identity_of", "of_rank", "read", "write"]
 
 VERSION = 1
 _IDENTITY = ("dataset", "length", "batch_size", "drop_last", "sampler")
@@ -111,9 +111,22 @@ def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Posi
     )
 
 
-def check_position(position: Position, iterable: bool, num_workers: int) -> None:
+def of_rank(batches: dict[str, Any] | None, sampler: Any) -> dict[str, Any] | None:
+    """What there is besides a count of batches is a rank's own, where a sampler divides: say whose."""
+    ranks, rank = place_of(chain_of(sampler))
+    return batches | {"rank": rank} if batches and ranks > 1 else batches
+
+
+def check_position(position: Position, iterable: bool, num_workers: int, sampler: Any = None) -> None:
     """Raises: StateError where the parts of ``position`` do not go together, or not with such a loader."""
     batches = position.batches or {}
+    here = place_of(chain_of(sampler))[1]
+    if batches.get("rank", here) != here:
+        raise StateMismatchError(
+            f"the state is that of rank {shown(batches['rank'])}, and this is rank {here}: with in_order=False, "
+            "worker_seeding='torch' and datasets that have a state, a position is more than a count of batches. Load "
+            "on each rank the state that it saved"
+        )
     if iterable:
         under_way = position.batches is not None
         if under_way:

@@ -61,17 +61,28 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         in_order=loader.in_order,
     )
     here = dataset if not workers and is_stateful(dataset) and not isinstance(dataset, TorchIterDataPipe) else None
-    batches = IterableBatches(service, start, workers=workers, keeps=keeps, begins=begins, here=here)
-    drop = 0 if position is None else stored_count({"drop": 0} | position, "drop")
-    for done in range(drop):
+    batches: IterableBatches | None = None
+    try:
+        batches = IterableBatches(service, start, workers=workers, keeps=keeps, begins=begins, here=here)
+        _drop(batches, 0 if position is None else stored_count({"drop": 0} | position, "drop"))
+    except BaseException:  # a warning that is an error, say: nobody else can end what was started
+        if batches is not None:
+            batches.close()
+        elif not keeps:
+            service.finalize()
+        raise
+    return batches
+
+
+def _drop(batches: Batches, count: int) -> None:
+    """Make ``count`` batches that were handed out before."""
+    for done in range(count):
         try:
             batches.take()
         except StopIteration:
-            batches.close()
             raise StateError(
-                f"the dataset ended after {done} of {drop} batches to be made again: has it become shorter?"
+                f"the dataset ended after {done} of {count} batches to be made again: has it become shorter?"
             ) from None
-    return batches
 
 
 def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> int:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchpipe.ahead.call_threads import CallThreads
 from torchpipe.data import thread_info
-from torchpipe.data.dealt import DealtBatches
+from torchpipe.data.dealt import DealtBatches, ending_what_fails
 from torchpipe.data.fetch import Failure, Fetch, TimedFetch, WorkerInitFn, make_worker_info, set_worker_info
 from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.order import Order
@@ -98,8 +98,9 @@ def begin_dealt(
         pool = ThreadWorkers(fetch, beginnings, window=loader.prefetch_factor or 1)
         if loader.persistent_workers:
             loader._pool = pool
-    pool.begin(order.base_seed, epoch, measure=loader.measuring)
-    return DealtBatches(loader, order, pool, position)
+    with ending_what_fails(pool, keeps=loader.persistent_workers):
+        pool.begin(order.base_seed, epoch, measure=loader.measuring)
+        return DealtBatches(loader, order, pool, position)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from torchpipe.errors import GraphError, StateError
@@ -70,7 +71,8 @@ class Dispatched(IterDataPipe[Any]):
     def iterate(self, context: Context) -> NodeIterator[Any]:
         if any(context.rounds):
             raise GraphError(
-                "a dispatched stream can be read once in an epoch: put cycle() before sharding_round_robin_dispatch()"
+                "a dispatched stream can be read once in an epoch: put cycle() or cache() before "
+                "sharding_round_robin_dispatch()"
             )
         if not isinstance(context.supply, DispatchSupply):
             raise GraphError("a dispatched part of a graph runs only under a reading service")
@@ -211,8 +213,7 @@ class DispatchSource(DispatchSupply):
             announces=True,
             passing=passing,
         )
-        with producer.installed():
-            producer.start(Cursor(start.mark.snapshot), start.mark.position)
+        producer.within(lambda: producer.start(Cursor(start.mark.snapshot), start.mark.position))
         return cls(producer, spec.num_shards, start)
 
     @classmethod
@@ -277,10 +278,10 @@ class DispatchSource(DispatchSupply):
                 return Chunk(error=self.fail_at[1])
         if self.producer is None:  # it could not be opened: the source is over
             return Chunk(ended=True)
-        with self.producer.installed():
-            if limit is None:
-                return self.producer.produce_for_same_thread()
-            return self.producer.produce(limit, seconds, note)
+        producer = self.producer
+        if limit is None:
+            return producer.within(producer.produce_for_same_thread)
+        return producer.within(partial(producer.produce, limit, seconds, note))
 
     def _too_short(self) -> StateError | None:
         """Has the stream ended before items that a shard has had already, as its state says?"""
@@ -294,6 +295,5 @@ class DispatchSource(DispatchSupply):
 
     def close(self) -> None:
         if self.producer is not None:
-            with self.producer.installed():
-                self.producer.close()
+            self.producer.within(self.producer.close)
         self._ready = {}

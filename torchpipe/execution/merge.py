@@ -207,9 +207,9 @@ class MergeIterator(NodeIterator[Any]):
             return super().state_dict()
 
     def mark(self) -> Callable[[], dict[str, Any]]:
-        position = self._position
+        position, lag = self._position, self._lag
         taken = position.taken
-        return lambda: position.rotation(taken, self._lag).to_state()
+        return lambda: position.rotation(taken, lag).to_state()
 
     @property
     def running(self) -> int:
@@ -270,10 +270,11 @@ class MergeIterator(NodeIterator[Any]):
         places, turn, ragged = self._position.after(self._position.size)
         live = list(self._position.live)
         while live:
-            ring = live[turn:] + live[:turn]
             if ragged:
                 turn, ahead = turn_of([count for _, _, count in places], live)
                 ragged = any(ahead)
+            ring = live[turn:] + live[:turn]
+            if ragged:
                 ring = [shard for shard, rounds in zip(live[turn:], ahead[turn:]) if not rounds]
             if self._rounds is not None:
                 size = self._fill_rounds(provider, places, set(live)) - self._lag

@@ -85,14 +85,14 @@ class RankGroup:
 
     @contextmanager
     def _answered(self) -> Iterator[None]:
+        if not dist.is_initialized():
+            raise RankError(
+                f"rank {self.rank} of {self.world_size} has no process group any more: it was destroyed "
+                "(destroy_process_group) while the loader was in use. Shut the loader down first"
+            )
         try:
             yield
-        except (RuntimeError, ValueError) as error:  # ValueError: of a group that has been destroyed
-            if not dist.is_initialized():
-                raise RankError(
-                    f"rank {self.rank} of {self.world_size} has no process group any more: it was destroyed "
-                    "(destroy_process_group) while the loader was in use. Shut the loader down first"
-                ) from error
+        except RuntimeError as error:
             raise RankError(
                 f"rank {self.rank} of {self.world_size} has no answer from {self._absent()} (timeout "
                 f"{self._timeout_s:g} s): has one died, or stopped to iterate while the others went on? "

@@ -36,7 +36,14 @@ from torchpipe.state import SnapshotPolicy
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats.service import ServiceFigures
 
-__all__ = ["EpochStart", "InProcessReadingService", "LocalShards", "ReadingServiceInterface", "ShardedReadingService"]
+__all__ = [
+    "EpochStart",
+    "InProcessReadingService",
+    "LocalShards",
+    "ReadingServiceInterface",
+    "ShardedReadingService",
+    "warn_of_replicated",
+]
 
 
 class ShardedReadingService(ReadingServiceInterface):
@@ -77,14 +84,7 @@ class ShardedReadingService(ReadingServiceInterface):
             raise GraphError("this reading service belongs to another loader: make one for each loader")
         checked = plan(datapipe)
         checked.check_num_shards(self.default_num_shards)
-        replicated = checked.replicated_sources(self.default_num_shards)
-        if replicated:
-            warn_user(
-                f"each of {self.default_num_shards} shards reads all items of {', '.join(replicated)}: no sharding "
-                "point stands after that source, while others are divided. If every shard is meant to have it whole, "
-                "ignore ReplicatedSourceWarning; else put .sharding_filter() after it",
-                ReplicatedSourceWarning,
-            )
+        warn_of_replicated(checked, self.default_num_shards)
         self._plan = checked
         # What is dispatched is replaced in its own branch alone: another one may read from there as well
         stands_in = {} if checked.dispatch is None else {id(checked.dispatch): Dispatched()}
@@ -196,6 +196,18 @@ class ShardedReadingService(ReadingServiceInterface):
         return LocalShards(shard, start, positions, source)
 
 
+def warn_of_replicated(checked: Plan, num_shards: int) -> None:
+    """Say which sources each shard reads whole, beside others that are divided."""
+    replicated = checked.replicated_sources(num_shards)
+    if replicated:
+        warn_user(
+            f"each of {num_shards} shards reads all items of {', '.join(replicated)}: no sharding point stands after "
+            "that source, while others are divided. If every shard is meant to have it whole, ignore "
+            "ReplicatedSourceWarning; else put .sharding_filter() after it",
+            ReplicatedSourceWarning,
+        )
+
+
 class InProcessReadingService(ShardedReadingService):
     """Runs everything in the user's process: the oracle that all other services are tested against, and for debugging.
 
@@ -268,28 +280,21 @@ class LocalShards(ShardProvider):
         try:
             for position in positions:
                 shard = self._shards[position.lane] = make(start.spec(position.shard), position.branch)
-                with shard.installed():
-                    shard.start(position.cursor, position.count)
+                shard.within(partial(shard.start, position.cursor, position.count))
         except BaseException:
             self.close()
             raise
 
     def pull(self, lane: int) -> Chunk:
         running = self._shards[lane]
-        try:
-            with running.installed():
-                chunk = running.produce_for_same_thread()
-        except BaseException:
-            running.leave()  # an interrupt may have come just before
-            raise
+        chunk = running.within(running.produce_for_same_thread)
         if chunk.notice is not None:
             warn_user(chunk.notice, ReplayWarning)
         return chunk
 
     def close(self) -> None:
         for shard in self._shards.values():
-            with shard.installed():
-                shard.close()
+            shard.within(shard.close)
         self._shards.clear()
         if self._source is not None:
             self._source.close()

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
@@ -27,6 +26,8 @@ from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
 
 __all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs"]
+
+T = TypeVar("T")
 
 InitFn: TypeAlias = Callable[[Any, WorkerInfo], Any]
 ResetFn: TypeAlias = Callable[[Any, WorkerInfo, SeedGenerator], Any]
@@ -63,7 +64,7 @@ class Shard:
     same random streams in each.
 
     With ``manage_random`` the shard has its own global random states; whoever calls :meth:`start`, :meth:`produce` or
-    :meth:`close` does so inside :meth:`installed`. Not thread-safe. ``passing``: what :meth:`produce` lets through at
+    :meth:`close` does so :meth:`within` it. Not thread-safe. ``passing``: what :meth:`produce` lets through at
     once, such as Ctrl-C in the user's process; in others, only the user's function can have raised that.
     """
 
@@ -104,9 +105,9 @@ class Shard:
         if self._random is not None:
             self._random.leave()
 
-    def installed(self) -> AbstractContextManager[object]:
-        """Put the shard's global random states in place for a while; without managed states, nothing happens."""
-        return nullcontext() if self._random is None else self._random.installed()
+    def within(self, step: Callable[[], T]) -> T:
+        """What ``step`` returns, with the shard's global random states in place, if it has its own."""
+        return step() if self._random is None else self._random.within(step)
 
     def start(self, cursor: Cursor, position: int = 0) -> None:
         """Make the pass over the graph and go to ``cursor``; ``position`` is the number of items before it."""
@@ -266,8 +267,10 @@ class ShardGraphs:
             return self.branches
         if key not in self._made:
             info = WorkerInfo(spec.num_shards, spec.shard)
-            with GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS)).installed():
-                self._made[key] = tuple(_expect_node(init_fn(item, info), "worker_init_fn") for item in self.branches)
+            random = GlobalRandom((spec.seed, spec.total_shards, spec.global_shard, _INIT_SEEDS))
+            self._made[key] = random.within(
+                lambda: tuple(_expect_node(init_fn(item, info), "worker_init_fn") for item in self.branches)
+            )
         return self._made[key]
 
 

@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, BinaryIO
 
 from torchpipe.formats.columns import import_pyarrow
@@ -108,7 +109,7 @@ class ArrowBlocks(Blocks):
 
         self.path = path
         self._keep = keep
-        self._ipc = pa.ipc
+        self._ipc = import_module("pyarrow.ipc")
         self._messages: list[Message] = []
         with open_stored(path, storage_options, _HEADERS_BYTES) as file:
             self.size = file.seek(0, os.SEEK_END)

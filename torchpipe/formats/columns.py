@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -51,11 +52,12 @@ def check_filter(value: Any) -> Any:
         return None
     pa = import_pyarrow()
 
-    if isinstance(value, pa.compute.Expression):
+    compute, parquet = import_module("pyarrow.compute"), import_module("pyarrow.parquet")
+    if isinstance(value, compute.Expression):
         return value
     if isinstance(value, list):
         try:
-            return pa.parquet.filters_to_expression(value)
+            return parquet.filters_to_expression(value)
         except (TypeError, ValueError, IndexError, pa.ArrowException) as error:
             raise ValueError(f'filter must be a list such as [("age", ">", 3)], got {value!r:.80} ({error})') from error
     raise TypeError(

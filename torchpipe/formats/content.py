@@ -65,7 +65,7 @@ def open_stored(
     """The file as it is stored, buffered: local ones by ``open``, URLs by fsspec with these options."""
     if not is_remote(path):
         return open(path, "rb", buffering=buffer_bytes)
-    return open_url(path, options=storage_options)  # type: ignore[no-any-return]
+    return open_url(path, options=storage_options, buffer_bytes=buffer_bytes)  # type: ignore[no-any-return]
 
 
 class _Members(io.RawIOBase):
@@ -189,13 +189,19 @@ class Content:
             return
         self._check(start[0] <= self.size and start[1] <= place, place)
         self._begin_at((start[0], start[1]))
-        left = place - start[1]
         try:
-            while left and (passed := self.stream.read(min(left, BUFFER_BYTES))):
-                left -= len(passed)
+            found = self.pass_over(place - start[1])
         except (EOFError, ValueError) as error:
             raise StateError(f"the place {place} of {self.path}, which the state names, cannot be read") from error
-        self._check(not left, place)
+        self._check(found, place)
+
+    def pass_over(self, count: int) -> bool:
+        """Let ``stream`` stand ``count`` bytes further on, unread if that can be; False if the content ends before."""
+        if self.kind is None:
+            return self.stream.seek(count, os.SEEK_CUR) <= self.size
+        while count and (passed := len(self.stream.read(min(count, BUFFER_BYTES)))):
+            count -= passed
+        return not count
 
     def _check(self, holds: bool, place: int) -> None:
         if not holds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from torchpipe.errors import StateError
@@ -22,7 +23,7 @@ def open_parquet(path: str, storage_options: Mapping[str, Any] | None) -> tuple[
 
     source = open_stored(path, storage_options) if is_remote(path) else path
     try:
-        file = pa.parquet.ParquetFile(source)
+        file = import_module("pyarrow.parquet").ParquetFile(source)
         return file, os.path.getsize(path) if isinstance(source, str) else source.seek(0, os.SEEK_END)
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):

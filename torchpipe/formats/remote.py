@@ -31,6 +31,7 @@ def open_url(
     options: Mapping[str, Any] | None = None,
     open_options: Mapping[str, Any] | None = None,
     retries: int = DEFAULT_RETRIES,
+    buffer_bytes: int = BUFFER_BYTES,
 ) -> Any:
     """An open stream of the file at ``url``: buffered, and able to seek, where it is read.
 
@@ -55,7 +56,7 @@ def open_url(
             _pass_over(file, place)
         return file, size
 
-    binary = io.BufferedReader(ReopenedFile(url, open_at, retries), BUFFER_BYTES)
+    binary = io.BufferedReader(ReopenedFile(url, open_at, retries), buffer_bytes)
     return binary if "b" in mode else io.TextIOWrapper(binary, **text)
 
 

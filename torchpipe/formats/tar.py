@@ -92,15 +92,8 @@ class TarFiles:
 
     def _take(self, offset: int, size: int) -> bytes:
         """``size`` bytes from ``offset`` on, which never lies before what was taken last."""
-        stream = self._content.stream
-        if offset != self._at:
-            if self._content.kind is None:
-                stream.seek(offset - self._at, 1)
-            else:
-                left = offset - self._at
-                while left > 0 and (passed := len(stream.read(min(left, BUFFER_BYTES)))):
-                    left -= passed
-        taken = stream.read(size)
+        found = offset == self._at or self._content.pass_over(offset - self._at)
+        taken = self._content.stream.read(size) if found else b""
         self._at = offset + len(taken)
         if len(taken) < size:
             end = self._at if self._content.kind is not None else self._content.size

@@ -14,7 +14,7 @@ from torchpipe.graph.rewrite import rewrite
 from torchpipe.node.functional import lookup
 from torchpipe.node.traits import DataPipe, is_node, node_name, walk, with_inputs
 
-__all__ = ["Adapter", "Shuffle"]
+__all__ = ["Adapter", "CacheTimeout", "Shuffle"]
 
 
 class Adapter:
@@ -53,6 +53,27 @@ class Shuffle(Adapter):
             return node
         changed = with_inputs(node, lambda item: item, private=True)
         changed.set_shuffle(self.enable)
+        return changed  # type: ignore[no-any-return]
+
+
+class CacheTimeout(Adapter):
+    """Lets every ``end_caching`` of the graph wait ``timeout`` seconds for files that other processes are making."""
+
+    def __init__(self, timeout: float | None = None) -> None:
+        if not isinstance(timeout, int | float) or not timeout > 0:
+            raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
+        self.timeout = timeout
+
+    def __call__(self, datapipe: Any) -> Any:
+        if not is_node(datapipe):
+            raise TypeError(f"CacheTimeout changes a datapipe, got {datapipe!r}: give it to DataLoader2")
+        return rewrite(datapipe, self._set)
+
+    def _set(self, node: DataPipe) -> DataPipe:
+        if not callable(getattr(type(node), "set_timeout", None)):
+            return node
+        changed = with_inputs(node, lambda item: item, private=True)
+        changed.set_timeout(self.timeout)
         return changed  # type: ignore[no-any-return]
 
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from torchpipe.data.loader import DataLoader
 from torchpipe.errors import StateMismatchError
-from torchpipe.integrations._ranks import own_part, shared, warn_undivided
+from torchpipe.integrations._ranks import own_part, own_state, shared, warn_undivided
 from torchpipe.loader.dataloader2 import DataLoader2
 
 __all__ = ["AnyLoader", "Counted", "Handed", "LoaderOrMaker"]
@@ -77,7 +77,7 @@ class Handed(Generic[T]):
         looks_ahead = self._unused_now is not None and not self.counts
         while batches is not None:
             if looks_ahead:
-                self._before = self.loader.state_dict()
+                self._before = own_state(self.loader)
             try:
                 batch = next(batches)
             except StopIteration:
@@ -133,7 +133,7 @@ class Handed(Generic[T]):
             self._find_end()
             self._loaded = None
         self._first, self._taken, self._ended, self._before = 0, 0, False, None
-        self._entry = loader.state_dict()
+        self._entry = own_state(loader)
         wanted, saved = self._epoch, self._loaded
         if saved is not None and loader.epoch == saved["epoch"] == (saved["epoch"] if wanted is None else wanted):
             self._first = saved["delivered"]
@@ -188,13 +188,12 @@ class Handed(Generic[T]):
         """
         if self._before is not None and self._taken and self._unused():
             return shared(self.loader, self._before)
-        return shared(self.loader, self.loader.state_dict())
+        return shared(self.loader, own_state(self.loader))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next pass go on from there. Raises: as the loader's ``load_state_dict``."""
-        own = own_part(self.loader, state_dict)
-        self.loader.load_state_dict(own)
-        self._loaded, self._loaded_ended = own, False
+        self.loader.load_state_dict(own_part(self.loader, state_dict))
+        self._loaded, self._loaded_ended = own_state(self.loader), False
         self._epoch = self._entry = self._before = None
         self._taken, self._ended = 0, False
 

@@ -53,7 +53,8 @@ class ExactResume:
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """With each checkpoint, and before the Trainer's own state, without which none is taken up."""
         if _internal_call and output_dir is not None:
-            state = self._train_loader.handed.state_dict()
+            loader = self._train_loader.handed
+            state = {"loader": loader.state_dict(), "batches": len(loader) if loader.sized else None}
             if self.args.should_save:  # type: ignore[attr-defined]
                 Path(output_dir).mkdir(parents=True, exist_ok=True)
                 torch.save(state, Path(output_dir) / _FILE)
@@ -67,7 +68,13 @@ class ExactResume:
             )
         loader, args = self._train_loader, self.args  # type: ignore[attr-defined]
         state = torch.load(checkpoint / _FILE, weights_only=True)
-        loader.handed.load_state_dict(state)
+        loader.handed.load_state_dict(state["loader"])
+        batches = len(loader) if loader.handed.sized else None
+        if batches != state["batches"]:
+            raise StateMismatchError(
+                f"{checkpoint}: an epoch had {state['batches']} batches for each rank, and has {batches} here. The "
+                "Trainer counts by them, and would go on elsewhere: resume on as many ranks, with batches of one size"
+            )
         steps = json.loads((checkpoint / "trainer_state.json").read_text())["global_step"]
         accumulated = args.gradient_accumulation_steps
         if not loader.handed.sized:

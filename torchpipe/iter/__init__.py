@@ -12,6 +12,9 @@ from torchpipe.iter.branching.demultiplexer import Demultiplexer, RoundRobinDemu
 from torchpipe.iter.branching.forker import Forker
 from torchpipe.iter.branching.random_splitter import RandomSplitter
 from torchpipe.iter.branching.unzipper import UnZipper
+from torchpipe.iter.caching.cacher import Cacher
+from torchpipe.iter.caching.in_memory_cache import InMemoryCacheHolder
+from torchpipe.iter.caching.on_disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
 from torchpipe.iter.clouds.fsspec_lister import FSSpecFileLister, IoPathFileLister
 from torchpipe.iter.clouds.fsspec_opener import FSSpecFileOpener, IoPathFileOpener
 from torchpipe.iter.clouds.fsspec_saver import FSSpecSaver, IoPathSaver
@@ -50,7 +53,8 @@ from torchpipe.iter.limiting.length_setter import LengthSetter
 from torchpipe.iter.limiting.repeater import Repeater
 from torchpipe.iter.limiting.skipper import Skipper
 from torchpipe.iter.mixing.interleaver import Interleaver
-from torchpipe.iter.mixing.mixer import Mixer
+from torchpipe.iter.mixing.mixer import Mixer, Stop, Weights
+from torchpipe.iter.mixing.shuffled_flatmapper import ShuffledFlatMapper
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
 from torchpipe.iter.ordering.shuffler import Shuffler
@@ -59,26 +63,33 @@ from torchpipe.iter.packing.batch_padder import BatchPadder
 from torchpipe.iter.packing.dynamic_batcher import DynamicBatcher
 from torchpipe.iter.packing.length_bucketer import LengthBucketer
 from torchpipe.iter.packing.max_token_bucketizer import MaxTokenBucketizer
-from torchpipe.iter.packing.packer import Packer
+from torchpipe.iter.packing.packer import Overflow, Packer, Strategy
 from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
 from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader
 from torchpipe.iter.parsing.paragraph_aggregator import ParagraphAggregator
 from torchpipe.iter.parsing.routed_decoder import RoutedDecoder
+from torchpipe.iter.parsing.tfrecord_loader import TFRecordExample, TFRecordExampleSpec, TFRecordLoader
+from torchpipe.iter.running.full_sync import FullSync
 from torchpipe.iter.running.on_error import OnError
 from torchpipe.iter.running.parallel_mapper import ParallelMapper, ThreadPoolMapper
+from torchpipe.iter.running.pin_memory import PinMemory, pin_memory_fn
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.retry import Retrier
 from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.iter.shards.tfrecord_reader import TFRecordReader
 from torchpipe.iter.shards.webdataset_reader import WebDatasetReader
+from torchpipe.iter.shards.zip_reader import ZipReader
 from torchpipe.iter.sources.file_lister import FileLister
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.iter.sources.sampler import Sampler
 from torchpipe.iter.sources.wrapper import IterableWrapper
 from torchpipe.iter.tables.arrow_reader import ArrowReader
-from torchpipe.iter.tables.hugging_face_reader import HuggingFaceReader
+from torchpipe.iter.tables.data_frames import DataFrameMaker, ParquetDataFrameLoader
+from torchpipe.iter.tables.hugging_face_reader import HuggingFaceHubReader, HuggingFaceReader
 from torchpipe.iter.tables.parquet_reader import ParquetReader
 from torchpipe.iter.tables.row_group_lister import RowGroupLister
+from torchpipe.iter.tables.sql_reader import SqlReader
 from torchpipe.iter.text.csv_reader import CsvReader
 from torchpipe.iter.text.jsonl_reader import JsonlReader
 from torchpipe.iter.text.text_line_reader import TextLineReader
@@ -99,16 +110,19 @@ __all__ = [
     "Bz2FileLoader",
     "CSVDictParser",
     "CSVParser",
+    "Cacher",
     "Collator",
     "CompressionType",
     "Concater",
     "CsvReader",
     "Cycler",
     "DataChunk",
+    "DataFrameMaker",
     "Decompressor",
     "Demultiplexer",
     "Dropper",
     "DynamicBatcher",
+    "EndOnDiskCacheHolder",
     "Enumerator",
     "Extractor",
     "FSSpecFileLister",
@@ -120,13 +134,16 @@ __all__ = [
     "FlatMapper",
     "Flattener",
     "Forker",
+    "FullSync",
     "GDriveReader",
     "Grouper",
     "HashChecker",
     "Header",
     "HttpReader",
+    "HuggingFaceHubReader",
     "HuggingFaceReader",
     "InBatchShuffler",
+    "InMemoryCacheHolder",
     "IndexAdder",
     "Interleaver",
     "IoPathFileLister",
@@ -147,14 +164,17 @@ __all__ = [
     "Mixer",
     "Multiplexer",
     "MultiplexerLongest",
+    "OnDiskCacheHolder",
     "OnError",
     "OnlineReader",
     "Overflow",
     "Packer",
     "ParagraphAggregator",
     "ParallelMapper",
+    "ParquetDataFrameLoader",
     "ParquetReader",
     "PathList",
+    "PinMemory",
     "Prefetcher",
     "RandomMapper",
     "RandomSplitter",
@@ -174,11 +194,19 @@ __all__ = [
     "ShardExpander",
     "ShardingFilter",
     "ShardingRoundRobinDispatcher",
+    "ShuffledFlatMapper",
     "Shuffler",
     "Skipper",
     "Slicer",
     "Sorter",
+    "SqlReader",
+    "Stop",
+    "Strategy",
     "StreamReader",
+    "TFRecordExample",
+    "TFRecordExampleSpec",
+    "TFRecordLoader",
+    "TFRecordReader",
     "Taker",
     "TarArchiveLoader",
     "TextLineReader",
@@ -192,7 +220,9 @@ __all__ = [
     "WindowShuffler",
     "XzFileLoader",
     "ZipArchiveLoader",
+    "ZipReader",
     "Zipper",
     "ZipperLongest",
     "functional_datapipe",
+    "pin_memory_fn",
 ]

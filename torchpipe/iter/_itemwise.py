@@ -32,6 +32,9 @@ class Itemwise(IterDataPipe[Any]):
 class _ItemwiseIterator(NodeIterator[Any]):
     node: Itemwise
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[Any]:
         return map(self.node.change, self.source.items())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from torchpipe.formats.paths import is_remote
@@ -33,19 +34,23 @@ def place_in(root: str | None, path: str) -> str:
     return place
 
 
-def write_local(path: str, mode: str, data: Any) -> None:
-    """Write a file of this machine, and the folders around it. What begins anew is there whole, or not at all."""
+def write_local(path: str, mode: str, pieces: Iterable[Any], part: str | None = None) -> None:
+    """Write a file of this machine, and the folders around it. What begins anew is there whole, or not at all, also
+    where making the pieces raises.
+
+    ``part`` is the name that it has until it is whole, for who is its only writer; by default one like no other.
+    """
     folder = os.path.dirname(path)
     if folder:
         os.makedirs(folder, exist_ok=True)
     if "w" not in mode:
         with open(path, mode) as file:
-            file.write(data)
+            file.writelines(pieces)
         return
-    part = os.path.join(folder, f".{uuid.uuid4().hex}.part")
+    part = os.path.join(folder, part or f".{uuid.uuid4().hex}.part")
     try:
         with open(part, mode) as file:
-            file.write(data)
+            file.writelines(pieces)
         os.replace(part, path)
     except BaseException:
         if os.path.exists(part):

@@ -110,6 +110,7 @@ class SharedPass(NodeIterator[Any]):
         self.readers: set[int] = set()  # those of them that have joined
         self.started = False
         self.torn = False
+        self.overflown = False
         self._fn = self.adopt(node.function())
         self._pulled = 0
         self._ended = False
@@ -164,6 +165,7 @@ class SharedPass(NodeIterator[Any]):
             raise self._overflow(branch, target)
 
     def _overflow(self, branch: int, other: int) -> BufferError:
+        self.overflown = True
         ever = "is read by nothing so far" if not self._read[other] else f"has read {self._read[other]} items"
         return BufferError(
             f"{node_name(self.node)} buffer overflow, buffer size {self.node.buffer_size} is insufficient: branch "
@@ -300,6 +302,9 @@ class _BranchIterator(NodeIterator[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         return self.get_state() | {"inputs": [self.shared.state_for(self.node.instance_id)]}
+
+    def leave_out(self) -> bool:
+        return not self.shared.overflown
 
     def run(self) -> Iterator[Any]:
         shared, branch, hand_out = self.shared, self.node.instance_id, self.node.main_datapipe.hand_out

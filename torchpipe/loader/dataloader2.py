@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
-from torchpipe.errors import RankError
 from torchpipe.execution.epoch import Epoch
 from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import executable
@@ -22,13 +22,12 @@ from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.iterator import DataLoader2Iterator
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
-from torchpipe.loader.state import LoaderState, Place
+from torchpipe.loader.state import LoaderState, Place, state_of_all
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed, fresh_seed, next_fresh_seed
-from torchpipe.state import merge
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.tracing import measures_by_default
 
@@ -220,26 +219,14 @@ class DataLoader2(Generic[T_co]):
         if states not in ("own", "all"):
             raise ValueError(f'states must be "own" or "all", got {states!r}')
         if states == "all" and self.reading_service.world_size > 1:
-            state = self._state_of_all()
+            state = state_of_all(self._own_state, self._seed is not None, self.reading_service.gather)
         else:
-            state = self._state().to_dict(self._graph_text, common=self._common)
+            state = self._own_state()
         self._opaque.tell(state["payload"])
         return state
 
-    def _state_of_all(self) -> dict[str, Any]:
-        """All ranks must come to the same conclusion: one that has no state says so to the others."""
-        own: dict[str, Any] | Exception
-        try:
-            own = self._state().to_dict(self._graph_text, common=self._common)
-        except Exception as error:
-            own = error
-        told = self.reading_service.gather(own if isinstance(own, dict) else f"{type(own).__name__}: {own}")
-        if not isinstance(own, dict):
-            raise own
-        failed = [f"rank {rank}: {state}" for rank, state in enumerate(told) if not isinstance(state, dict)]
-        if failed:
-            raise RankError("there is no state of all ranks, since not all have one:\n  " + "\n  ".join(failed))
-        return merge(told)
+    def _own_state(self) -> dict[str, Any]:
+        return self._state().to_dict(self._graph_text, common=self._common)
 
     def _state(self) -> LoaderState:
         live = self._live

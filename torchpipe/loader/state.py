@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torchpipe.errors import StateMismatchError
+from torchpipe.errors import RankError, StateMismatchError
 from torchpipe.execution.epoch import Epoch
+from torchpipe.node.fingerprint import first_difference
 from torchpipe.state.flat import MAX_SHARDS, STATE_KEYS, STATE_VERSION, FlatState, digest
-from torchpipe.state.ranks import deal
+from torchpipe.state.ranks import deal, merge
 
-__all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState", "Place"]
+__all__ = ["STATE_KEYS", "STATE_VERSION", "LoaderState", "Place", "state_of_all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +125,38 @@ def _check_shards(shards: int, place: Place, total: int | None = None) -> None:
 
 
 def _graph_difference(saved: str, ours: str) -> str:
-    theirs, mine = saved.splitlines(), ours.splitlines()
-    length = max(len(theirs), len(mine))
-    theirs += ["(no node)"] * (length - len(theirs))
-    mine += ["(no node)"] * (length - len(mine))
-    where = next(index for index in range(length) if theirs[index] != mine[index])
+    theirs, mine = first_difference(saved, ours)
     return (
         f"the state belongs to another graph: fingerprint {digest(saved)} was saved, this graph has {digest(ours)}. "
-        f"The first node that differs:\n  saved: {theirs[where]}\n  here:  {mine[where]}\n"
+        f"The first node that differs:\n  saved: {theirs}\n  here:  {mine}\n"
         "Load it into the graph that saved it, or begin a new run"
     )
+
+
+def state_of_all(
+    own: Callable[[], dict[str, Any]], settled: bool, gather: Callable[[Any], list[Any]]
+) -> dict[str, Any]:
+    """The one state of all ranks, on each of them; ``own`` gives this rank's, ``settled``: is its seed that of the run?
+
+    All come to the same conclusion: a rank that has no state says so to the others. Raises: what ``own`` raises;
+    RankError if it was another rank's that failed; StateMismatchError if the states cannot be joined.
+    """
+    failure: Exception | None = None
+    mine: Any = None
+    try:
+        mine = own()
+    except Exception as error:
+        failure, mine = error, f"{type(error).__name__}: {error}"
+    told = gather((mine, settled))
+    if failure is not None:
+        raise failure
+    failed = [f"rank {rank}: {state}" for rank, (state, _) in enumerate(told) if not isinstance(state, dict)]
+    if failed:
+        raise RankError("there is no state of all ranks, since not all have one:\n  " + "\n  ".join(failed))
+    seed = told[0][0]["seed"]  # that of rank 0 is going to be the run's
+    return merge(state if fixed else _with_seed(state, seed) for state, fixed in told)
+
+
+def _with_seed(state: dict[str, Any], seed: int) -> dict[str, Any]:
+    flat = FlatState.read(state, keep_opaque=True)
+    return replace(flat, numbers=flat.numbers | {"seed": seed}).to_dict()

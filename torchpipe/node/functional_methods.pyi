@@ -15,6 +15,7 @@ from torchpipe.iter.archives.decompressor import CompressionType
 from torchpipe.iter.grouping.batcher import Last
 from torchpipe.iter.mixing.mixer import Stop, Weights
 from torchpipe.iter.packing.packer import Overflow, Strategy
+from torchpipe.iter.parsing.tfrecord_loader import TFRecordExample, TFRecordExampleSpec
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
 
 __all__ = ["IterMethods", "MapMethods"]
@@ -70,6 +71,20 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[list[T_co]]:
         """Batches of items that ``sort_key`` puts next to each other: a chain of ``shuffle``, ``map`` and ``batch``."""
 
+    def cache(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max_bytes: int | None = None,
+        version: str | int = "",
+        chunk_items: int = 32,
+        allow_pickle: bool = False,
+        lease_timeout_s: float = 60.0,
+    ) -> IterDataPipe[T_co]:
+        """Makes its input once, and hands the same items out in every epoch: from memory, or from the folder
+        ``path``.
+        """
+
     def check_hash(
         self: IterMethods[tuple[str, Any]], hash_dict: Mapping[str, str], hash_type: str = "sha256", rewind: bool = True
     ) -> IterDataPipe[tuple[str, Any]]:
@@ -94,6 +109,16 @@ class IterMethods(Generic[T_co]):
 
     def cycle(self, count: int | None = None) -> IterDataPipe[T_co]:
         """Reads its input ``count`` times in a row, or for ever if ``count`` is None."""
+
+    def dataframe(
+        self,
+        dataframe_size: int = 1000,
+        dtype: Any = None,
+        dtype_generator: Callable[[], Any] | None = None,
+        columns: Sequence[str] | None = None,
+        device: str = "",
+    ) -> IterDataPipe[Any]:
+        """Gathers ``dataframe_size`` consecutive rows into a ``pyarrow.Table``; the last one may be shorter."""
 
     def decompress(
         self: IterMethods[tuple[str, Any]], file_type: str | CompressionType | None = None
@@ -126,6 +151,17 @@ class IterMethods(Generic[T_co]):
         overflow: Literal["raise", "drop", "keep"] = "raise",
     ) -> IterDataPipe[list[T_co]]:
         """Gathers consecutive items into a list as long as they cost no more than ``max_cost`` together."""
+
+    def end_caching(
+        self,
+        mode: str = "wb",
+        filepath_fn: Callable[[Any], str] | None = None,
+        *,
+        same_filepath_fn: bool = False,
+        skip_read: bool = False,
+        timeout: float = 300,
+    ) -> IterDataPipe[str]:
+        """Ends the part that ``on_disk_cache`` began, and yields the paths of the files, in the order of its input."""
 
     def enumerate(self, starting_index: int = 0) -> IterDataPipe[tuple[int, T_co]]:
         """Pairs ``(number, item)``, numbered from ``starting_index``."""
@@ -169,6 +205,9 @@ class IterMethods(Generic[T_co]):
     ) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that all yield the items of the input, which is read once for all of them."""
 
+    def fullsync(self, timeout: float = 1800) -> IterDataPipe[T_co]:
+        """Hands its input on while every rank has an item: all end when the first has no more."""
+
     def groupby(
         self,
         group_key_fn: Callable[[T_co], Hashable],
@@ -188,6 +227,11 @@ class IterMethods(Generic[T_co]):
 
     def in_batch_shuffle(self: IterMethods[Sequence[T]]) -> IterDataPipe[list[T]]:
         """Hands on each batch with its items in random order, as a ``DataChunk``; every order has the same chance."""
+
+    def in_memory_cache(self, size: int | None = None) -> IterDataPipe[T_co]:
+        """``cache`` in memory, of at most ``size`` megabytes (None: any number): its input is made once, and the
+        same items come in every epoch.
+        """
 
     @overload
     def interleave(self, *, cycle_length: int = ..., block_length: int = ...) -> IterDataPipe[Any]:
@@ -275,6 +319,13 @@ class IterMethods(Generic[T_co]):
         files.
         """
 
+    def load_from_tfrecord(
+        self: IterMethods[tuple[str, Any]], spec: TFRecordExampleSpec | None = None, length: int = -1
+    ) -> IterDataPipe[TFRecordExample]:
+        """Takes pairs (path, binary stream) of TFRecord files, and yields their examples, as ``read_tfrecord`` does:
+        dicts of tensors and lists of bytes.
+        """
+
     def load_from_xz(self: IterMethods[tuple[str, Any]], length: int = -1) -> IterDataPipe[tuple[str, StreamWrapper]]:
         """Takes pairs (path, binary stream) of xz files, and yields pairs (path without ``.xz``, decompressed
         stream).
@@ -284,6 +335,11 @@ class IterMethods(Generic[T_co]):
         """Takes pairs (path, binary stream) of zip archives, and yields pairs (archive/member, stream) of their
         files.
         """
+
+    def load_parquet_as_df(
+        self, dtype: Any = None, columns: Sequence[str] | None = None, device: str = "", use_threads: bool = False
+    ) -> IterDataPipe[Any]:
+        """Takes paths or URLs of parquet files, and yields a ``pyarrow.Table`` for each row group of them."""
 
     @overload
     def map(self, fn: Callable[[T_co], R]) -> IterDataPipe[R]:
@@ -327,6 +383,15 @@ class IterMethods(Generic[T_co]):
         """The first items of all inputs, then the second ones of all ..., without those that have ended, until all
         have.
         """
+
+    def on_disk_cache(
+        self,
+        filepath_fn: Callable[[Any], str] | None = None,
+        hash_dict: Mapping[str, str] | None = None,
+        hash_type: str = "sha256",
+        extra_check_fn: Callable[[str], bool] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Begins a part of a pipeline whose results are kept in files; ``end_caching`` ends it."""
 
     def on_error(
         self,
@@ -426,6 +491,9 @@ class IterMethods(Generic[T_co]):
 
     def parse_json_files(self: IterMethods[tuple[str, Any]], **kwargs: Any) -> IterDataPipe[tuple[str, Any]]:
         """Takes pairs (path, stream) of JSON files, and yields pairs (path, what it says)."""
+
+    def pin_memory(self, device: Any = None, pin_memory_fn: Callable[[Any, Any], Any] = ...) -> IterDataPipe[T_co]:
+        """Puts each item through ``pin_memory_fn(item, device)``, up to two items ahead where it runs in a thread."""
 
     def prefetch(self, buffer_size: int = 10) -> IterDataPipe[T_co]:
         """Pulls up to ``buffer_size`` items of ``source_datapipe`` ahead in one thread, and hands them on in order."""
@@ -545,6 +613,19 @@ class IterMethods(Generic[T_co]):
     ) -> IterDataPipe[Any]:
         """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns."""
 
+    def read_tfrecord(
+        self,
+        spec: Mapping[str, tuple[Sequence[int], Any]] | None = None,
+        *,
+        parse: bool = True,
+        verify: bool = True,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> IterDataPipe[Any]:
+        """Yields the records of TFRecord files: ``tf.train.Example`` and ``SequenceExample`` as dicts of tensors, or
+        bytes.
+        """
+
     def read_webdataset(
         self,
         extensions: Sequence[str] | None = None,
@@ -558,6 +639,11 @@ class IterMethods(Generic[T_co]):
         """Yields the samples of WebDataset's tar shards: dicts with ``__key__``, ``__url__`` (the shard) and what
         the sample's files hold, by their endings.
         """
+
+    def read_zip(
+        self, mask: str = "", *, storage_options: Mapping[str, Any] | None = None
+    ) -> IterDataPipe[tuple[str, bytes]]:
+        """Yields pairs (archive/name, content) of the files in zip archives, in the order of the archive's table."""
 
     def readlines(
         self: IterMethods[tuple[str, Any]],
@@ -654,6 +740,20 @@ class IterMethods(Generic[T_co]):
     def shuffle(self, *, buffer_size: int = 10000, unbatch_level: int = 0) -> IterDataPipe[T_co]:
         """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left."""
 
+    @overload
+    def shuffled_flatmap(self, *, input_col: Any = ..., buffer_size: int = ...) -> IterDataPipe[Any]:
+        """Opens ``buffer_size`` items of its input at once with ``fn``, and takes each item from one of them, drawn
+        evenly.
+        """
+
+    @overload
+    def shuffled_flatmap(
+        self, fn: Callable[..., Iterable[R]], input_col: Any = ..., buffer_size: int = ...
+    ) -> IterDataPipe[R]:
+        """Opens ``buffer_size`` items of its input at once with ``fn``, and takes each item from one of them, drawn
+        evenly.
+        """
+
     def skip(self, count: int) -> IterDataPipe[T_co]:
         """All items but the first ``count``."""
 
@@ -703,6 +803,11 @@ class IterMethods(Generic[T_co]):
         pad_to: PadTo | None = None,
     ) -> IterDataPipe[T_co]:
         """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in threads and in order."""
+
+    def to_map_datapipe(self, key_value_fn: Callable[[Any], Any] | None = None) -> MapDataPipe[Any]:
+        """Reads all of ``datapipe`` when the first item is asked for, and keeps it: pairs (key, value), or what
+        ``key_value_fn`` makes such pairs of.
+        """
 
     def unbatch(self, unbatch_level: int = 1) -> IterDataPipe[Any]:
         """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole."""
@@ -754,6 +859,17 @@ class IterMethods(Generic[T_co]):
 class MapMethods(Generic[T_co]):
     """The functional forms of map-style nodes."""
 
+    def batch(
+        self, batch_size: int, drop_last: bool = False, wrapper_class: Callable[[list[Any]], Any] = ...
+    ) -> MapDataPipe[list[T_co]]:
+        """Batch ``i`` has the items from ``i * batch_size`` on; a shorter last one is left out with ``drop_last``."""
+
+    def concat(self, *datapipes: MapDataPipe[T_co]) -> MapDataPipe[T_co]:
+        """The items of the first input, then those of the second one, and so on, each read by places from 0 on."""
+
+    def in_memory_cache(self) -> MapDataPipe[T_co]:
+        """Reads each item of ``source_dp`` once in a process, and hands out the same object from then on."""
+
     @overload
     def map(self, fn: Callable[[T_co], R]) -> MapDataPipe[R]:
         """Applies ``fn`` to every item that is read."""
@@ -767,3 +883,13 @@ class MapMethods(Generic[T_co]):
 
     def to_iter_datapipe(self, indices: Sequence[Any] | None = None) -> IterDataPipe[T_co]:
         """Reads the keys ``indices`` of a map-style node in order, by default ``range(len(datapipe))``."""
+
+    def unzip(
+        self: MapMethods[Sequence[T]], sequence_length: int, columns_to_skip: Sequence[int] | None = None
+    ) -> list[MapDataPipe[T]]:
+        """Of a node whose items are sequences of ``sequence_length`` values, a list of nodes: one for each place in
+        them, but for the places ``columns_to_skip``.
+        """
+
+    def zip(self, *datapipes: MapDataPipe[Any]) -> MapDataPipe[tuple[Any, ...]]:
+        """Under each key, the tuple of what all inputs have there; as long as the shortest one."""

@@ -1,4 +1,4 @@
-"""The nodes that torchdata 0.9 had and this library has not yet, so that asking for one says so.
+"""The nodes that torchdata 0.9 had and this library has not, so that asking for one says what to do instead.
 
 Runs in every process.
 """
@@ -13,35 +13,29 @@ from typing import NoReturn
 
 __all__ = ["NOT_PORTED", "explain_missing", "module_getattr"]
 
-_ITER = {
-    "AISFileLister": "list_files_by_ais", "AISFileLoader": "load_files_by_ais", "DataFrameMaker": "dataframe",
-    "EndOnDiskCacheHolder": "end_caching", "FullSync": "fullsync", "HuggingFaceHubReader": "",
-    "InMemoryCacheHolder": "in_memory_cache", "OnDiskCacheHolder": "on_disk_cache",
-    "ParquetDataFrameLoader": "load_parquet_as_df", "PinMemory": "pin_memory",
-    "ShuffledFlatMapper": "shuffled_flatmap", "TFRecordExample": "", "TFRecordExampleSpec": "",
-    "TFRecordLoader": "load_from_tfrecord",
-}  # fmt: skip
+_AIS = (
+    "AIStore speaks S3's protocol: use {} with URLs s3://..., and endpoint_url= the address of its S3 interface "
+    "(docs/migration.md)"
+)
 
-_MAP = {
-    "Batcher": "batch", "Concater": "concat", "InMemoryCacheHolder": "in_memory_cache",
-    "IterToMapConverter": "to_map_datapipe", "UnZipper": "unzip", "Zipper": "zip",
-}  # fmt: skip
-
-NOT_PORTED = {"iter": _ITER, "map": _MAP}
-"""kind of node -> class -> functional form, or an empty text."""
+NOT_PORTED: dict[str, dict[str, tuple[str, str]]] = {
+    "iter": {
+        "AISFileLister": ("list_files_by_ais", _AIS.format("list_files_by_s3")),
+        "AISFileLoader": ("load_files_by_ais", _AIS.format("load_files_by_s3")),
+    },
+    "map": {},
+}
+"""kind of node -> class -> (functional form or an empty text, what to do instead)."""
 
 
 def explain_missing(kind: str, node: str, name: str, forms: Iterable[str]) -> str:
     """Why a node of class ``node`` has no attribute ``name``; ``forms`` are the functional forms that there are."""
-    for cls, form in NOT_PORTED[kind].items():
+    for cls, (form, instead) in NOT_PORTED[kind].items():
         if form == name:
-            return f"{name!r} is torchdata's {cls}, {_WHERE}"
+            return f"{name!r} is torchdata's {cls}. {instead}"
     if found := difflib.get_close_matches(name, forms, 1):
         return f"{node} has no attribute or functional form {name!r}: did you mean {found[0]!r}?"
     return f"{node} has no attribute or functional form {name!r} (is the module that defines it imported?)"
-
-
-_WHERE = "which is not ported yet: docs/migration.md lists what there is"
 
 
 def module_getattr(module: str, kind: str) -> Callable[[str], NoReturn]:
@@ -50,7 +44,7 @@ def module_getattr(module: str, kind: str) -> Callable[[str], NoReturn]:
     def __getattr__(name: str) -> NoReturn:
         if name not in NOT_PORTED[kind]:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        message = f"{name} is a node of torchdata, {_WHERE}"
+        message = f"{name} is a node of torchdata. {NOT_PORTED[kind][name][1]}"
         caller = sys._getframe(1)
         # ``from package import name`` puts a text of its own in the place of an AttributeError's, but lets others pass.
         if caller.f_lasti >= 0 and caller.f_code.co_code[caller.f_lasti] == opcode.opmap["IMPORT_FROM"]:

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ from torchpipe.errors import StateError
 from torchpipe.randomness.seeds import StreamKey, derive_seed
 
 __all__ = ["BatchRandom", "GlobalRandom", "batch_seeds"]
+
+T = TypeVar("T")
 
 _rand: Any = mtrand._rand  # the generator behind np.random's functions
 _WORDS = 624  # of a Mersenne twister; numpy does not check where in them a state says it stands
@@ -130,6 +132,17 @@ class BatchRandom(_Guest):
 
     leave = _Guest._put_back
 
+    def within(self, seed: int, epoch: int, batch: int, step: Callable[[], T]) -> T:
+        """What ``step`` returns, under a batch's states: an interrupt at any instruction leaves the process its own."""
+        try:
+            self.enter(seed, epoch, batch)
+            result = step()
+            self.leave()
+            return result
+        except BaseException:
+            self.leave()
+            raise
+
 
 class GlobalRandom(_Guest):
     """One set of global random states. ``enter`` puts it in place, ``leave`` takes it out; not reentrant.
@@ -195,6 +208,18 @@ class GlobalRandom(_Guest):
     def installed(self) -> Self:
         """For ``with``: in place meanwhile."""
         return self
+
+    def within(self, step: Callable[[], T]) -> T:
+        """What ``step`` returns, with this set in place: an interrupt at any instruction leaves the process its own.
+
+        ``with`` does not do that: an interrupt may come before the first instruction of ``__exit__``.
+        """
+        try:
+            with self:
+                return step()
+        except BaseException:
+            self.leave()
+            raise
 
     def __enter__(self) -> Self:
         self.enter()

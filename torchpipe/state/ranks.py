@@ -42,6 +42,11 @@ def merge(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     given = list(states)
     if not given:
         raise StateMismatchError("no states to merge: give those of all ranks, each as its state_dict() was")
+    if all(isinstance(state, Mapping) and "dataset" in state for state in given):
+        raise StateMismatchError(
+            "these are states of a DataLoader, whose position is a count that all ranks have in common: load any one "
+            "of them on every rank"
+        )
     read = [FlatState.read(state, keep_opaque=True) for state in given]
     _check_together(given)
     world = given[0]["world_size"]

@@ -82,6 +82,9 @@ class Extractor(IterDataPipe[tuple[str, StreamWrapper]]):
 class _DecompressIterator(NodeIterator[tuple[str, StreamWrapper]]):
     node: Decompressor
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[tuple[str, StreamWrapper]]:
         for item in self.source.items():
             path, stream = path_and_stream("decompress", item)

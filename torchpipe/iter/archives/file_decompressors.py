@@ -79,6 +79,9 @@ class XzFileLoader(_FileLoader):
 class _FileIterator(NodeIterator[tuple[str, StreamWrapper]]):
     node: _FileLoader
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[tuple[str, StreamWrapper]]:
         open_file, ending = self.node.opener(), self.node.ending
         for item in self.source.items():

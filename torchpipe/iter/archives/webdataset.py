@@ -71,6 +71,9 @@ class _SampleIterator(NodeIterator[dict[str, Any]]):
             raise StateError("what webdataset holds is a key, an ending and a content, and the state has none of these")
         self.held = tuple(held)
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[dict[str, Any]]:
         source = self._files()
         while self.held is not None or self._hold_next(source):

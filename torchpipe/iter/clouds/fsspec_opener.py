@@ -82,6 +82,9 @@ class _OpenIterator(NodeIterator[tuple[str, StreamWrapper]]):
         super().__init__(node, context, source)
         self.opened: weakref.WeakSet[StreamWrapper] = weakref.WeakSet()
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[tuple[str, StreamWrapper]]:
         for url in self.source.items():
             if not isinstance(url, str | os.PathLike):

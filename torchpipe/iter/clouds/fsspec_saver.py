@@ -95,6 +95,9 @@ class _SaveIterator(NodeIterator[str]):
         super().__init__(node, context, node.source_datapipe)
         self.filepath_fn = None if node.filepath_fn is None else self.adopt(node.filepath_fn)
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[str]:
         node = self.node
         for item in self.source.items():
@@ -104,7 +107,7 @@ class _SaveIterator(NodeIterator[str]):
             url = place_in(node.root, str(name) if self.filepath_fn is None else self.filepath_fn(name))
             with naming_path(url, "writing"):
                 if not is_remote(url) and not node.kwargs_for_open and not node.kwargs_for_connection:
-                    write_local(url, node.mode, data)
+                    write_local(url, node.mode, [data])
                 else:
                     write_url(
                         url,

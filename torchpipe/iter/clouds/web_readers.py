@@ -168,6 +168,9 @@ def _of_drive(node: _WebReader, url: str) -> tuple[str, WebFile]:
 class _WebIterator(NodeIterator[tuple[str, StreamWrapper]]):
     node: _WebReader
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[tuple[str, StreamWrapper]]:
         for url in self.source.items():
             if not isinstance(url, str):

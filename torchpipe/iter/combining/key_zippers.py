@@ -129,6 +129,9 @@ class _ZipWithIterIterator(NodeIterator[Any]):
         if len(self.buffer) != len(pairs):
             raise StateError("two references in the state have one key")
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[Any]:
         for item in self.source.items():
             key = self.key_fn(item)
@@ -173,6 +176,9 @@ class _ZipWithMapIterator(NodeIterator[Any]):
         super().__init__(node, context, node.source_iterdatapipe)
         self.key_fn = self.adopt(node.key_fn)
         self.merge = _pair if node.merge_fn is None else self.adopt(node.merge_fn)
+
+    def leave_out(self) -> bool:
+        return True
 
     def run(self) -> Iterator[Any]:
         data: Any = self.node.map_datapipe

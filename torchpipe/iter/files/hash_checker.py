@@ -56,6 +56,9 @@ class HashChecker(IterDataPipe[tuple[str, Any]]):
 class _HashIterator(NodeIterator[tuple[str, Any]]):
     node: HashChecker
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[tuple[str, Any]]:
         for item in self.source.items():
             if not (isinstance(item, tuple | list) and len(item) == 2):

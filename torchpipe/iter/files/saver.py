@@ -64,6 +64,9 @@ class _SaveIterator(NodeIterator[str]):
         super().__init__(node, context, node.source_datapipe)
         self.filepath_fn = None if node.filepath_fn is None else self.adopt(node.filepath_fn)
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[str]:
         for item in self.source.items():
             if not (isinstance(item, tuple | list) and len(item) == 2):
@@ -71,6 +74,6 @@ class _SaveIterator(NodeIterator[str]):
             name, data = item
             path = place_in(self.node.root, os.fspath(name if self.filepath_fn is None else self.filepath_fn(name)))
             with naming_path(path, "writing"):
-                write_local(path, self.node.mode, data)
+                write_local(path, self.node.mode, [data])
             del item, data
             yield path

@@ -146,6 +146,9 @@ class _AsyncBatches(IterDataPipe[list[Any]]):
 class _AsyncIterator(NodeIterator[list[Any]]):
     node: _AsyncBatches
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[list[Any]]:
         loop = asyncio.new_event_loop()
         try:

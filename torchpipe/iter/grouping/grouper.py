@@ -87,6 +87,9 @@ class _GroupIterator(NodeIterator[Any]):
                 f"least one item, and all have {self.node.buffer_size} at most"
             )
 
+    def leave_out(self) -> bool:
+        return self.waiting < self.node.buffer_size  # a buffer that is full would stay so
+
     def run(self) -> Iterator[Any]:
         size, limit = self.node.group_size, self.node.buffer_size
         for item in self.source.items():

@@ -39,6 +39,9 @@ class Rows2Columnar(IterDataPipe[dict[Any, list[Any]]]):
 class _ColumnarIterator(NodeIterator[dict[Any, list[Any]]]):
     node: Rows2Columnar
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[dict[Any, list[Any]]]:
         for batch in self.source.items():
             columns: dict[Any, list[Any]] = {}

@@ -42,6 +42,9 @@ class _IndexIterator(NodeIterator[dict[Any, Any]]):
     def set_state(self, state: dict[str, Any]) -> None:
         self.number = stored_count(state, "number")
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[dict[Any, Any]]:
         for item in self.source.items():
             if not isinstance(item, dict):

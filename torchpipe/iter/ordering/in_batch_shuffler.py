@@ -54,6 +54,9 @@ class _InBatchIterator(NodeIterator[list[T]]):
         if self.node.enabled:
             self.random.load_state_dict(state["random"])
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[list[T]]:
         if not self.node.enabled:
             yield from self.source.items()

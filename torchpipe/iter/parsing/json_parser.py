@@ -42,6 +42,9 @@ class JsonParser(IterDataPipe[tuple[str, Any]]):
 class _JsonIterator(NodeIterator[tuple[str, Any]]):
     node: JsonParser
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[tuple[str, Any]]:
         for item in self.source.items():
             path, stream = path_and_stream("parse_json_files", item, binary=False)

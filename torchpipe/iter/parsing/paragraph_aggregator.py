@@ -54,6 +54,9 @@ class _ParagraphIterator(NodeIterator[tuple[str, Any]]):
     def set_state(self, state: dict[str, Any]) -> None:
         self.path, self.lines = state["path"], stored_items(state, "lines")
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[tuple[str, Any]]:
         for item in self.source.items():
             if not (isinstance(item, tuple | list) and len(item) == 2):

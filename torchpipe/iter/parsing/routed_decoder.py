@@ -55,6 +55,9 @@ class RoutedDecoder(IterDataPipe[tuple[str, Any]]):
 class _DecodeIterator(NodeIterator[tuple[str, Any]]):
     node: RoutedDecoder
 
+    def leave_out(self) -> bool:
+        return True
+
     def run(self) -> Iterator[tuple[str, Any]]:
         for item in self.source.items():
             if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], str)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Sized
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torchpipe.node.containers import found_in
 from torchpipe.node.traits import DataPipe, callable_name, inputs_of, is_node, traits_of, walk
 from torchpipe.state.flat import digest
 
-__all__ = ["describe_graph", "digest", "fingerprint"]
+__all__ = ["describe_graph", "digest", "fingerprint", "first_difference"]
 
 _LONG_TEXT = 60
 _FEW = 8
@@ -53,6 +54,12 @@ def describe_graph(root: DataPipe) -> str:
 def fingerprint(root: DataPipe) -> str:
     """Sixteen hexadecimal digits that name the graph; stable between processes, machines and runs."""
     return digest(describe_graph(root))
+
+
+def first_difference(one: str, other: str) -> tuple[str, str]:
+    """The first node that differs between two graphs' descriptions, which are not equal, in each of them."""
+    lines = zip_longest(one.splitlines(), other.splitlines(), fillvalue="(no node)")
+    return next(pair for pair in lines if pair[0] != pair[1])
 
 
 def _argument(value: Any, numbers: dict[int, int]) -> str:

@@ -1,0 +1,1 @@
+"""A language model of Python's own sources: the data, the model, the training process."""

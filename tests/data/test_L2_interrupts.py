@@ -1,0 +1,101 @@
+"""L2 through ``DataLoader`` after Ctrl-C at any instruction: the state is true, random states are the user's own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.datasets import Augmented, LazySampler, Lines, Numbers, StatefulNumbers, StatefulSampler, seeded
+from tests.laws.interrupts import Interrupt, Interrupter
+from tests.laws.test_L2_interrupts import outside
+from torchpipe import DataLoader
+
+LENGTH, WARM, MORE = 14, 2, 3  # samples; batches before the interrupt may come, and meanwhile
+
+IN_PROCESS: dict[str, Callable[[], DataLoader[Any]]] = {
+    "shuffled": lambda: DataLoader(Augmented(LENGTH), 2, shuffle=True),
+    "lazy sampler": lambda: DataLoader(Augmented(LENGTH), 2, sampler=LazySampler(LENGTH, 20, "torch random numpy")),
+    "stateful sampler": lambda: DataLoader(Augmented(LENGTH), 2, sampler=StatefulSampler(LENGTH)),
+    "iterable": lambda: DataLoader(Lines(LENGTH), 2),
+    "device": lambda: DataLoader(Augmented(LENGTH), 2, device="cpu"),
+}
+FORKED: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
+WORKERS: dict[str, Callable[[], DataLoader[Any]]] = {
+    "stateful dataset": lambda: DataLoader(StatefulNumbers(LENGTH), 2, **FORKED),
+    "out of order": lambda: DataLoader(Augmented(LENGTH), 2, in_order=False, **FORKED),
+    "threads": lambda: DataLoader(Numbers(LENGTH), 2, shuffle=True, num_workers=2, worker_method="thread"),
+}
+_PLACES = ("reading_services._supervision.supervisor", "torchpipe.data.dealt", "torchpipe.data.iterator")
+
+
+@contextmanager
+def beginning(make: Callable[[], DataLoader[Any]]) -> Iterator[DataLoader[Any]]:
+    with seeded(5), make() as loader:
+        random.gauss(0, 1), np.random.randn()  # so that one number of a pair waits
+        yield loader
+
+
+def whole(make: Callable[[], DataLoader[Any]], state: Any = None) -> list[str]:
+    with beginning(make) as loader:
+        if state is not None:
+            loader.load_state_dict(state)
+        return list(map(repr, loader))
+
+
+def interrupted(loader: DataLoader[Any], interrupter: Interrupter, *, looks: bool) -> tuple[list[str], bool]:
+    """The batches up to the interrupt, and whether all were handed out before it. ``looks``: at the global states."""
+    stream = iter(loader)
+    got = list(map(repr, islice(stream, WARM)))
+    before = outside()
+    try:
+        for _ in range(MORE):
+            with interrupter:
+                batch = next(stream)
+            got.append(repr(batch))
+    except Interrupt:
+        return got, False
+    finally:
+        assert not looks or outside() == before, interrupter.hit
+    return got, True
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_L2_an_interrupt_at_any_instruction(name: str) -> None:
+    make, number, beyond = IN_PROCESS[name], 0, False
+    expected = whole(make)
+    while not beyond:
+        number += 2 if name == "iterable" else 4
+        interrupter = Interrupter(number, ("torchpipe.data", "torchpipe.randomness"))
+        with beginning(make) as loader:
+            got, beyond = interrupted(loader, interrupter, looks=name != "lazy sampler")
+            state = loader.state_dict()
+        assert got == expected[: len(got)]
+        assert state["delivered"] in (len(got), len(got) + 1), interrupter.hit
+        assert whole(make, state) == expected[state["delivered"] :], interrupter.hit
+    assert number > 20
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_L2_an_interrupt_while_batches_of_workers_are_handed_out(name: str) -> None:
+    make, beyond, number = WORKERS[name], False, 0
+    expected = whole(make)
+    while not beyond:
+        number += 14
+        interrupter = Interrupter(number, _PLACES)
+        with beginning(make) as loader:
+            got, beyond = interrupted(loader, interrupter, looks=True)
+            state = loader.state_dict()
+        rest = whole(make, state)
+        assert sorted(got + rest) == sorted(set(got + rest)), interrupter.hit
+        assert len(got) + len(rest) in (len(expected) - 1, len(expected)), interrupter.hit
+        assert set(got + rest) <= set(expected), interrupter.hit
+        if name != "out of order":
+            assert got == expected[: len(got)]
+            assert rest == expected[len(expected) - len(rest) :], interrupter.hit
+    assert number > 20

@@ -1,0 +1,152 @@
+"""``DataLoader`` on several ranks, as far as it needs no other process: whose batch is which, and what is refused.
+
+Real ranks are in ``tests/services/test_distributed.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DistributedSampler, IterableDataset
+
+from torchpipe import DataLoader
+from torchpipe.data.ranked import _Share
+from torchpipe.errors import StateMismatchError
+
+
+def _shares(length: int, size: int, ranks: int, drop_last: bool, uneven: str, before: int = 0) -> list[_Share]:
+    return [
+        _Share(length=length, size=size, rank=rank, ranks=ranks, drop_last=drop_last, uneven=uneven, before=before)
+        for rank in range(ranks)
+    ]
+
+
+def _batch(share: _Share, step: int) -> list[int]:
+    start = share.start(step)
+    return list(range(start, min(share.length, start + share.size)))
+
+
+@given(
+    st.integers(0, 60),
+    st.integers(1, 7),
+    st.integers(1, 5),
+    st.booleans(),
+    st.sampled_from(["drop", "pad"]),
+    st.integers(0, 12),
+    st.integers(1, 7),
+    st.integers(1, 5),
+)
+def test_no_sample_is_lost_or_repeated_whoever_goes_on(
+    length: int, size: int, ranks: int, drop_last: bool, uneven: str, steps: int, other_size: int, others: int
+) -> None:
+    """Some steps of some ranks, and then the rest by other ranks, in batches of another size."""
+    first = _shares(length, size, ranks, drop_last, uneven)
+    steps = min(steps, first[0].steps)
+    had = [index for step in range(steps) for share in first for index in _batch(share, step)]
+    behind = {share.after(steps) for share in first}
+    assert len(behind) == 1
+    (before,) = behind
+    second = _shares(length, other_size, others, drop_last, uneven, before)
+    assert len({share.steps for share in second}) == 1
+    rest = [index for step in range(second[0].steps) for share in second for index in _batch(share, step)]
+    assert set(had) == set(range(before))
+    assert set(rest) <= set(range(before, length))
+    left = len(range(before, length)) - len(set(rest))
+    if uneven == "drop":
+        assert len(set(had)) == len(had)
+        assert len(set(rest)) == len(rest)
+        assert rest == list(range(before, before + len(rest)))
+        assert left < others * other_size
+    else:
+        assert left < (other_size if drop_last else 1)
+    if (size, ranks) == (other_size, others):  # the same ranks: the same batches as without a stop
+        whole = [index for step in range(first[0].steps) for share in first for index in _batch(share, step)]
+        assert had + rest == whole
+
+
+class Sevens(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 28
+
+    def __getitem__(self, index: int) -> int:
+        return 7 * index
+
+
+class Counting(Sevens):
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        return
+
+
+class Streaming(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"sampler": range(3)}, ValueError, "leave sampler and batch_sampler out"),
+        ({"batch_sampler": [[1]], "batch_size": 1}, ValueError, "leave sampler and batch_sampler out"),
+        ({"dataset": Streaming()}, ValueError, "map-style datasets: .*DistributedReadingService"),
+        ({"in_order": False}, ValueError, "in_order=False is refused"),
+        ({"worker_seeding": "torch"}, ValueError, "worker_seeding='torch' is refused"),
+        ({"last_batch": "rollover"}, ValueError, "last_batch='rollover' is refused"),
+        ({"dataset": Counting()}, ValueError, "a dataset with a state_dict of its own is refused"),
+        ({"uneven": "stop"}, ValueError, "uneven must be one of 'drop', 'pad', 'raise'"),
+        ({"uneven": "pad", "distributed": False}, ValueError, "nothing divides here: give distributed=True"),
+        ({}, RuntimeError, "init_process_group"),
+    ],
+)
+def test_what_a_count_for_all_ranks_rules_out_is_refused(
+    options: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    arguments: dict[str, Any] = {"dataset": Sevens(), "distributed": True, **options}
+    with pytest.raises(error, match=match):
+        DataLoader(arguments.pop("dataset"), **arguments)
+
+
+def _of(rank: int, dataset: Any, **options: Any) -> DataLoader[Any]:
+    return DataLoader(dataset, sampler=DistributedSampler(dataset, 2, rank), batch_size=2, **options)
+
+
+def test_a_count_of_one_rank_loads_on_another_and_more_than_a_count_does_not() -> None:
+    torch.manual_seed(3)
+    loaders = [_of(rank, Sevens()) for rank in range(2)]
+    streams = [iter(loader) for loader in loaders]
+    for _ in range(2):
+        for stream in streams:
+            next(stream)
+    state = loaders[0].state_dict()
+    rest = [batch.tolist() for batch in streams[1]]
+    other = _of(1, Sevens())
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == rest
+    own = _of(0, Counting())
+    next(iter(own))
+    with pytest.raises(StateMismatchError, match="that of rank 0, and this is rank 1: .*more than a count"):
+        _of(1, Counting()).load_state_dict(own.state_dict())
+    again = _of(0, Counting())
+    again.load_state_dict(own.state_dict())
+
+
+class Noise(Sevens):
+    def __getitem__(self, index: int) -> int:
+        return int(torch.randint(1 << 40, ()))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_do_not_augment_alike(workers: int) -> None:
+    """Though they are seeded alike, so that one state will do for all."""
+    seen = []
+    for rank in range(2):
+        torch.manual_seed(3)
+        options = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+        seen.append([batch.tolist() for batch in _of(rank, Noise(), **options)])
+    assert not {number for batch in seen[0] for number in batch} & {number for batch in seen[1] for number in batch}

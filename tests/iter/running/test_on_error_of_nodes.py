@@ -1,0 +1,88 @@
+"""``on_error("skip")`` behind nodes that torchdata had: what is bad is left out, the rest comes, a resume is exact."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchpipe.iter import IterableWrapper
+from torchpipe.map import SequenceWrapper
+from torchpipe.testing import CountingSource, check_node
+
+
+def no_threes(item: Any) -> Any:
+    if item % 3 == 0:
+        raise ValueError(f"a three: {item}")
+    return item
+
+
+def opened(item: Any) -> Any:
+    return str(item), io.BytesIO(b"{" if item % 3 == 0 else b"%d" % item)
+
+
+async def later(item: Any) -> Any:
+    return no_threes(item)
+
+
+def branches(source: Any) -> Any:
+    one, other = source.fork(2)
+    low, high = one.demux(2, lambda item: no_threes(item) % 2)
+    return low.mux_longest(high).zip(other)
+
+
+CASES: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "parse_json_files": (lambda source: source.map(opened).parse_json_files(), 6),
+    "routed_decode": (lambda source: source.map(opened).routed_decode(lambda key, data: int(data)), 6),
+    "drop": (lambda source: source.map(lambda item: [item] * (item % 3)).drop(0), 6),
+    "add_index": (lambda source: source.map(lambda item: {} if item % 3 else 0).add_index(), 6),
+    "rows2columnar": (lambda source: source.map(lambda item: [{"a" if item % 3 else "b": 1}]).rows2columnar(["a"]), 6),
+    "check_hash": (lambda source: source.map(lambda item: (item, b"")).check_hash({1: "0"}), 0),
+    "zip_with_map": (lambda source: source.zip_with_map(SequenceWrapper({1: 1, 2: 2}), lambda item: item % 3), 6),
+    "zip_with_iter": (lambda source: source.zip_with_iter(IterableWrapper([(1, 1), (4, 4)]), int, lambda p: p[0]), 2),
+    "groupby": (lambda source: source.groupby(no_threes), 6),
+    "lines_to_paragraphs": (
+        lambda source: source.map(lambda item: (item, "x")).lines_to_paragraphs(
+            lambda lines: no_threes(len(lines) + 2)
+        ),
+        0,
+    ),
+    "async_map_batches": (lambda source: source.async_map_batches(later, 1), 6),
+    "map_batches": (lambda source: source.map_batches(lambda items: [no_threes(items[0])], 1), 6),
+    "shuffled_flatmap": (lambda source: source.shuffled_flatmap(lambda item: [no_threes(item)], buffer_size=3), 6),
+    "demux": (lambda source: branches(source), 6),
+    "load_from_zip": (lambda source: source.map(opened).load_from_zip(), 0),
+    "decompress": (lambda source: source.map(opened).decompress("tar"), 0),
+}
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_L2_bad_items_are_left_out(name: str) -> None:
+    build, count = CASES[name]
+
+    def make() -> Any:
+        return build(CountingSource(range(9))).on_error("skip")
+
+    assert len(list(make())) == count
+    check_node(make, pulls=lambda k: 9, epochs=[0], num_shards=1)
+
+
+def test_savers_and_openers(tmp_path: Path) -> None:
+    names = ["a", "../b", "c"]
+    saved = IterableWrapper(names).map(lambda name: (name, name)).save_to_disk(root=tmp_path).on_error("skip")
+    assert list(saved) == [f"{tmp_path}/a", f"{tmp_path}/c"]
+    paths = [f"{tmp_path}/{name}" for name in names]
+    opened = IterableWrapper(paths).open_files_by_fsspec().on_error("skip")
+    assert [stream.read() for _, stream in opened] == ["a", "c"]
+
+
+def test_a_buffer_that_overflows_is_an_error_all_the_same() -> None:
+    one, other = IterableWrapper(range(9)).fork(2, buffer_size=2)
+    with pytest.raises(BufferError) as caught:
+        list(one.concat(other).on_error("skip"))
+    assert any("cannot leave out" in note for note in caught.value.__notes__)
+    with pytest.raises(RuntimeError, match="Failed to group"):
+        list(IterableWrapper(range(9)).groupby(int, buffer_size=3, group_size=2).on_error("skip"))

@@ -1,0 +1,128 @@
+"""``batch``, ``concat``, ``zip``, ``unzip``, ``in_memory_cache`` of map-style nodes, and ``to_map_datapipe``."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from reading_services import MultiProcessingReadingService
+from torchpipe import DataLoader2
+from torchpipe.errors import GraphError
+from torchpipe.graph import replace_node
+from torchpipe.iter import IterableWrapper
+from torchpipe.map import (
+    Batcher,
+    Concater,
+    InMemoryCacheHolder,
+    IterToMapConverter,
+    SequenceWrapper,
+    UnZipper,
+    Zipper,
+)
+from torchpipe.testing import check_node
+
+LETTERS = SequenceWrapper("abcde")
+
+
+def double(item: int) -> tuple[int, int]:
+    return item, item * 2
+
+
+def test_batches() -> None:
+    node = LETTERS.batch(2)
+    assert [node[index] for index in range(len(node))] == [["a", "b"], ["c", "d"], ["e"]]
+    assert (node[-1], len(LETTERS.batch(2, drop_last=True)), len(LETTERS.batch(5))) == (["e"], 2, 1)
+    assert LETTERS.batch(2, wrapper_class=tuple)[1] == ("c", "d")
+    with pytest.raises(IndexError, match="Index 2 is out of range: batch has 2 items"):
+        LETTERS.batch(2, drop_last=True)[2]
+    with pytest.raises(TypeError, match="read by index, got 'a'"):
+        node["a"]
+
+
+def test_one_behind_the_other_and_side_by_side() -> None:
+    both = LETTERS.concat(SequenceWrapper([1, 2]))
+    assert [both[index] for index in range(len(both))] == ["a", "b", "c", "d", "e", 1, 2]
+    assert both[-1] == 2
+    with pytest.raises(IndexError, match="concat has 7 items"):
+        both[7]
+    pairs = LETTERS.zip(SequenceWrapper([1, 2]))
+    assert (len(pairs), pairs[1]) == (2, ("b", 2))
+    with pytest.raises(IndexError) as caught:
+        pairs[3]
+    assert "out of range for one of the inputs of zip" in caught.value.__notes__[0]
+    keyed = SequenceWrapper({"x": 1}).zip(SequenceWrapper({"x": 2}))
+    assert keyed["x"] == (1, 2)
+
+
+def test_columns() -> None:
+    rows = SequenceWrapper([(1, 2, 3), (4, 5, 6)])
+    first, third = rows.unzip(3, columns_to_skip=[1])
+    assert ([first[0], first[1], third[1]], len(third)) == ([1, 4, 6], 2)
+
+
+def test_read_once() -> None:
+    read: list[int] = []
+    source = SequenceWrapper(range(4)).map(lambda item: read.append(item) or [item])
+    node = source.in_memory_cache()
+    assert node[2] is node[2]
+    assert (read, len(node)) == ([2], 4)
+    other = replace_node(node, source, SequenceWrapper([7, 8, 9]))
+    assert (other[2], node[2], read) == (9, [2], [2])  # type: ignore[index]
+    plain = SequenceWrapper(range(4)).in_memory_cache()
+    assert (plain[1], pickle.loads(pickle.dumps(plain))[1]) == (1, 1)
+
+
+def test_by_key() -> None:
+    node = IterableWrapper(range(4)).to_map_datapipe(double)
+    assert ([node[index] for index in range(4)], len(node)) == ([0, 2, 4, 6], 4)
+    with pytest.raises(IndexError, match="Index 4 is invalid"):
+        node[4]
+    with pytest.warns(UserWarning, match="duplicate key 1"):
+        assert IterableWrapper([(1, "a"), (1, "b")]).to_map_datapipe()[1] == "b"
+    with pytest.warns(UserWarning, match="reads all of its input"):
+        assert len(IterableWrapper(range(4)).filter(lambda item: item > 1).to_map_datapipe(double)) == 2
+    shuffled = IterableWrapper(range(9)).shuffle().enumerate().to_map_datapipe()
+    again = IterableWrapper(range(9)).shuffle().enumerate().to_map_datapipe()
+    assert [shuffled[index] for index in range(9)] == [again[index] for index in range(9)] != list(range(9))
+    for items, error in (([1], TypeError), ([(1, 2, 3)], ValueError)):
+        with pytest.raises(error, match="dictionary update"):
+            IterableWrapper(items).to_map_datapipe()[1]  # type: ignore[misc]
+    with pytest.raises(GraphError, match="divide behind it"):
+        IterableWrapper(range(4)).sharding_filter().to_map_datapipe(double)
+
+
+def test_L1_and_L2_in_a_graph() -> None:
+    def make() -> Any:
+        table = IterableWrapper(range(6)).to_map_datapipe(double)
+        columns = SequenceWrapper([(item, -item) for item in range(6)]).unzip(2)
+        rows = columns[0].concat(columns[1]).in_memory_cache().zip(table.concat(table))
+        return rows.batch(5).shuffle().sharding_filter()
+
+    check_node(lambda: make(), epochs=[0])
+    expected = sorted(item for batch in DataLoader2(make()) for item in batch)
+    with DataLoader2(make(), reading_service=MultiProcessingReadingService(2)) as loader:
+        assert sorted(item for batch in loader for item in batch) == expected
+
+
+def test_wrong_arguments_are_refused() -> None:
+    cases: list[Any] = [
+        (lambda: LETTERS.batch(0), ValueError, "batch_size"),
+        (lambda: LETTERS.batch(1, wrapper_class=3), TypeError, "wrapper_class"),  # type: ignore[arg-type]
+        (lambda: Concater(), ValueError, "at least one"),
+        (lambda: Zipper(), ValueError, "at least one"),
+        (lambda: LETTERS.concat([1]), TypeError, "MapDataPipe"),  # type: ignore[arg-type]
+        (lambda: LETTERS.zip([1]), TypeError, "MapDataPipe"),  # type: ignore[arg-type]
+        (lambda: LETTERS.unzip(0), ValueError, "sequence_length"),
+        (lambda: LETTERS.unzip(1, [0]), ValueError, "nothing is left"),
+        (lambda: LETTERS.unzip(2, [2]), ValueError, "column to skip"),
+        (lambda: IterToMapConverter(LETTERS), TypeError, "IterDataPipe"),  # type: ignore[arg-type]
+        (lambda: IterableWrapper([1]).to_map_datapipe(3), TypeError, "key_value_fn"),  # type: ignore[arg-type]
+    ]
+    for call, error, message in cases:
+        with pytest.raises(error, match=message):
+            call()
+    for kind in (Batcher, InMemoryCacheHolder, UnZipper):
+        with pytest.raises(TypeError, match="MapDataPipe"):
+            kind([1], 1) if kind is not InMemoryCacheHolder else kind([1])  # type: ignore[arg-type,call-arg]

@@ -1,0 +1,27 @@
+"""Is a stream shuffled before it is divided? A pure function over graphs.
+
+Behind a sharding point, ``shuffle`` mixes each shard's own items alone, so that the items of a shard stay together in
+every epoch.
+"""
+
+from __future__ import annotations
+
+from torchpipe.node.traits import DataPipe, divides, inputs_of, walk
+
+__all__ = ["check_shuffle_before_sharding"]
+
+
+def check_shuffle_before_sharding(datapipe: DataPipe) -> bool:
+    """True if on every path from a source to a sharding point there is a node that shuffles.
+
+    torchdata's ``_check_shuffle_before_sharding``, for nodes of any kind with ``set_shuffle``. Raises: TypeError if
+    ``datapipe`` is no node.
+    """
+    mixed: dict[int, bool] = {}  # is every path to this node shuffled?
+    for node in walk(datapipe):
+        inputs = inputs_of(node)
+        before = bool(inputs) and all(mixed[id(item)] for item in inputs)
+        if divides(node) and not before:
+            return False
+        mixed[id(node)] = before or callable(getattr(type(node), "set_shuffle", None))
+    return True

@@ -1,0 +1,271 @@
+"""``cache``: keep what the nodes before it make, for later epochs and runs. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torchpipe.errors import GraphError, StateError
+from torchpipe.iter.caching._stores import Chunk, DiskStore, Store, memory_store
+from torchpipe.node.announce import announce_replay
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.fingerprint import describe_graph, fingerprint
+from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
+from torchpipe.node.traits import Division, node_name, walk
+from torchpipe.node.validate import check_count, check_input, check_seconds
+from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.state import Cursor, decode, encode, opaque_notes
+
+__all__ = ["Cacher"]
+
+T = TypeVar("T")
+
+_END: Any = object()
+_SEED, _ROUND = 0, 0xCAC4E  # of the one pass that is kept: no run's and no epoch's
+_PASSED_ON = (
+    "shard", "num_shards", "rank", "world_size", "local_shard", "section", "supply", "policy", "failures", "retries",
+)  # fmt: skip
+
+
+@functional_datapipe("cache")
+class Cacher(IterDataPipe[T]):
+    """Makes its input once, and hands the same items out in every epoch: from memory, or from the folder ``path``.
+
+    What it hands out is one pass over the nodes before it, with a seed and global random states of its own: the same in
+    every epoch, for every seed of the loader, kept or not. So put it behind what is costly and fixed (reading,
+    decoding), before what is to differ (``shuffle``, augmentation). Items are copies each time, as a state keeps them.
+
+    In memory, each process keeps what it has made, up to ``max_bytes``; what is beyond is made in every epoch. A folder
+    is used by any number of processes, at a time or one after the other, and survives their deaths: whatever was stored
+    whole is used. Only one makes items that are not there, in chunks of ``chunk_items``; others wait for them, at most
+    ``lease_timeout_s`` without progress. Where nothing can be written, the run goes on and stores nothing. A folder is
+    that of a graph (functions by name, data by type and length), ``version`` and, behind a sharding point, the number
+    of shards: when the data or the code of a function change, give another ``version`` or delete it.
+
+    State: the number of the chunk, the place in it, and where the input stood before it; so a resume without the stored
+    items makes at most one chunk again.
+
+    Raises: ValueError for counts below 1 or ``max_bytes`` with a path; GraphError, while iterating, behind a dispatcher
+    or a device stage; TypeError for items that only pickle can rebuild, on disk, without ``allow_pickle``.
+    """
+
+    fingerprint_ignores = ("path", "max_bytes", "lease_timeout_s")
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[T],
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max_bytes: int | None = None,
+        version: str | int = "",
+        chunk_items: int = 32,
+        allow_pickle: bool = False,
+        lease_timeout_s: float = 60.0,
+    ) -> None:
+        check_input("cache", source_datapipe)
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise TypeError(f"path must be a folder, got {path!r} of type {type(path).__name__}")
+        if path is not None and "://" in os.fspath(path):
+            raise ValueError(
+                f"cache() needs a folder with locks, on a disk of this machine or its network, got {path!r}"
+            )
+        if path is not None and os.path.isfile(path):
+            raise NotADirectoryError(f"path must be a folder, and {os.fspath(path)!r} is a file")
+        if path is not None and max_bytes is not None:
+            raise ValueError("max_bytes bounds what is kept in memory, and path= keeps it on disk: give one of them")
+        self.source_datapipe = source_datapipe
+        self.path = None if path is None else os.path.abspath(path)
+        self.max_bytes = None if max_bytes is None else check_count("max_bytes", max_bytes, at_least=0)
+        self.version = version
+        self.chunk_items = check_count("chunk_items", chunk_items, at_least=1, at_most=1 << 16)
+        self.allow_pickle = allow_pickle
+        self.lease_timeout_s = check_seconds("lease_timeout_s", lease_timeout_s)
+
+    def __len__(self) -> int:
+        return len(self.source_datapipe)
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        return _CacheIterator(self, context)
+
+    def input_context(self, outer: Context) -> Context:
+        """That of the one pass. Raises: GraphError if the input is a stream of this epoch alone."""
+        source = self.source_datapipe
+        if any(id(node) in outer.leaves for node in walk(source)):
+            raise GraphError(
+                "cache() stands behind nodes that run in other processes or once for all shards, whose items are those "
+                "of one epoch: put it before them"
+            )
+        passed = {name: getattr(outer, name) for name in _PASSED_ON}
+        return Context.for_graph(
+            source, seed=_SEED, epoch=0, rounds=(_ROUND,), threads=False, announces=False, allow_pickle=True, **passed
+        )
+
+    def open_store(self, inner: Context) -> Store:
+        """Where the items of this pass are kept."""
+        source = self.source_datapipe
+        among = inner.divided.get(id(source), Division.NONE)
+        share = inner.share(among) if among else (1, 0)
+        if self.path is None:
+            return memory_store(self, share, self.max_bytes)
+        place = f"{self.version!r} {self.chunk_items} {share}"
+        name = f"{fingerprint(source)}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+        about = f"{describe_graph(source)}\nversion {self.version!r}, share {share[1]} of {share[0]}\n"
+        return DiskStore(Path(self.path, name), about, self.allow_pickle, self.lease_timeout_s)
+
+
+class _CacheIterator(NodeIterator[T]):
+    node: Cacher[T]
+
+    def __init__(self, node: Cacher[T], context: Context) -> None:
+        super().__init__(node, context)
+        self.inner = node.input_context(context)
+        self.store = node.open_store(self.inner)
+        self.chunk = 0
+        self.place = 0  # in it
+        self.ended = False
+        self.before: bytes | None = None  # where the input stands before the chunk
+        self.allows = True  # may that hold pickles?
+        self.replay = 0  # how many items of the input going on from there would make again
+        self.making: _Making | None = None
+        context.replays.append(self)
+
+    @property
+    def replayed(self) -> bool:
+        return False  # the input draws from states of its own
+
+    def to_replay(self) -> tuple[str, int]:
+        return f"the input of {node_name(self.node)}", 0 if self.ended else self.replay
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "chunk": self.chunk,
+            "before": Cursor(self.before, self.place),  # as a cursor, what is in it is checked as it is loaded
+            "replay": self.replay,
+            "ended": self.ended,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        cursor = state["before"]
+        if not isinstance(cursor, Cursor) or cursor.skip > self.node.chunk_items:
+            raise StateError(
+                f"a cache stands in a chunk of {self.node.chunk_items} items, the state says {cursor!r:.60}"
+            )
+        self.chunk, self.ended = stored_count(state, "chunk"), bool(state["ended"])
+        self.before, self.place, self.allows = cursor.snapshot, cursor.skip, self.context.allow_pickle
+        self.replay = stored_count(state, "replay")
+        if (self.chunk > 0) != (self.before is not None):
+            raise StateError(f"chunk {self.chunk} of a cache begins at a position of its input, the state has none")
+        if self.context.announces and self.to_replay()[1]:
+            announce_replay(*self.to_replay())
+
+    def run(self) -> Iterator[T]:
+        while not self.ended:
+            found = self.store.get(self.chunk)
+            chunk = found or self.store.make(self.chunk, self._make)
+            allows = self.store.allow_pickle
+            while self.place < len(chunk.items):
+                self.place += 1
+                yield decode(chunk.items[self.place - 1], allow_pickle=allows)
+            if chunk.error is not None:
+                try:
+                    raise chunk.error
+                finally:
+                    chunk.error = None  # its traceback leads to this frame
+            self.ended = chunk.ended
+            self.before, self.allows, self.replay = chunk.after, allows, chunk.replay
+            self.chunk, self.place = self.chunk + 1, 0
+
+    def _make(self) -> Chunk:
+        """The present chunk, made by the input."""
+        making = self.making
+        if making is None or making.number != self.chunk:
+            if making is not None:
+                making.close()
+            making = self.making = _Making(self.node, self.inner, self.chunk)
+            if self.before is not None:
+                making.go_to(self.before, self.allows)
+        return making.make()
+
+    def interrupt(self) -> None:
+        if self.making is not None:
+            self.making.stream.interrupt()
+
+    def close(self) -> None:
+        super().close()
+        if self.making is not None:
+            self.making.close()
+
+
+class _Making:
+    """The one pass over the input, at the beginning of chunk ``number``, with global random states of its own."""
+
+    def __init__(self, node: Cacher[Any], context: Context, number: int) -> None:
+        self.number = number
+        self._node = node
+        self._context = context
+        self._count = number * node.chunk_items
+        self._random = GlobalRandom((_SEED, _ROUND, *context.share(Division.BOTH)))
+        with self._random.installed():
+            self.stream = context.iterate(node.source_datapipe)
+
+    def go_to(self, position: bytes, allow_pickle: bool) -> None:
+        """Raises: StateError for what :meth:`make` has not made."""
+        state = decode(position, allow_pickle=allow_pickle)
+        with refusing_misfits(node_name(self._node)):
+            if "count" in state:
+                with self._random.installed():
+                    self.stream.drop(stored_count(state, "count"))
+                return
+            loaded, random = state["input"], state["random"]
+            with self._random.installed():
+                self.stream.load_state_dict(loaded)
+            self._random.load_state_dict(random)
+
+    def make(self) -> Chunk:
+        """The next chunk. An exception of the input comes with it, in its place."""
+        node, items = self._node, list[bytes]()
+        error: Exception | None = None
+        item = None
+        with self._random.installed():
+            stream = self.stream.items()
+            try:
+                while len(items) < node.chunk_items and (item := next(stream, _END)) is not _END:
+                    items.append(self._encoded(item))
+            except Exception as raised:
+                error = raised
+            after, replay = (b"", 0) if error is not None else self._position(len(items))
+        self.number += 1
+        self._count += len(items)
+        return Chunk(items, after, replay, item is _END, error)
+
+    def _encoded(self, item: Any) -> bytes:
+        data = encode(item)
+        notes = opaque_notes(data) if self._node.path is not None and not self._node.allow_pickle else ()
+        if notes:
+            kinds = ", ".join(sorted({kind for kind, _ in notes}))
+            raise TypeError(
+                f"cache() would store {kinds} as a pickle, which runs code when it is read: make plain data of it "
+                "(numbers, arrays, tensors, dicts), or pass allow_pickle=True if nobody else can write to the folder"
+            )
+        return data
+
+    def _position(self, made: int) -> tuple[bytes, int]:
+        """Where the input stands, and how many items going there makes again."""
+        replays = self._context.replays
+        random = self._random.state_dict()
+        count = self._count + made
+        try:
+            if any(item.replayed for item in replays):  # what it drew is known by a replay alone
+                raise StateError("to be replayed")
+            return encode({"input": self.stream.state_dict(), "random": random}), sum(
+                item.to_replay()[1] for item in replays
+            )
+        except StateError:
+            return encode({"count": count}), count
+
+    def close(self) -> None:
+        self.stream.close()

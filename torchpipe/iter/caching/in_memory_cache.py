@@ -1,0 +1,31 @@
+"""``in_memory_cache``: what was made in the first epoch is kept for later ones. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.functional import lookup
+from torchpipe.node.validate import check_count, check_input
+
+__all__ = ["InMemoryCacheHolder"]
+
+T = TypeVar("T")
+
+
+@functional_datapipe("in_memory_cache")
+class InMemoryCacheHolder(IterDataPipe[T]):
+    """``cache`` in memory, of at most ``size`` megabytes (None: any number): its input is made once, and the same items
+    come in every epoch. What is beyond ``size`` is made in every epoch.
+
+    State: that of ``cache``. Raises: ValueError if ``size`` is negative.
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls, source_dp: IterDataPipe[T], size: int | None = None
+    ) -> IterDataPipe[T]:
+        check_input("in_memory_cache", source_dp)
+        cache = lookup("iter", "cache", source_dp)
+        assert cache is not None  # all forms are known once torchpipe.iter is imported
+        most = None if size is None else check_count("size", size, at_least=0) << 20
+        return cache(max_bytes=most)  # type: ignore[no-any-return]

@@ -1,0 +1,141 @@
+"""``shuffled_flatmap``: what a function makes of several items, mixed. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar, overload
+
+from torchpipe.errors import StateError
+from torchpipe.iter._columns import with_columns
+from torchpipe.iter._several_open import END, Opened, SeveralOpenIterator
+from torchpipe.iter._switchable import Switchable
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count, stored_items
+from torchpipe.node.traits import callable_name
+from torchpipe.node.validate import check_columns, check_count, check_input
+from torchpipe.randomness.seeds import IndexStream
+
+__all__ = ["ShuffledFlatMapper"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def _unchanged(*parts: Any) -> Any:
+    return parts[0] if len(parts) == 1 else parts
+
+
+@functional_datapipe("shuffled_flatmap")
+class ShuffledFlatMapper(Switchable[R]):
+    """Opens ``buffer_size`` items of its input at once with ``fn``, and takes each item from one of them, drawn evenly.
+
+    ``fn`` makes something iterable of an item, as with ``flatmap``; without it the items themselves are iterated. With
+    ``input_col`` it is called with those parts of the item. Where one ends, the next of the input is opened. The draws
+    are a function of seed, epoch and place in the graph.
+
+    State: the items that are open (so give paths, not open files), and where each stands, as with ``interleave``; a key
+    and the number of draws. It has no length.
+
+    Raises: ValueError if ``buffer_size`` is below 1; TypeError if ``fn`` is no function, has a state, or, while
+    iterating, returns nothing iterable; GraphError, while iterating, if what it opens draws from the global random
+    states meanwhile.
+    """
+
+    thins = True
+    at_hand = False  # what fn returns may wait, for what the consumer does
+
+    @overload
+    def __init__(
+        self: ShuffledFlatMapper[Any], datapipe: IterDataPipe[Any], *, input_col: Any = ..., buffer_size: int = ...
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]], input_col: Any = ..., buffer_size: int = ...
+    ) -> None: ...
+    def __init__(
+        self,
+        datapipe: IterDataPipe[Any],
+        fn: Callable[..., Iterable[Any]] | None = None,
+        input_col: Any = None,
+        buffer_size: int = 100,
+    ) -> None:
+        check_input("shuffled_flatmap", datapipe)
+        check_columns("fn", _unchanged if fn is None else fn, input_col)
+        if is_stateful(fn) and not isinstance(fn, type):
+            raise TypeError(
+                f"{callable_name(fn)} has a state of its own, and is called again for what is open when a state is "
+                "loaded: give shuffled_flatmap() a function that depends on the item alone"
+            )
+        self.datapipe = datapipe
+        self.fn = fn
+        self.input_col = input_col
+        self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
+        self.own_seed = None
+        self.enabled = True
+
+    def iterate(self, context: Context) -> NodeIterator[R]:
+        return _ShuffledIterator(self, context)
+
+
+class _ShuffledIterator(SeveralOpenIterator[R]):
+    node: ShuffledFlatMapper[R]
+
+    def __init__(self, node: ShuffledFlatMapper[R], context: Context) -> None:
+        call = with_columns(_unchanged if node.fn is None else node.fn, node.input_col)
+        super().__init__(node, context, node.datapipe, "shuffled_flatmap", call)
+        self.random = IndexStream(node.random_key(context))
+        self.open: list[Opened] = []
+        self.drawn: int | None = None  # the place that is being read
+
+    def those_open(self) -> Iterable[Opened]:
+        return self.open
+
+    def get_state(self) -> dict[str, Any]:
+        random = {"random": self.random.state_dict()} if self.node.enabled else {}
+        return {"open": [item.state() for item in self.open], "opened": self.opened, **random}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        if ("random" in state) != self.node.enabled:
+            raise StateError("the state was saved with shuffling switched the other way: call set_shuffle() as then")
+        if self.node.enabled:
+            self.random.load_state_dict(state["random"])
+        self.opened = stored_count(state, "opened")
+        self.open = [Opened.stored(saved) for saved in stored_items(state, "open", at_most=self.node.buffer_size)]
+        self.announce()
+
+    def run(self) -> Iterator[R]:
+        source, ended = self.source.items(), False
+        size = self.node.buffer_size if self.node.enabled else 1
+        while True:
+            while len(self.open) < size and not ended:
+                item = next(source, END)
+                if item is END:
+                    ended = True
+                else:
+                    self.open.append(Opened(item, self.opened))
+                    self.opened += 1
+            if not self.open:
+                return
+            self.drawn = self.random.index(len(self.open)) if self.node.enabled else 0
+            held = [self.next_of(self.open[self.drawn])]
+            if held[0] is END:
+                self._let_go(self.drawn)
+            else:
+                yield held.pop()
+
+    def _let_go(self, place: int) -> None:
+        self.open[place].close()
+        self.open[place] = self.open[-1]  # the last one fills the gap
+        self.open.pop()
+
+    def leave_out(self) -> bool:
+        if self.drawn is None or self.drawn >= len(self.open):
+            return False
+        self._let_go(self.drawn)
+        self.drawn = None
+        return True
+
+    def close(self) -> None:
+        super().close()
+        self.open = []

@@ -1,0 +1,37 @@
+"""``read_zip``: the files in zip archives, from any of them on. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchpipe.formats.zip import ZipFiles
+from torchpipe.iter._paths import Paths
+from torchpipe.iter._reading import FileReader, path_of
+from torchpipe.node.datapipe import functional_datapipe
+
+__all__ = ["ZipReader"]
+
+
+@functional_datapipe("read_zip")
+class ZipReader(FileReader[tuple[str, bytes]]):
+    """Yields pairs (archive/name, content) of the files in zip archives, in the order of the archive's table.
+
+    ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand. URLs are opened by
+    fsspec with ``storage_options``. ``mask`` is a shell pattern for the names within the archive (``"train/*.png"``).
+
+    State: the number of the file in the table, to which resuming goes at once. A sharding point straight after it reads
+    the shard's own files alone. torchdata's ``load_from_zip`` gives streams, of streams.
+
+    Raises: while iterating, ValueError for what is no zip archive and for a file in it that is damaged or encrypted,
+    with the archive and the name; StateError where an archive has changed.
+    """
+
+    def __init__(self, datapipe: Paths, mask: str = "", *, storage_options: Mapping[str, Any] | None = None) -> None:
+        super().__init__("read_zip", datapipe, storage_options)
+        if not isinstance(mask, str):
+            raise TypeError(f"mask must be a shell pattern such as '*.png', got {mask!r} of type {type(mask).__name__}")
+        self.mask = mask
+
+    def records(self, item: Any) -> ZipFiles:
+        return ZipFiles(path_of("read_zip", item), self.mask, self.storage_options)

@@ -1,0 +1,163 @@
+"""``dataframe`` and ``load_parquet_as_df``: tables of Arrow, in torcharrow's place. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torchpipe.formats.paths import is_remote
+from torchpipe.formats.remote import open_url
+from torchpipe.iter._expanding import ExpandingIterator
+from torchpipe.iter._optional import needs
+from torchpipe.iter._pairs import naming_path
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.functional import lookup
+from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.validate import check_count, check_function, check_input
+
+__all__ = ["DataFrameMaker", "ParquetDataFrameLoader"]
+
+
+def _check_device(form: str, device: str) -> None:
+    if device not in ("", "cpu"):
+        raise ValueError(f"{form} makes tables in main memory, got device={device!r}: move tensors of theirs instead")
+
+
+@functional_datapipe("dataframe")
+class DataFrameMaker(IterDataPipe[Any]):
+    """Gathers ``dataframe_size`` consecutive rows into a ``pyarrow.Table``; the last one may be shorter.
+
+    Rows are dicts; or tuples and lists, whose values ``columns`` names in order; or single values of one column.
+    ``dtype`` is a ``pyarrow.Schema``, or ``dtype_generator()`` makes one; without it, types are inferred from the first
+    rows of each table.
+
+    State: none of its own. Raises: ImportError without pyarrow; ValueError for a size below 1, rows without names and
+    another ``device`` than ``""`` and ``"cpu"``; while iterating, pyarrow's errors for rows that do not fit the schema.
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        source_dp: IterDataPipe[Any],
+        dataframe_size: int = 1000,
+        dtype: Any = None,
+        dtype_generator: Callable[[], Any] | None = None,
+        columns: Sequence[str] | None = None,
+        device: str = "",
+    ) -> IterDataPipe[Any]:
+        check_input("dataframe", source_dp)
+        needs("pyarrow", "parquet", "dataframe")
+        _check_device("dataframe", device)
+        if dtype_generator is not None:
+            check_function("dtype_generator", dtype_generator)
+        batch = lookup("iter", "batch", source_dp)
+        assert batch is not None  # all forms are known once torchpipe.iter is imported
+        rows = batch(check_count("dataframe_size", dataframe_size, at_least=1), wrapper_class=list)
+        return rows.map(_TableOf(dtype, dtype_generator, columns))  # type: ignore[no-any-return]
+
+
+class _TableOf:
+    """Makes a table of a list of rows."""
+
+    def __init__(self, dtype: Any, dtype_generator: Callable[[], Any] | None, columns: Sequence[str] | None) -> None:
+        self.dtype = dtype
+        self.dtype_generator = dtype_generator
+        self.columns = None if columns is None else tuple(columns)
+
+    def __call__(self, rows: list[Any]) -> Any:
+        import pyarrow
+
+        schema = self.dtype_generator() if self.dtype is None and self.dtype_generator is not None else self.dtype
+        names = self.columns or (None if schema is None else tuple(schema.names))
+        if not isinstance(rows[0], dict):
+            if names is None:
+                raise ValueError(f"dataframe got the row {rows[0]!r:.200}, whose columns have no names: pass columns=")
+            rows = [dict(zip(names, _values(row, names), strict=True)) for row in rows]
+        elif names is not None and schema is None:
+            rows = [{name: row[name] for name in names} for row in rows]
+        return pyarrow.Table.from_pylist(rows, schema=schema)
+
+
+def _values(row: Any, names: tuple[str, ...]) -> Sequence[Any]:
+    return row if isinstance(row, tuple | list) else (row,)
+
+
+@functional_datapipe("load_parquet_as_df")
+class ParquetDataFrameLoader(IterDataPipe[Any]):
+    """Takes paths or URLs of parquet files, and yields a ``pyarrow.Table`` for each row group of them.
+
+    ``columns`` are those to read, by default all. ``dtype`` is a ``pyarrow.Schema`` to cast to. ``read_parquet`` yields
+    rows, or batches of a size of your own, and can choose among them.
+
+    State: that of the input before the current file, and the number of its row groups handed out: resuming goes on with
+    the next one at once.
+
+    Raises: ImportError without pyarrow; ValueError for another ``device`` than ``""`` and ``"cpu"``; while iterating,
+    TypeError for items that are no paths, KeyError for a column that the file does not have, and pyarrow's errors, with
+    a note of the path.
+    """
+
+    thins = True
+
+    def __init__(
+        self,
+        source_dp: IterDataPipe[Any],
+        dtype: Any = None,
+        columns: Sequence[str] | None = None,
+        device: str = "",
+        use_threads: bool = False,
+    ) -> None:
+        check_input("load_parquet_as_df", source_dp)
+        needs("pyarrow", "parquet", "load_parquet_as_df")
+        _check_device("load_parquet_as_df", device)
+        self.source_dp = source_dp
+        self.dtype = dtype
+        self.columns = None if columns is None else list(columns)
+        self.use_threads = use_threads
+
+    def iterate(self, context: Context) -> NodeIterator[Any]:
+        return _RowGroupIterator(self, context, self.source_dp)
+
+
+class _RowGroupIterator(ExpandingIterator[Any]):
+    node: ParquetDataFrameLoader
+
+    def expand(self, item: Any) -> Iterator[Any]:
+        path = item if isinstance(item, str) else str(item) if hasattr(item, "__fspath__") else None
+        if path is None:
+            raise TypeError(f"load_parquet_as_df needs paths, got {item!r:.200} of type {type(item).__name__}")
+        return _RowGroups(self.node, path)
+
+
+class _RowGroups(Iterator[Any]):
+    """The tables of one file. State: how many were handed out."""
+
+    def __init__(self, node: ParquetDataFrameLoader, path: str) -> None:
+        from pyarrow import parquet
+
+        self._node = node
+        self._path = path
+        self._index = 0
+        with naming_path(path):
+            self._file = parquet.ParquetFile(open_url(path) if is_remote(path) else path)
+            known = self._file.schema_arrow.names
+            for name in node.columns or ():
+                if name not in known:
+                    raise KeyError(f"{path} has no column {name!r}: it has {', '.join(known)}")
+
+    def __next__(self) -> Any:
+        if self._index >= self._file.num_row_groups:
+            self._file.close(force=True)
+            raise StopIteration
+        node = self._node
+        with naming_path(self._path):
+            table = self._file.read_row_group(self._index, columns=node.columns, use_threads=node.use_threads)
+            table = table if node.dtype is None else table.cast(node.dtype)
+        self._index += 1
+        return table
+
+    def state_dict(self) -> dict[str, int]:
+        return {"index": self._index}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._index = stored_count(state, "index", at_most=self._file.num_row_groups)

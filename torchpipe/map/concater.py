@@ -1,0 +1,40 @@
+"""``concat`` of map-style nodes: one behind the other. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from torchpipe.map._places import place_of
+from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
+from torchpipe.node.validate import check_map_input
+
+__all__ = ["Concater"]
+
+T = TypeVar("T")
+
+
+@functional_datapipe("concat")
+class Concater(MapDataPipe[T]):
+    """The items of the first input, then those of the second one, and so on, each read by places from 0 on.
+
+    Raises: ValueError without inputs; TypeError for an input that is not map-style; IndexError for an item that is not
+    there.
+    """
+
+    def __init__(self, *datapipes: MapDataPipe[T]) -> None:
+        if not datapipes:
+            raise ValueError("concat needs at least one datapipe, got none")
+        for datapipe in datapipes:
+            check_map_input("concat (map-style)", datapipe)
+        self.datapipes = datapipes
+
+    def __getitem__(self, index: Any) -> T:
+        place = place_of("concat", index, len(self))
+        for datapipe in self.datapipes:
+            if place < len(datapipe):
+                return datapipe[place]
+            place -= len(datapipe)
+        raise AssertionError("place_of() checked that it is there")
+
+    def __len__(self) -> int:
+        return sum(len(datapipe) for datapipe in self.datapipes)

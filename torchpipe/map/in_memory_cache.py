@@ -1,0 +1,51 @@
+"""``in_memory_cache`` of map-style nodes: what was read once is kept. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
+from torchpipe.node.validate import check_map_input
+
+__all__ = ["InMemoryCacheHolder"]
+
+T = TypeVar("T")
+
+
+class _Held:
+    """What was read of ``source``. It stays in its process: a copy in another one begins empty."""
+
+    def __init__(self, source: Any = None) -> None:
+        self.source = source
+        self.items: dict[Any, Any] = {}
+
+    def __reduce__(self) -> Any:
+        return _Held, ()
+
+
+@functional_datapipe("in_memory_cache")
+class InMemoryCacheHolder(MapDataPipe[T]):
+    """Reads each item of ``source_dp`` once in a process, and hands out the same object from then on.
+
+    What is before it has to give the same item for a key every time: put what is random after it.
+
+    Raises: TypeError if ``source_dp`` is not map-style.
+    """
+
+    fingerprint_ignores = ("_held",)
+
+    def __init__(self, source_dp: MapDataPipe[T]) -> None:
+        check_map_input("in_memory_cache (map-style)", source_dp)
+        self.source_dp = source_dp
+        self._held = _Held(source_dp)
+
+    def __getitem__(self, index: Any) -> T:
+        held = self._held
+        if held.source is not self.source_dp:  # a copy of this node, that reads another one or is in another process
+            held = self._held = _Held(self.source_dp)
+        if index not in held.items:
+            held.items[index] = self.source_dp[index]
+        return held.items[index]  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(self.source_dp)

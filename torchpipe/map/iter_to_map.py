@@ -1,0 +1,98 @@
+"""``to_map_datapipe``: read an iterable node by key. Runs wherever its shard runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import IterDataPipe as TorchIterDataPipe
+
+from torchpipe.errors import GraphError
+from torchpipe.node.announce import warn_user
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
+from torchpipe.node.traits import divides, node_name, traits_of, walk
+from torchpipe.node.validate import check_columns
+
+__all__ = ["IterToMapConverter"]
+
+
+class _Loaded:
+    """What was read of ``source``; None before."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.items: dict[Any, Any] | None = None
+
+
+@functional_datapipe("to_map_datapipe", on="iter")
+class IterToMapConverter(MapDataPipe[Any]):
+    """Reads all of ``datapipe`` when the first item is asked for, and keeps it: pairs (key, value), or what
+    ``key_value_fn`` makes such pairs of.
+
+    The pass over ``datapipe`` has a seed of its own, the same everywhere. What was read before the graph goes to worker
+    processes goes with it; else each reads for itself.
+
+    Raises: TypeError if ``datapipe`` is no iterable node or ``key_value_fn`` no function; GraphError if it is divided
+    among shards; while reading, TypeError and ValueError for what are no pairs; IndexError for a key that is not there.
+    """
+
+    fingerprint_ignores = ("_loaded",)
+
+    def __init__(self, datapipe: IterDataPipe[Any], key_value_fn: Callable[[Any], Any] | None = None) -> None:
+        if not isinstance(datapipe, TorchIterDataPipe):
+            raise TypeError(f"IterToMapConverter can only apply on IterDataPipe, but found {type(datapipe)}")
+        if key_value_fn is not None:
+            check_columns("key_value_fn", key_value_fn, None)
+        for node in walk(datapipe):
+            if divides(node) or traits_of(node).dispatches:
+                raise GraphError(
+                    f"{node_name(node)} stands before to_map_datapipe(), which reads everything by itself, whole in "
+                    "every shard: divide behind it, to_map_datapipe().to_iter_datapipe().sharding_filter()"
+                )
+        self.datapipe = datapipe
+        self.key_value_fn = key_value_fn
+        self._loaded = _Loaded(datapipe)
+
+    def _items(self) -> dict[Any, Any]:
+        if self._loaded.source is not self.datapipe:  # a copy of this node, that reads another one
+            self._loaded = _Loaded(self.datapipe)
+        if self._loaded.items is None:
+            items: dict[Any, Any] = {}
+            with Context.for_graph(self.datapipe, seed=0).iterate(self.datapipe) as stream:
+                for item in stream:
+                    key, value = self._pair(item)
+                    if key in items:
+                        warn_user(f"Found duplicate key {key!r}: the last one counts. Check key_value_fn", UserWarning)
+                    items[key] = value
+            self._loaded.items = items
+        return self._loaded.items
+
+    def _pair(self, item: Any) -> Any:
+        pair = item if self.key_value_fn is None else self.key_value_fn(item)
+        try:
+            length = len(pair)
+        except TypeError:
+            raise TypeError(
+                f"Cannot convert dictionary update element {type(pair)} ({pair!r:.200}) to a sequence: give "
+                "to_map_datapipe a key_value_fn that makes pairs (key, value)"
+            ) from None
+        if length != 2:
+            raise ValueError(f"dictionary update sequence element has length {length}, 2 is required: {pair!r:.200}")
+        return pair
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return self._items()[index]
+        except KeyError:
+            raise IndexError(f"Index {index} is invalid for IterToMapConverter.") from None
+
+    def __len__(self) -> int:
+        if self._loaded.items is None:
+            try:
+                return len(self.datapipe)
+            except (TypeError, NotImplementedError):
+                warn_user(
+                    "len() of to_map_datapipe() reads all of its input, which does not know its length", UserWarning
+                )
+        return len(self._items())

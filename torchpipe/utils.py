@@ -1,0 +1,36 @@
+"""Helpers with the names of ``torchdata.datapipes.utils``. Runs wherever they are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchpipe.graph.dot import to_dot
+from torchpipe.iter._streams import StreamWrapper
+from torchpipe.iter.running.pin_memory import pin_memory_fn
+from torchpipe.node.traits import DataPipe
+
+__all__ = ["StreamWrapper", "janitor", "pin_memory_fn", "to_graph"]
+
+
+def janitor(obj: Any) -> None:
+    """Close the open streams (:class:`StreamWrapper`) in ``obj``, also in its lists, tuples and dicts."""
+    StreamWrapper.close_streams(obj)  # type: ignore[no-untyped-call]
+
+
+def to_graph(dp: DataPipe, *, debug: bool = False) -> Any:
+    """A picture of the graph that ends in ``dp``: a ``graphviz.Source``, which notebooks show.
+
+    The branches of ``fork`` and the like are left out unless ``debug``. :func:`torchpipe.graph.to_dot` is its text, and
+    needs nothing.
+
+    Raises: ModuleNotFoundError without the package ``graphviz``.
+    """
+    try:
+        import graphviz
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "The package `graphviz` is required to be installed to use this function: pip install graphviz. "
+            "torchpipe.graph.to_dot(dp) gives the text of the picture without it",
+            name="graphviz",
+        ) from None
+    return graphviz.Source(to_dot(dp, debug=debug))
