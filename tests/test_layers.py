@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("errors",),
     ("state", "randomness", "stats"),
+    ("views",),
     ("node",),
     ("indexed", "ahead", "formats"),
     ("device",),
@@ -28,6 +29,7 @@ LAYERS = (
     ("data",),
     ("integrations",),
     ("testing",),
+    ("cli",),
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it
 )
 # The same of reading_services, by rooms: the services themselves stand above all of them.

@@ -30,13 +30,14 @@ from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed, fresh_seed, next_fresh_seed
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.tracing import measures_by_default
+from torchpipe.views.viewable import Viewable
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader2(Generic[T_co]):
+class DataLoader2(Viewable, Generic[T_co]):
     """Iterates a graph, epoch after epoch, wherever its reading service runs it.
 
     Each ``iter(loader)`` is the next epoch. The stream is fixed by the graph, the seed, the epoch and the number of
@@ -170,8 +171,7 @@ class DataLoader2(Generic[T_co]):
         """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""
         return self.reading_service.length(self.datapipe, self.num_shards)
 
-    def explain(self) -> str:
-        """Which node runs where, as text."""
+    def _explain(self) -> str:
         return self.reading_service.explain()
 
     @property

@@ -1,4 +1,4 @@
-"""P18: what measuring costs: P1, P2 and P4 with ``measure=True`` beside the same without, in turns in one process.
+"""P20: what measuring costs: P1, P2 and P4 with ``measure=True`` beside the same without, in turns in one process.
 
 Both loaders have workers of their own. What counts is CPU time for each sample, not the clock: a busy machine slows
 both down, and does not make them work more. Runs in the measured process.
@@ -21,7 +21,7 @@ from benchmarks.workloads import p1_small_items, p2_dict_batches, p4_jpeg
 
 __all__ = ["PEERS", "TITLE", "UNIT", "run"]
 
-TITLE = "P18 what measuring adds to the CPU time of a sample"
+TITLE = "P20 what measuring adds to the CPU time of a sample"
 UNIT = "p1_percent"
 PEERS = ["torchpipe"]
 
@@ -114,4 +114,4 @@ def _cpu_clock(pid: int) -> int:
 if __name__ == "__main__":
     from benchmarks.run import main
 
-    main(["p18"])
+    main(["p20"])
