@@ -53,7 +53,7 @@ from torchpipe.iter.limiting.length_setter import LengthSetter
 from torchpipe.iter.limiting.repeater import Repeater
 from torchpipe.iter.limiting.skipper import Skipper
 from torchpipe.iter.mixing.interleaver import Interleaver
-from torchpipe.iter.mixing.mixer import Mixer
+from torchpipe.iter.mixing.mixer import Mixer, Stop, Weights
 from torchpipe.iter.mixing.shuffled_flatmapper import ShuffledFlatMapper
 from torchpipe.iter.ordering.in_batch_shuffler import InBatchShuffler
 from torchpipe.iter.ordering.sharding_filter import SHARDING_PRIORITIES, ShardingFilter, ShardingRoundRobinDispatcher
@@ -63,7 +63,7 @@ from torchpipe.iter.packing.batch_padder import BatchPadder
 from torchpipe.iter.packing.dynamic_batcher import DynamicBatcher
 from torchpipe.iter.packing.length_bucketer import LengthBucketer
 from torchpipe.iter.packing.max_token_bucketizer import MaxTokenBucketizer
-from torchpipe.iter.packing.packer import Packer
+from torchpipe.iter.packing.packer import Overflow, Packer, Strategy
 from torchpipe.iter.parsing.csv_parser import CSVDictParser, CSVParser
 from torchpipe.iter.parsing.json_parser import JsonParser
 from torchpipe.iter.parsing.line_reader import LineReader

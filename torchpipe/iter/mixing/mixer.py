@@ -14,7 +14,7 @@ from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
 from torchpipe.node.validate import check_choice, check_count, check_function, check_input
 from torchpipe.randomness.seeds import IndexStream
 
-__all__ = ["Mixer"]
+__all__ = ["Mixer", "Stop", "Weights"]
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from torchpipe.node.failure import add_note
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
 from torchpipe.node.validate import check_choice, check_count, check_input
 
-__all__ = ["Packer"]
+__all__ = ["Overflow", "Packer", "Strategy"]
 
 Strategy: TypeAlias = Literal["concat", "first_fit", "best_fit"]
 Overflow: TypeAlias = Literal["split", "truncate", "drop", "raise"]
