@@ -65,8 +65,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
         max_deaths: deaths at one and the same batch that are no accident any more but an error that names it.
         max_restarts: how many workers may be replaced in an epoch; None: any number.
-        autotune: choose by measurement how many processes make batches, at most ``num_workers``, and how far ahead.
-            True, or a :class:`~torchpipe.stats.Budget`. The batches stay the same.
+        autotune: choose by measurement how many of ``num_workers`` are started; or a :class:`~torchpipe.stats.Budget`.
         measure: whether :meth:`stats` has figures of each step (docs/seeing.md); None: as ``TORCHPIPE_MEASURE`` says.
         distributed: deal the batches of one process to the ranks of the initialized process group: rank r of w has
             every w-th from r on. The seed is rank 0's, and fixes every epoch; ranks talk when one begins, no more.
@@ -156,8 +155,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             ranked.told(self)
         self._device_options = None if device is None else DeviceOptions(device_prefetch=device_prefetch)
         self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
-        self.autotune, self._budget = autotune, budget_of(autotune, num_workers)
-        self.measure = measure
+        self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
         self.measuring = measures_by_default() if measure is None else measure  # from the next epoch on
         self._pid = os.getpid()
         self._next_epoch = 0
