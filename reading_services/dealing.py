@@ -35,6 +35,8 @@ _MOST_LEVELS = 8  # of attributes of attributes, in search of the one that canno
 class DealingWorkers(Supervisor):
     """``num_workers`` processes over ``graph``, a node without inputs, which are dealt what to make items of.
 
+    ``steps``: of the node, how many note for themselves what they take.
+
     Under fork, processes get the graph as it is when they are started; else it is pickled, here and now.
 
     Raises: NotSerializableError, naming the attribute that cannot be pickled.
@@ -49,10 +51,11 @@ class DealingWorkers(Supervisor):
         init_fn: InitFn | None,
         limits: WorkerLimits,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+        steps: int = 1,
     ) -> None:
         context = start_method(context, on_device=context is None)
         image = image_for(context, graph, init_fn, policy)
-        names = {0: getattr(graph, "title", None) or node_name(graph)}
+        names = dict(enumerate([getattr(graph, "title", None) or node_name(graph)] * max(1, steps)))
         super().__init__(num_workers=num_workers, context=context, graph=image, node_names=names, limits=limits)
 
     @property

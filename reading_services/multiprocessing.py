@@ -9,7 +9,7 @@ import io
 import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from reading_services._supervision.options import DispatchPart, WorkerLimits
@@ -29,7 +29,7 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, thins, walk, with_inputs
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
-from torchpipe.stats.service import ServiceFigures
+from torchpipe.stats.service import ServiceFigures, ServiceStats
 
 if TYPE_CHECKING:
     from reading_services._supervision.supervisor import Supervisor
@@ -37,19 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["MultiProcessingReadingService", "ServiceStats"]
 
 _log = logging.getLogger("torchpipe")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServiceStats:
-    """What has happened in the processes of a service, over its whole life.
-
-    ``restarts`` processes have died and been replaced; ``processes`` are alive just now. As many as
-    ``longest_dispatch_buffer`` dispatched items have waited for one shard while others starved (0: fewer than 256).
-    """
-
-    restarts: int
-    processes: int
-    longest_dispatch_buffer: int
 
 
 class MultiProcessingReadingService(ShardedReadingService):
@@ -91,6 +78,7 @@ class MultiProcessingReadingService(ShardedReadingService):
     """
 
     _wait_s: float | None = None  # the longest wait for an item
+    _wants_nodes = False
 
     def __init__(
         self,
@@ -232,16 +220,24 @@ class MultiProcessingReadingService(ShardedReadingService):
             return draw(self.plan, where, "in this process", self._appended())
         return draw(self.plan, where, "in this process", self._appended(), "once, in a dispatcher process")
 
-    def figures(self) -> ServiceFigures:
+    @property
+    def measuring(self) -> bool:
+        return self._wants_nodes
+
+    @measuring.setter
+    def measuring(self, value: bool) -> None:
+        self._wants_nodes = value
+        if self._supervisor is not None:
+            self._supervisor.measure_nodes(value)
+
+    def _told(self) -> ServiceFigures:
         stats = self.stats()
         told = self._last_figures if self._supervisor is None else self._supervisor.figures()
         return replace(
             told,
             workers=min(self._num_workers, self.default_num_shards),
-            method=self._context.get_start_method() if self._num_workers else told.method,
             restarts=stats.restarts,
             longest_dispatch_buffer=stats.longest_dispatch_buffer,
-            nodes=super().figures().nodes,
         )
 
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
@@ -316,6 +312,7 @@ class MultiProcessingReadingService(ShardedReadingService):
                 dispatch=self._dispatch,
                 earlier_restarts=self._earlier_restarts,
             )
+            self._supervisor.measure_nodes(self._wants_nodes)
             self._supervisor.uneven = any(map(thins, self.plan.shard_nodes))
         return self._supervisor
 

@@ -6,6 +6,7 @@ Runs in the user's process. Nothing here asks a process or stops a thread; any t
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from torchpipe.stats.clock import Clock
 from torchpipe.stats.service import ServiceFigures
 from torchpipe.stats.sheet import resident_bytes
 
-__all__ = ["Observed", "as_stats", "stages_of"]
+__all__ = ["Observed", "as_stats", "merges_of", "stages_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,8 @@ class Observed:
     def of(
         cls,
         clock: Clock,
-        stream: NodeIterator[Any],
+        merges: tuple[MergeStats, ...],
+        stages: Sequence[StageStats],
         *,
         epoch: int,
         delivered: int,
@@ -65,10 +67,15 @@ class Observed:
             began_at=clock.began_at,
             cpu_s=clock.cpu_s(),
             consumer=clock.consumer(delivered - before),
-            merges=tuple(part.stats() for part in _parts(stream) if isinstance(part, MergeIterator)),
-            stages=tuple(stages_of(stream)),
+            merges=merges,
+            stages=tuple(stages),
             timeline=clock.timeline(),
         )
+
+
+def merges_of(stream: NodeIterator[Any]) -> tuple[MergeStats, ...]:
+    """Those that ``stream`` reads from."""
+    return tuple(part.stats() for part in _parts(stream) if isinstance(part, MergeIterator))
 
 
 def stages_of(stream: NodeIterator[Any]) -> list[StageStats]:

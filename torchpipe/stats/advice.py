@@ -99,8 +99,7 @@ def _in_process(stats: LoaderStats) -> _Found:
     node = _slowest(list(stats.nodes))
     if node is None:
         return _Found("workers", "Items are made in this process, when your loop asks for them")
-    kind: Bottleneck = "node" if node.inputs else "source"
-    return _Found(kind, f"The slowest step is `{node.name}`, in this process", node.number)
+    return _Found(_kind_of(node, stats), f"The slowest step is `{node.name}`, in this process", node.number)
 
 
 def _among_workers(stats: LoaderStats) -> _Found:
@@ -123,8 +122,13 @@ def _among_workers(stats: LoaderStats) -> _Found:
     what = f"busy in {busy} of {len(workers)} {_kind(stats)}"
     if node is None:
         return _Found("workers", f"The slowest step is making items, {what}")
-    kind: Bottleneck = "node" if node.inputs else "source"
-    return _Found(kind, f"The slowest step is `{node.name}`, {what}", node.number)
+    return _Found(_kind_of(node, stats), f"The slowest step is `{node.name}`, {what}", node.number)
+
+
+def _kind_of(node: NodeStats, stats: LoaderStats) -> Bottleneck:
+    """A node that reads nothing, but for sequences and the like, which have no items of their own, is a source."""
+    reads = any(other.number in node.inputs and other.items is not None for other in stats.nodes)
+    return "node" if reads else "source"
 
 
 def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
@@ -148,15 +152,15 @@ def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
 
 
 def _starved(stats: LoaderStats) -> _Found:
-    dispatcher = next((process for process in stats.processes if process.kind == "dispatcher"), None)
-    if dispatcher is None:
+    node = _slowest([node for node in stats.nodes if node.section == "dispatch"])
+    if not any(process.kind == "dispatcher" for process in stats.processes):
+        name = "the sampler" if node is None else f"`{node.name}`"
         return _Found(
             "input",
-            "The workers wait for what they are dealt: the slowest step is the sampler, in this process",
-            None,
+            f"The workers wait for what they are dealt: the slowest step is {name}, in this process",
+            None if node is None else node.number,
             "Make the sampler quicker: draw all indices at once, and keep files and sizes out of it.",
         )
-    node = _slowest([node for node in stats.nodes if node.section == "dispatch"])
     name = "the dispatcher" if node is None else f"`{node.name}`, in the dispatcher"
     return _Found(
         "dispatcher",
@@ -259,10 +263,10 @@ class _Outlook:
     @property
     def limit(self) -> str:
         """What more workers would come up against before the loop."""
-        loop = 1 / max(1e-12, self.loop_s + self.serial_s)
-        if self._cores < _FULL * loop:
-            return "cores"
-        return "repeated" if self.repeated_s and 1 / self.repeated_s < _FULL * loop else ""
+        limits = {"": _FULL / max(1e-12, self.loop_s + self.serial_s), "cores": self._cores}
+        if self.repeated_s:
+            limits["repeated"] = 1 / self.repeated_s
+        return min(limits, key=lambda name: limits[name])
 
     def keeps_up(self) -> int | None:
         """With how many workers the loop hardly waits."""

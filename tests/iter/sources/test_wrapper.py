@@ -164,18 +164,16 @@ def test_L2_an_iterable_that_draws_global_random_numbers_is_replayed_with_its_sh
 
     def start(cursor: Cursor) -> Shard:
         shard = Shard((graph,), spec, policy=lambda: SnapshotPolicy(every=1))
-        with shard.installed():
-            shard.start(cursor)
+        shard.within(lambda: shard.start(cursor))
         return shard
 
     def items(shard: Shard, count: int) -> tuple[list[Any], bytes | None]:
         got: list[Any] = []
         snapshot = None
-        with shard.installed():
-            while len(got) < count:
-                chunk = shard.produce(1)
-                got += chunk.items
-                snapshot = chunk.snapshot
+        while len(got) < count:
+            chunk = shard.within(lambda: shard.produce(1))
+            got += chunk.items
+            snapshot = chunk.snapshot
         return got, snapshot
 
     expected, _ = items(start(Cursor()), 10)
