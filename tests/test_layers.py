@@ -44,7 +44,7 @@ KEPT_IN = {
     "torch_xla": ("torchpipe.device.xla", "torchpipe.xla.drop_in", "torchpipe.xla.spawn"),
     "multiprocessing": ("torchpipe.testing", "reading_services"),
     "subprocess": ("torchpipe.testing", "reading_services"),
-    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes"),
+    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes", "torchpipe.cli"),
     "pytorch_lightning": ("torchpipe.integrations.lightning",),
     "accelerate": ("torchpipe.integrations.accelerate",),
     "transformers": ("torchpipe.integrations.transformers",),
