@@ -48,6 +48,8 @@ class Dealing(Protocol):
     def close(self) -> None: ...
     def figures(self) -> ServiceFigures: ...
     @property
+    def num_workers(self) -> int: ...
+    @property
     def rebuild_s(self) -> float: ...
     @property
     def processes(self) -> list[Any]: ...
@@ -182,7 +184,7 @@ class DealtBatches(Batches):
 
     def figures(self) -> ServiceFigures:
         told = self._workers.figures()
-        return replace(told, workers=self._lanes, nodes=self._steps.rows(told.made.get("shard", ())))
+        return replace(told, workers=self._workers.num_workers, nodes=self._steps.rows(told.made.get("shard", ())))
 
     def interrupt(self) -> None:
         self._workers.interrupt()
@@ -221,8 +223,7 @@ class DealtBatches(Batches):
             if not self._turns:  # what had been dealt is used up, or was all done before
                 self._deal(sum(self._targets))
                 continue
-            lanes = [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._dealt) if left]
-            for lane in lanes:
+            for lane in self._awaited():
                 chunk = self._chunks[lane]
                 if chunk.items:
                     return lane
@@ -231,19 +232,24 @@ class DealtBatches(Batches):
                     add_note(chunk.error, f"torchpipe: the next batch was number {number}, of {indices!r:.200}")
                     raise chunk.error
             self.clock.begin_wait()
-            self.clock.end_wait(self._pull(lanes))
+            self.clock.end_wait(self._pull())
         if self._error is not None:
             raise self._error
         raise StopIteration
 
-    def _pull(self, lanes: Collection[int]) -> int:
-        """Wait for batches of one of ``lanes``: how many have come."""
+    def _awaited(self) -> list[int]:
+        """The lanes of which any may give the next batch."""
+        return [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._dealt) if left]
+
+    def _pull(self) -> int:
+        """Wait for batches of one lane: how many have come."""
         if self._order.may_run_ahead:
             rooms = self._rooms()
             if any(2 * room >= target for room, target in zip(rooms, self._targets)):
                 self._deal(max(rooms) * self._lanes if self._in_order else sum(room for room in rooms if room > 0))
         began = time.perf_counter()
-        lane, chunk = self._workers.pull_any(lanes, self._timeout_s)
+        # Only now: whoever had nothing left may just have been dealt some, and must be awaited with the others
+        lane, chunk = self._workers.pull_any(self._awaited(), self._timeout_s)
         self._lane_s[lane] += time.perf_counter() - began
         target = max(self._targets[lane], min(_MOST_AHEAD, 2 * (self._prefetch + 1) * len(chunk.items)))
         if self._in_order:
