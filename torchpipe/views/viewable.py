@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from torchpipe.stats import LoaderStats
@@ -66,3 +68,16 @@ class Viewable:
         if not 0.01 <= every_s <= 3600:
             raise ValueError(f"every_s must be 0.01 to 3600 seconds, got {every_s!r}")
         return begin_watch(self, every_s)
+
+    def report(self, path: str | os.PathLike[str], *, title: str = "torchpipe") -> Path:
+        """Write a page with all that is known of the live epoch, or the last one: returns its path.
+
+        The advice, the graph with its processes, time by node, queues, the epoch over time with restarts and stalls,
+        tables, predictions. One HTML file that refers to nothing elsewhere, in the reader's theme. ``measure=True``
+        gives it figures of nodes.
+
+        Raises: OSError, naming the path, if it cannot be written; then there is no file, or the one that was there.
+        """
+        from torchpipe.views.report import write_report
+
+        return write_report(self.stats(), path, title)
