@@ -36,6 +36,7 @@ from torchpipe.state import as_text
 from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.tracing import measures_by_default
+from torchpipe.views.watching import watched
 
 __all__ = ["DataLoader"]
 
@@ -231,7 +232,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._next_epoch = epoch + 1
         self._loaded = self._parked = None
         self._live = weakref.ref(iterator)
-        return iterator
+        return watched(self, iterator)
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
         """(number, batch) for each batch: the first of an epoch has ``start``, also where a loaded state goes on."""
