@@ -25,6 +25,7 @@ class Job:
     ``shuffle_buffer`` shuffles the indices of each shard in a buffer of that size (0: not at all); ``permute`` draws a
     whole permutation of them, for loaders with a sampler. ``persistent``: are workers to be kept from epoch to epoch?
     ``tars`` and ``decode``, which makes a sample of a file's content and index, say the same for peers that read tars.
+    ``tables`` gives the parquet files that hold so many rows, of which ``columns`` are read, for peers that read those.
     """
 
     count: int
@@ -39,6 +40,8 @@ class Job:
     persistent: bool = True
     tars: tuple[str, ...] = ()
     decode: Callable[[bytes, int], Any] | None = None
+    tables: Callable[[int], list[str]] | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def deliveries(self) -> int:

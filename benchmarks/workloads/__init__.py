@@ -30,6 +30,12 @@ WORKLOADS = {
     "p15": "p15_resume_shuffled",
     "p16": "p16_threads",
     "p17": "p17_packing",
+    "p18": "p18_parquet",
+    "p18r": "p18r_parquet_resume",
+    "p19": "p19_tar_images",
+    "p19s": "p19s_tar_samples",
+    "p19r": "p19r_tar_resume",
+    "p20": "p20_measuring",
 }
 
 # Measured by scaling.py, at several sizes.

@@ -38,6 +38,19 @@ _AFTER = (
     "fork",
     "fork_lazy",
     "demux",
+    "pack",
+    "mix",
+    "interleave",
+    "rebatch",
+    "by_length",
+    "by_cost",
+    "sort",
+    "window_shuffle",
+    "skip",
+    "left_out",
+    "retry",
+    "parallel_map",
+    "cache",
 )
 
 
@@ -60,7 +73,7 @@ def build(spec: GraphSpec) -> Any:
     graph = graph.sharding_round_robin_dispatch() if dispatched else graph.sharding_filter()
     for name, number in after:
         # What is dispatched comes once; reading it in several rounds is refused
-        graph = _step(graph, "repeat" if dispatched and name == "cycle" else name, number)
+        graph = _step(graph, "repeat" if dispatched and name in ("cycle", "cache") else name, number)
     return graph
 
 
@@ -112,7 +125,71 @@ def _step(graph: Any, name: str, number: int) -> Any:
         case "demux":
             low, high = graph.demux(2, _Keep(number))
             return low.zip(high.prefetch(number))
+        case _:
+            return _training_step(graph, name, number)
+
+
+def _training_step(graph: Any, name: str, number: int) -> Any:
+    match name:
+        case "pack":
+            strategy: Any = ("concat", "first_fit", "best_fit")[number % 3]
+            options: Any = {} if strategy == "concat" else {"bins": number}
+            return graph.map(_tokens).pack(4 * number, strategy=strategy, keep=["of"], **options)
+        case "mix":
+            others = IterableWrapper(range(1000)).shuffle(buffer_size=number)
+            return graph.mix(others, weights={0: [number, 1], 9: [1, 1]}, by=_size, stop="first_exhausted")
+        case "interleave":
+            return graph.interleave(_lazy_numbers, cycle_length=number, block_length=2)
+        case "rebatch":
+            return graph.batch(3).rebatch(number)
+        case "by_length":
+            return graph.map(repr).bucket_by_length([12, 40], number)
+        case "by_cost":
+            return (
+                graph.map(repr)
+                .max_token_bucketize(1 << 20, buffer_size=number)
+                .unbatch()
+                .dynamic_batch(1 << 20, max_items=2)
+            )
+        case "sort":
+            return graph.sort(number + 1, repr)
+        case "window_shuffle":
+            return graph.window_shuffle(number + 1)
+        case "skip":
+            return graph.skip(number)
+        case "left_out":
+            return graph.map(_Refuse(number)).on_error("skip", budget=None)
+        case "retry":
+            return graph.map(_global_random).retry(2)
+        case "parallel_map":
+            return graph.parallel_map(_item_random, num_threads=2, buffer_size=number, rng=True)
+        case "cache":
+            return graph.cache(chunk_items=number)
     raise AssertionError(name)
+
+
+def _tokens(item: Any) -> dict[str, Any]:
+    return {"tokens": repr(item)[:30].encode(), "of": len(repr(item))}
+
+
+def _size(item: Any) -> int:
+    return len(repr(item)) % 7
+
+
+def _lazy_numbers(item: Any) -> Any:
+    yield from ((index, item) for index in range(len(repr(item)) % 4))
+
+
+class _Refuse:
+    """Raises for some items, by their content."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, item: Any) -> Any:
+        if sum(repr(item).encode()) % (self.number + 1) == 0:
+            raise ValueError(f"refused: {item!r}")
+        return item
 
 
 def _shift(item: Any) -> Any:

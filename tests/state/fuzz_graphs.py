@@ -294,6 +294,41 @@ def _device() -> Any:
     return graph.prefetch(2).to_device("cpu", prefetch=2, on_new_shape="drop").batch(2).enumerate()
 
 
+def tokens(item: Any) -> Any:
+    return {"tokens": safe(item)[:9].encode(), "of": len(safe(item))}
+
+
+def size(item: Any) -> int:
+    return len(safe(item))
+
+
+def refuse(item: Any) -> str:
+    if size(item) % 3 == 0:
+        raise ValueError("refused")
+    return safe(item)
+
+
+def _packed() -> Any:
+    mixed = IterableWrapper(_words(30)).shuffle(buffer_size=5).sharding_filter()
+    mixed = mixed.mix(IterableWrapper(range(9)).shuffle(), weights=[2, 1], by=size, stop="restart")
+    return (
+        mixed.map(tokens)
+        .pack(12, keep=["of"])
+        .concat(mixed.map(tokens).pack(12, strategy="best_fit", bins=2, keep=["of"]))
+    )
+
+
+def _gathered() -> Any:
+    graph = IterableWrapper(range(80)).window_shuffle(6).sharding_filter().skip(2).map(safe).sort(5, size)
+    graph = graph.max_token_bucketize(6, size, buffer_size=3).unbatch().bucket_by_length([2, 3], 2, size).unbatch()
+    return graph.dynamic_batch(6, size, overflow="keep").rebatch(3)
+
+
+def _opened() -> Any:
+    graph = IterableWrapper(range(9)).sharding_filter().interleave(Walk, cycle_length=3, block_length=2)
+    return graph.cache(chunk_items=4).parallel_map(safe, num_threads=2, buffer_size=3).map(refuse).on_error("skip")
+
+
 GRAPHS: dict[str, Callable[[], Any]] = {
     "rich": _rich,
     "odd": _odd,
@@ -314,6 +349,9 @@ GRAPHS: dict[str, Callable[[], Any]] = {
     "doubled": _doubled,
     "slow": _slow,
     "device": _device,
+    "packed": _packed,
+    "gathered": _gathered,
+    "opened": _opened,
 }
 
 AHEAD = {"nested": 2, "device": 2}

@@ -19,6 +19,9 @@ import torch
 __all__ = ["FORMATS", "RowMaker", "batch_maker", "check_columns", "check_filter", "check_format", "import_pyarrow"]
 
 FORMATS = ("python", "numpy", "torch", "arrow")
+_DTYPES = {name: np.dtype(name) for name in ("bool", "int8", "int16", "int32", "int64")}
+_DTYPES |= {name: np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64")}
+_DTYPES |= {"halffloat": np.dtype("float16"), "float": np.dtype("float32"), "double": np.dtype("float64")}
 
 
 def import_pyarrow() -> Any:
@@ -134,14 +137,15 @@ def _column(name: str, column: Any, fill: Any, tensors: bool) -> Any:
     kind = column.type
     if pa.types.is_dictionary(kind):
         column, kind = column.dictionary_decode(), kind.value_type
+    shape = None
     if isinstance(kind, pa.FixedShapeTensorType):
-        _refuse_nulls(name, column, None)
-        array = column.to_numpy_ndarray()
-        return _Tensors(np.ascontiguousarray(array)) if tensors else array
-    if pa.types.is_temporal(kind) and not tensors and not pa.types.is_time(kind):
-        return column.to_numpy(zero_copy_only=False)
+        column, shape, kind = column.storage, kind.shape, kind.storage_type
+    if not tensors and (unit := _time_unit(kind)) is not None:
+        return _times(column, *unit)
     if _is_number(kind) or _is_fixed(kind):
         array = _array(name, column, fill)
+        if shape is not None:
+            array = array.reshape(len(array), *shape)
         return _Tensors(array) if tensors else array
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
         return _ragged(name, column, fill, tensors)
@@ -176,16 +180,45 @@ def _refuse_nulls(name: str, column: Any, fill: Any) -> Any:
 
 def _array(name: str, column: Any, fill: Any) -> Any:
     if _is_number(column.type):
-        return _refuse_nulls(name, column, fill).to_numpy(zero_copy_only=False)
+        return _values(_refuse_nulls(name, column, fill))
     _refuse_nulls(name, column, None)
     values = column.flatten()
     inner = _array(name, values, fill)
     return inner.reshape(len(column), column.type.list_size, *inner.shape[1:])
 
 
+def _values(column: Any) -> Any:
+    """Numbers as they lie in memory, not to be written to. Arrow's own ``to_numpy`` would import pandas: a second."""
+    data = column.buffers()[1]
+    if not len(column):
+        return np.empty(0, _DTYPES[str(column.type)])
+    if str(column.type) == "bool":
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+        return bits[column.offset : column.offset + len(column)].view(np.bool_)
+    dtype = _DTYPES[str(column.type)]
+    return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
+
+
+def _time_unit(kind: Any) -> tuple[str, str] | None:
+    """(numpy's type, the integers that it is made of) of a point in time or a duration."""
+    types = import_pyarrow().types
+    if types.is_timestamp(kind) or types.is_duration(kind):
+        return f"{'datetime64' if types.is_timestamp(kind) else 'timedelta64'}[{kind.unit}]", "int64"
+    if types.is_date(kind):
+        return ("datetime64[D]", "int32") if types.is_date32(kind) else ("datetime64[ms]", "int64")
+    return None
+
+
+def _times(column: Any, dtype: str, integers: str) -> Any:
+    values = _values(column.view(integers)).astype(np.int64).view(dtype)
+    if column.null_count:
+        values[~_values(column.is_valid())] = "NaT"
+    return values
+
+
 def _ragged(name: str, column: Any, fill: Any, tensors: bool) -> list[Any]:
     _refuse_nulls(name, column, None)
     values = _array(name, column.flatten(), fill)
-    ends = np.cumsum(np.asarray([0, *column.value_lengths().to_pylist()]))
+    ends = np.append(0, np.cumsum(_values(column.value_lengths())))
     parts = [values[first:last].copy() for first, last in itertools.pairwise(ends)]
     return [torch.from_numpy(part) for part in parts] if tensors else parts

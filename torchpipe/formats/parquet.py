@@ -14,7 +14,19 @@ from torchpipe.formats.paths import is_remote
 from torchpipe.formats.records import Records
 from torchpipe.formats.tables import Blocks, in_chunks
 
-__all__ = ["ParquetBlocks", "RowGroups", "open_parquet", "rows_in"]
+__all__ = ["ParquetBlocks", "RowGroups", "import_parquet", "open_parquet", "rows_in"]
+
+
+def import_parquet(filtered: bool) -> Any:
+    """``pyarrow.parquet``. With ``filtered``, what filters rows is imported too, which takes a second (it needs
+    pandas):
+
+    when a node is made, so that the workers that are forked off have it. Raises: as :func:`import_pyarrow`.
+    """
+    import_pyarrow()
+    if filtered:
+        import_module("pyarrow.dataset")
+    return import_module("pyarrow.parquet")
 
 
 def open_parquet(path: str, storage_options: Mapping[str, Any] | None) -> tuple[Any, int]:
@@ -23,7 +35,7 @@ def open_parquet(path: str, storage_options: Mapping[str, Any] | None) -> tuple[
 
     source = open_stored(path, storage_options) if is_remote(path) else path
     try:
-        file = import_module("pyarrow.parquet").ParquetFile(source)
+        file = import_parquet(False).ParquetFile(source)
         return file, os.path.getsize(path) if isinstance(source, str) else source.seek(0, os.SEEK_END)
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):

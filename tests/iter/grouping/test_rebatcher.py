@@ -99,6 +99,16 @@ def test_L8_forged_states_are_refused(parts: Any) -> None:
         iterate(node).load_state_dict(state | {"parts": parts})
 
 
+def test_L8_what_is_left_over_in_a_state_is_like_the_batches_that_follow() -> None:
+    node = IterableWrapper(batches("list", [5, 5])).rebatch(3)
+    iterator = iterate(node)
+    next(iterator)
+    resumed = iterate(node)
+    resumed.load_state_dict(decode(encode(iterator.state_dict())) | {"parts": [torch.ones(2)]})
+    with pytest.raises(StateError, match="not alike"):
+        next(resumed)
+
+
 def test_a_size_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         IterableWrapper([1]).rebatch(0)

@@ -152,6 +152,10 @@ def test_what_columns_become(tmp_path: Path) -> None:
         "price": pa.array([decimal.Decimal("1.5")] * 3),
         "inner": pa.array([{"a": 1}, {"a": None}, None]),
         "odd": pa.array([True, False, True]),
+        "gone": pa.array([datetime.date(2026, 1, 1), None, datetime.date(2026, 1, 3)]),
+        "took": pa.array([datetime.timedelta(seconds=second) for second in range(3)], pa.duration("ms")),
+        "grid": pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12).reshape(3, 2, 2)),
+        "half": pa.array(np.arange(3, dtype=np.float16)),
     }
     pq.write_table(pa.table(columns), path)
     (batch,) = ParquetReader(path, batch_size=5, format="torch")
@@ -167,6 +171,12 @@ def test_what_columns_become(tmp_path: Path) -> None:
     assert arrays["when"].dtype == "datetime64[us]"
     assert isinstance(arrays["ragged"][2], np.ndarray)
     assert arrays["pair"].flags.writeable
+    assert arrays["gone"][:2].tolist() == [datetime.date(2026, 1, 1), None]
+    assert np.isnat(arrays["gone"][1])
+    assert arrays["took"].tolist() == [datetime.timedelta(seconds=second) for second in range(3)]
+    assert batch["grid"].shape == (3, 2, 2)
+    assert batch["grid"][2].tolist() == [[8, 9], [10, 11]]
+    assert arrays["half"].dtype == np.float16
     (lists,) = ParquetReader(path, ["pair"], batch_size=5, format="python")
     assert lists == {"pair": [[1, 2], [3, 4], [5, 6]]}
     (whole,) = ParquetReader(path, ["pair"], batch_size=5, format="arrow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ class _ReBatchIterator(NodeIterator[Any]):
         super().__init__(node, context, node.datapipe)
         self.parts: list[Any] = []  # batches that wait to be joined
         self.rows = 0  # in them
+        self.loaded = False  # are some of them a state's, and have not been joined with others?
 
     def get_state(self) -> dict[str, Any]:
         return {"parts": list(self.parts)}
@@ -69,6 +71,7 @@ class _ReBatchIterator(NodeIterator[Any]):
             if len(self.parts) > 1:
                 _joined(self.parts, self.node.collated)
         self.rows = sum(counts)
+        self.loaded = bool(counts)
         if any(count == 0 for count in counts):
             raise StateError("a batch without rows is left over in the state")
 
@@ -113,7 +116,11 @@ class _ReBatchIterator(NodeIterator[Any]):
                 self.parts[0] = _cut(part, slice(wanted, rows), collated)
                 wanted = 0
         self.rows -= size
-        return taken[0] if len(taken) == 1 else _joined(taken, collated)
+        if len(taken) == 1:
+            return taken[0]
+        loaded, self.loaded = self.loaded, False
+        with refusing_misfits(f"{node_name(self.node)} with these batches") if loaded else nullcontext():
+            return _joined(taken, collated)
 
     def close(self) -> None:
         super().close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.columns import batch_maker, check_columns, check_filter, check_format, import_pyarrow
-from torchpipe.formats.parquet import ParquetBlocks, rows_in
+from torchpipe.formats.columns import batch_maker, check_columns, check_filter, check_format
+from torchpipe.formats.parquet import ParquetBlocks, import_parquet, rows_in
 from torchpipe.formats.tables import TableRecords
 from torchpipe.iter._paths import PathList, Paths
 from torchpipe.iter._reading import FileReader, path_of
@@ -54,7 +54,7 @@ class ParquetReader(FileReader[Any]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__("read_parquet", datapipe, storage_options)
-        import_pyarrow()
+        import_parquet(filter is not None)
         self.columns = check_columns(columns)
         self.keep = check_filter(filter)
         self.batch_size = None if batch_size is None else check_count("batch_size", batch_size, at_least=1)

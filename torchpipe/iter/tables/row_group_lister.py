@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchpipe.formats.columns import import_pyarrow
-from torchpipe.formats.parquet import RowGroups
+from torchpipe.formats.parquet import RowGroups, import_parquet
 from torchpipe.iter._paths import Paths
 from torchpipe.iter._reading import FileReader, path_of
 from torchpipe.node.datapipe import functional_datapipe
@@ -28,7 +27,7 @@ class RowGroupLister(FileReader[tuple[str, int]]):
 
     def __init__(self, datapipe: Paths, *, storage_options: Mapping[str, Any] | None = None) -> None:
         super().__init__("list_row_groups", datapipe, storage_options)
-        import_pyarrow()
+        import_parquet(False)
 
     def records(self, item: Any) -> RowGroups:
         return RowGroups(path_of("list_row_groups", item), self.storage_options)
