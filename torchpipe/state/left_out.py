@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from torchpipe.state.codec import decode
 from torchpipe.state.cursor import Cursor
@@ -37,7 +37,7 @@ def left_out(state: Mapping[str, Any] | bytes) -> tuple[int, list[LeftOut]]:
     return sum(entry["count"] for entry in found), noted
 
 
-def is_note(entry: Any) -> bool:
+def is_note(entry: Any) -> TypeGuard[dict[str, Any]]:
     """Is this what ``on_error`` puts into a state: how many items, and three texts for each of the first of them?"""
     if not isinstance(entry, dict) or entry.keys() != {"count", "noted"}:
         return False
