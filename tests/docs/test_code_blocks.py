@@ -82,7 +82,6 @@ def test_the_readme_runs_under_every_start_method(
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert done.returncode == 0, f"{name}:\n{done.stderr}"
     assert output is None or done.stdout == output
