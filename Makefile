@@ -10,7 +10,7 @@ TRAINERS := .venv-trainers
 BENCH := .venv-bench
 BENCH09 := .venv-bench09
 PYTHONS ?= 3.12 3.13
-EXAMPLES := examples/train_language_model.py examples/train_table.py
+EXAMPLES := examples/train_language_model.py examples/train_images.py examples/train_table.py
 EXTRAS := xla,demo,test,check
 EXTRAS_NEWEST := demo,test,check
 EXTRAS_TRAINERS := test,trainers
@@ -19,7 +19,7 @@ EXTRAS_PYTHONS := xla,demo,test
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test test-newest test-pythons test-trainers soak bench bench-plot check format stubs constraints clean
+.PHONY: help demo examples test test-newest test-pythons test-trainers test-browser soak bench bench-plot check format stubs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -48,6 +48,9 @@ test-pythons: $(PYTHONS:%=.venv-py%/.stamp) ## all tests, on each newer Python (
 test-trainers: $(TRAINERS)/.stamp ## train, kill and resume inside Lightning, Accelerate, transformers and others (minutes)
 	@# By file, since importing a trainer takes long; the process that has no more files waits for the other one.
 	$(TRAINERS)/bin/python -m pytest -n 2 --dist loadfile -o timeout_grace=600 tests/trainers $(ARGS)
+
+test-browser: $(VENV)/.stamp ## look at reports in headless Chromium, which must be on the PATH (apt-get install chromium)
+	TORCHPIPE_TEST_BROWSER=1 $(VENV)/bin/python -m pytest tests/browser $(ARGS)
 
 soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matrix, compare every item (minutes; JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)

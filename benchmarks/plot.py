@@ -33,6 +33,7 @@ _UNITS = {
     "us_per_item": ("us an item", 1.0, True),
     "step_ratio": ("x the ideal step", 1.0, True),
     "memory_mb": ("MB", 1.0, True),
+    "p1_percent": ("% more in P1", 1.0, True),
 }
 _TURN_AROUND = (
     ("fresh_turn_around_ms", "turn-around ms"),
@@ -53,6 +54,7 @@ _MORE = {
     "p19r": (("own_cpu_ms", "CPU ms of the process"), ("state_bytes", "bytes")),
     "p13": (("us_per_batch", "us a batch of 32"),),
     "p8": (("first_batch_ratio", "first batch, x load"), ("worst_gap_ratio", "worst gap, x load")),
+    "p20": (("p2_percent", "% in P2"), ("p4_percent", "% in P4")),
     "p9": (("memory_growth_mb", "growth MB"), ("descriptor_growth", "descriptors"), ("segment_growth", "segments")),
 }
 _NO_LOADERS = ("in_process", "packing_in_process", "generator", "builtin_map", "xla_naive")  # for comparison only

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from reading_services.distributed import DistributedReadingService
-from reading_services.multiprocessing import MultiProcessingReadingService, ServiceStats
+from reading_services.multiprocessing import MultiProcessingReadingService
 from reading_services.ordinal import OrdinalReadingService
 from reading_services.sequential import SequentialReadingService
 from torchpipe.execution.preparing import PreparingReadingService
 from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
+from torchpipe.stats.service import ServiceStats
 
 __all__ = [
     "DistributedReadingService",

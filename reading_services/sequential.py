@@ -121,6 +121,14 @@ class SequentialReadingService(ReadingServiceInterface):
                 stack.callback(service.release)
             stack.callback(self._executing.finalize)
 
+    @property
+    def measuring(self) -> bool:
+        return self._executing.measuring
+
+    @measuring.setter
+    def measuring(self, value: bool) -> None:
+        self._executing.measuring = value
+
     def figures(self) -> ServiceFigures:
         return self._executing.figures()
 

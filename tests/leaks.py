@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -130,7 +131,11 @@ def wait_nothing_left(before: Footprint, *, grace_s: float = GRACE_S) -> list[st
 
 
 def kill_left(before: Footprint) -> None:
-    """Kill the child processes that came since ``before``, so that the next test starts clean."""
+    """Kill child processes that came since ``before``, and end threads that run calls: the next test starts clean."""
+    if (call_threads := sys.modules.get("torchpipe.ahead.call_threads")) is not None:
+        for threads in list(call_threads._running):  # a failed test's traceback keeps what would be collected
+            if not before.threads.issuperset(threads.threads):
+                threads.close()
     left = [process for process in _children() if process not in before.processes]
     for process in left:
         try:

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("errors",),
     ("state", "randomness", "stats"),
+    ("views",),
     ("node",),
     ("indexed", "ahead", "formats"),
     ("device",),
@@ -28,6 +29,7 @@ LAYERS = (
     ("data",),
     ("integrations",),
     ("testing",),
+    ("cli",),
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it
 )
 # The same of reading_services, by rooms: the services themselves stand above all of them.
@@ -42,7 +44,7 @@ KEPT_IN = {
     "torch_xla": ("torchpipe.device.xla", "torchpipe.xla.drop_in", "torchpipe.xla.spawn"),
     "multiprocessing": ("torchpipe.testing", "reading_services"),
     "subprocess": ("torchpipe.testing", "reading_services"),
-    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes"),
+    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes", "torchpipe.cli"),
     "pytorch_lightning": ("torchpipe.integrations.lightning",),
     "accelerate": ("torchpipe.integrations.accelerate",),
     "transformers": ("torchpipe.integrations.transformers",),

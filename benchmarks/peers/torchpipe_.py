@@ -29,11 +29,11 @@ def graph(job: Job) -> Any:
 
 
 class Loader:
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, measure: bool = False) -> None:
         service = MultiProcessingReadingService(
             num_workers=job.workers, multiprocessing_context=job.start_method if job.workers else None
         )
-        self.loader: DataLoader2[Any] = DataLoader2(graph(job), reading_service=service)
+        self.loader: DataLoader2[Any] = DataLoader2(graph(job), reading_service=service, measure=measure)
         self.loader.seed(0)
 
     def __iter__(self) -> Iterator[Any]:

@@ -35,6 +35,7 @@ WORKLOADS = {
     "p19": "p19_tar_images",
     "p19s": "p19s_tar_samples",
     "p19r": "p19r_tar_resume",
+    "p20": "p20_measuring",
 }
 
 # Measured by scaling.py, at several sizes.

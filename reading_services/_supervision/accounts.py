@@ -6,11 +6,15 @@ Runs in the main process. Read from their pages and from what arrived: nobody is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from reading_services._supervision.ledger import ShardLedger
 from reading_services._supervision.process import WorkerProcess
 from torchpipe.errors import ReplayWarning
 from torchpipe.stats import Event, ProcessStats, QueueStats
+from torchpipe.stats.model import Section
+from torchpipe.stats.node_sheet import Figures
+from torchpipe.stats.nodes import Made
 from torchpipe.stats.service import ServiceFigures, event
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, MAKING, SENDING, Times
 
@@ -23,23 +27,23 @@ class Accounts:
     """Of the epoch that has begun last. ``figures`` are those of its end, once it is over."""
 
     def __init__(self) -> None:
-        self._before: dict[int, Times] = {}  # what their pages said when the epoch began
-        self._dead: dict[int, Times] = {}  # what those did in it that are gone
+        self._before: dict[int, _Noted] = {}  # what their pages said when the epoch began
+        self._dead: dict[int, _Noted] = {}  # what those did in it that are gone
         self._restarts: dict[int, int] = {}
         self.events: list[Event] = []
         self.figures = ServiceFigures()
 
     def begin_epoch(self, processes: Iterable[WorkerProcess]) -> None:
-        self._before = {worker.worker: times for worker in processes if (times := _times(worker)) is not None}
+        self._before = {worker.worker: noted for worker in processes if (noted := _Noted.of(worker)) is not None}
         self._dead.clear()
         self._restarts.clear()
 
     def buried(self, worker: WorkerProcess) -> None:
         """It has ended, and its page is about to go."""
-        times = _times(worker)
-        if times is not None:
-            self._dead.setdefault(worker.worker, Times()).add(self._since(worker.worker, times))
-        self._before[worker.worker] = Times()
+        noted = _Noted.of(worker)
+        if noted is not None:
+            self._dead[worker.worker] = self._since(worker.worker, noted)
+        self._before.pop(worker.worker, None)
 
     def restarted(self, number: int, name: str, text: str) -> None:
         self._restarts[number] = self._restarts.get(number, 0) + 1
@@ -65,11 +69,15 @@ class Accounts:
         of_worker: dict[int, list[ShardLedger]] = {}
         for ledger in ledgers:
             of_worker.setdefault(worker_of(ledger.shard), []).append(ledger)
-        rows = []
+        rows, made = [], dict[Section, list[Made]]()
         for worker in processes:
-            times = _times(worker)
-            if times is not None:
-                rows.append(self._row(worker, times, of_worker.get(worker.worker, [])))
+            noted = _Noted.of(worker)
+            if noted is not None:
+                since = self._since(worker.worker, noted)
+                rows.append(self._row(worker, noted.times, since.times, of_worker.get(worker.worker, [])))
+                section: Section = "dispatch" if worker.worker < 0 else "shard"
+                busy = rows[-1].busy_share > 0.5
+                made.setdefault(section, []).append(Made(since.figures, since.times.made, busy))
         queues = tuple(
             QueueStats(
                 name=f"shard {ledger.shard}" + (f" of branch {ledger.branch}" if ledger.branch else ""),
@@ -83,13 +91,15 @@ class Accounts:
             for number, mine in sorted(of_worker.items())
             for ledger in mine
         )
-        return ServiceFigures(processes=tuple(rows), queues=queues, events=tuple(self.events))
+        return ServiceFigures(
+            processes=tuple(rows),
+            queues=queues,
+            events=tuple(self.events),
+            made={section: tuple(items) for section, items in made.items()},
+        )
 
-    def _row(self, worker: WorkerProcess, times: Times, mine: list[ShardLedger]) -> ProcessStats:
+    def _row(self, worker: WorkerProcess, times: Times, spent: Times, mine: list[ShardLedger]) -> ProcessStats:
         number = worker.worker
-        spent = self._since(number, times)
-        if number in self._dead:
-            spent.add(self._dead[number])
         return ProcessStats(
             name=worker.name,
             kind="dispatcher" if number < 0 else "worker",
@@ -110,16 +120,37 @@ class Accounts:
             memory_bytes=times.memory_bytes or None,
         )
 
-    def _since(self, number: int, times: Times) -> Times:
-        """What was done after the epoch began."""
-        spent = Times(list(times.spent), times.cpu_ns)
+    def _since(self, number: int, noted: _Noted) -> _Noted:
+        """What was done after the epoch began, by those before it as well."""
+        since = noted.copy()
         if number in self._before:
-            spent.add(self._before[number], -1)
-        return spent
+            since.add(self._before[number], -1)
+        if number in self._dead:
+            since.add(self._dead[number])
+        return since
 
 
-def _times(worker: WorkerProcess) -> Times | None:
-    try:
-        return worker.page.times.read()
-    except ValueError:  # its page has gone a moment ago
-        return None
+@dataclass
+class _Noted:
+    """What a process has noted on its page."""
+
+    times: Times
+    figures: list[Figures]
+
+    @classmethod
+    def of(cls, worker: WorkerProcess) -> _Noted | None:
+        page = worker.page
+        try:
+            return cls(page.times.read(), page.sheet.read() if page.times.wanted else [])
+        except ValueError:  # its page has gone a moment ago
+            return None
+
+    def copy(self) -> _Noted:
+        copied = _Noted(Times(), [Figures() for _ in self.figures])
+        copied.add(self)
+        return copied
+
+    def add(self, other: _Noted, sign: int = 1) -> None:
+        self.times.add(other.times, sign)
+        for mine, theirs in zip(self.figures, other.figures):
+            mine.add(theirs, sign)

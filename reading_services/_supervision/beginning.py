@@ -17,7 +17,7 @@ from torchpipe.execution.reading_service import EpochStart
 __all__ = ["Beginning"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Beginning:
     """``address``: where dispatched items are to be had; they are of branch ``dispatch_branch``."""
 

@@ -52,6 +52,7 @@ class WorkerProcess:
     """Started by the constructor's caller with :meth:`start`; ended by :func:`stop_all` or found dead.
 
     ``target(setup, socket, page, arena, *extra)`` is what it runs, by default a worker's loop.
+    ``node_names``: those that it runs, by their numbers.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class WorkerProcess:
         worker: int,
         context: BaseContext,
         graph: GraphImage,
+        node_names: Mapping[int, str],
         *,
         name: str,
         target: Callable[..., None] = run_worker,
@@ -74,7 +76,8 @@ class WorkerProcess:
         self.silenced = False  # killed because it showed no sign of life
         self._context: Any = context
         self._graph = graph
-        self.page = StatusPage()
+        self._node_names = node_names
+        self.page = StatusPage(nodes=max(node_names, default=-1) + 1)
         self.arena = Arena()
         self.receiver = Receiver(self.arena)
         ours, self._theirs = socket_pair()
@@ -153,7 +156,7 @@ class WorkerProcess:
     def kill(self) -> None:
         self.process.kill()
 
-    def examine(self, *, dispatcher: bool, node_names: Mapping[int, str], num_shards: int | None) -> PostMortem:
+    def examine(self, *, dispatcher: bool, num_shards: int | None) -> PostMortem:
         """How the process ended and what it was at. One that has closed its connection and lives on is killed."""
         lane, index, count, node, begun = (
             self.page[slot] for slot in (Field.LANE, Field.INDEX, Field.COUNT, Field.NODE, Field.BEGUN)
@@ -177,7 +180,7 @@ class WorkerProcess:
             shard=-1 if num_shards is None or lane < 0 else lane % num_shards,
             items=range(index, index + max(1, count)),
             begun_s=max(1e-3, end_s - begun / 1e9) if begun and lane >= 0 else None,
-            node=node_names.get(node),
+            node=self._node_names.get(node),
         )
 
     def missing_guard(self) -> RuntimeError | None:

@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 
 from reading_services._supervision.arrivals import Arrival, warning_category
@@ -88,11 +89,8 @@ class Supervisor:
         self._failure: BaseException | None = None
         self._pool = WorkerPool() if self._listener is None else WorkerPool(self._listener)
         self._accounts = self._pool.accounts
-        self._begin = Beginning(
-            limits=limits,
-            address=None if self._listener is None else self._listener.address,
-            dispatch_branch=-1 if dispatch is None else dispatch.branch,
-        )
+        address = None if self._listener is None else self._listener.address
+        self._begin = Beginning(limits, address, -1 if dispatch is None else dispatch.branch)
 
     def worker_pids(self) -> list[int]:
         """The ids of the processes that are alive: the dispatcher's, if there is one, then the workers'."""
@@ -196,11 +194,16 @@ class Supervisor:
         self._interrupted = True
         self._pool.wake()
 
+    def measure_nodes(self, wanted: bool) -> None:
+        """Time the nodes of passes that begin from now on, or do not."""
+        self._pool.measure_nodes(wanted)
+
     def figures(self) -> ServiceFigures:
         """What the processes have done in this epoch, or in the last one. Asks nobody. Any thread."""
         if self._epoch is None:
             return self._accounts.figures
-        return self._accounts.read(list(self._pool), list(self._ledgers.values()), self._worker_of)
+        told = self._accounts.read(list(self._pool), list(self._ledgers.values()), self._worker_of)
+        return replace(told, method=self._context.get_start_method(), restarts=self.restarts)
 
     def close(self) -> None:
         """End all processes: about 3 s at most. Idempotent."""
@@ -322,9 +325,8 @@ class Supervisor:
 
     def _examine(self, worker: WorkerProcess) -> PostMortem:
         dispatcher = worker.worker == _DISPATCHER
-        names = self._dispatch.node_names if dispatcher and self._dispatch is not None else self._node_names
         num_shards = None if self._epoch is None else self._epoch.num_shards
-        return worker.examine(dispatcher=dispatcher, node_names=names, num_shards=num_shards)
+        return worker.examine(dispatcher=dispatcher, num_shards=num_shards)
 
     def _doubt(self, dead: PostMortem) -> None:
         """Let the items that may have been the culprit be made one by one from now on."""
@@ -377,15 +379,16 @@ class Supervisor:
 
     def _start_worker(self, number: int) -> None:
         self._recovery.started(number, time.monotonic())
-        context, listener = self._context, self._listener
+        context, listener, part = self._context, self._listener, self._dispatch
         if number != _DISPATCHER:
-            worker = WorkerProcess(number, context, self._graph, name=f"worker {number}")
+            worker = WorkerProcess(number, context, self._graph, self._node_names, name=f"worker {number}")
             self._pool.start(worker, *(() if listener is None else (listener.socket.fileno(),)))
             return
-        assert self._dispatch is not None
+        assert part is not None
         assert listener is not None
-        graph, extra = self._dispatch.graph, (listener.socket,)
-        self._pool.start(WorkerProcess(number, context, graph, name="dispatcher", target=run_dispatcher, extra=extra))
+        graph, names, extra = part.graph, part.node_names, (listener.socket,)
+        worker = WorkerProcess(number, context, graph, names, name="dispatcher", target=run_dispatcher, extra=extra)
+        self._pool.start(worker)
 
     def _begin_worker(self, number: int) -> None:
         assert self._epoch is not None

@@ -36,6 +36,7 @@ class WorkerPool:
     def __init__(self, *resources: Any) -> None:
         self._processes: dict[int, WorkerProcess] = {}
         self.accounts = Accounts()
+        self._measures_nodes = False
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
@@ -61,11 +62,18 @@ class WorkerPool:
 
     def start(self, worker: WorkerProcess, *inherited_fds: int) -> None:
         """Start ``worker``, which takes the place of its number. ``inherited_fds`` are closed in a forked child."""
+        worker.page.times.wanted = self._measures_nodes
         others = [other.channel.fileno() for other in self]
         worker.start((*others, self._wake_read, self._wake_write, *inherited_fds))
         self._processes[worker.worker] = worker
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
         self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
+
+    def measure_nodes(self, wanted: bool) -> None:
+        """Let processes, and those that will be started, time the nodes of passes that they begin; or not."""
+        self._measures_nodes = wanted
+        for worker in self:
+            worker.page.times.wanted = wanted
 
     def last_words(self, worker: WorkerProcess) -> list[Frame]:
         """What a process that has ended had sent and nobody has received yet."""

@@ -6,6 +6,7 @@ is making, then what it spends its time on.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from reading_services._transport.shared_file import SharedFile
+from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, TimeSheet
 
 __all__ = ["Field", "PageTrace", "StatusPage"]
@@ -27,22 +29,27 @@ class Field(IntEnum):
     BEGUN = 5  # when it was begun, in monotonic ns; 0 while it is not: on the way there, or waiting for what it needs
 
 
-_SIZE_BYTES = 8 * (len(Field) + TimeSheet.SIZE)
+_SIZE = len(Field) + TimeSheet.SIZE
 _LANE, _INDEX, _COUNT, _BEGUN = int(Field.LANE), int(Field.INDEX), int(Field.COUNT), int(Field.BEGUN)
 
 
 class StatusPage(SharedFile):
-    """``page[Field.INDEX]`` reads or writes a field; ``times`` says what the process does."""
+    """``page[Field.INDEX]`` reads or writes a field; ``times`` says what the process does, ``sheet`` what of its
+    ``nodes`` take.
+    """
 
-    def __init__(self, fd: int | None = None) -> None:
-        super().__init__("torchpipe-page", _SIZE_BYTES, "q", fd)
+    def __init__(self, fd: int | None = None, *, nodes: int = 0) -> None:
+        size_bytes = 8 * (_SIZE + nodes * NodeSheet.STRIDE) if fd is None else os.fstat(fd).st_size
+        super().__init__("torchpipe-page", size_bytes, "q", fd)
         self._fields = self.view
-        self.times = TimeSheet(self.view[len(Field) :])
+        self.times = TimeSheet(self.view[len(Field) : _SIZE])
+        self.sheet = NodeSheet(self.view[_SIZE:])
         if fd is None:
             self.clear()
 
     def close(self) -> None:
         self.times.close()
+        self.sheet.close()
         super().close()
 
     def __getitem__(self, field: int) -> int:

@@ -32,11 +32,12 @@ from reading_services._transport.payloads import shortage_text
 from reading_services._transport.remote_error import dump_error, load_error
 from reading_services._transport.status_page import PageTrace, StatusPage
 from reading_services._workers.dispatch_link import Link, same_user
-from reading_services._workers.worker import WorkerSetup, serve
+from reading_services._workers.worker import WorkerSetup, serve, tracing
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry, Mark
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failure import add_note
+from torchpipe.stats.sheet import AWAITING_CREDIT, IDLE, MAKING, SENDING, STARTING
 
 __all__ = ["Dispatcher", "run_dispatcher"]
 
@@ -68,6 +69,7 @@ class Dispatcher:
     ) -> None:
         self._channel = channel
         self._page = page
+        self._times = page.times
         self._listener = listener
         self._open_source = open_source
         self._epoch: StartDispatch | None = None
@@ -88,6 +90,8 @@ class Dispatcher:
         """Serve until told to stop. Raises: ChannelClosed when the main process is gone."""
         while True:
             hungry = self._hungry()
+            if not hungry:
+                self._times.turn_to(IDLE if self._epoch is None else AWAITING_CREDIT)
             for key, events in self._selector.select(0 if hungry else None):
                 if key.fileobj is self._listener:
                     self._accept()
@@ -97,7 +101,9 @@ class Dispatcher:
                 elif isinstance(key.fileobj, Link) and key.fileobj in self._links:
                     self._serve_link(key.fileobj, events)
             if self._hungry():
+                self._times.turn_to(MAKING)
                 self._produce()
+            self._times.turn_to(SENDING)
             self._deal()
 
     def _hungry(self) -> bool:
@@ -140,11 +146,12 @@ class Dispatcher:
         return True
 
     def _begin(self, message: StartDispatch) -> None:
+        self._times.turn_to(STARTING)
         self._epoch = message
         self._page.approach(0, message.mark_position)
         self._doubtful = (1 << 62) if message.careful else message.doubtful
         start = DispatchStart(mark=Mark(message.mark_position, message.mark_snapshot), needed=dict(message.needed))
-        trace = PageTrace(self._page) if message.careful else None
+        trace = PageTrace(self._page) if message.careful else tracing(self._page)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -211,6 +218,7 @@ class Dispatcher:
         one_by_one = self._source.position < self._doubtful
         chunk: Chunk = self._source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, partial(self._page.begin, 0))
         self._page.rest()
+        self._times.count(len(chunk.items))
         fail_at = self._source.fail_at
         if chunk.error is not None and (fail_at is None or chunk.error is not fail_at[1]):
             add_note(chunk.error, _here())

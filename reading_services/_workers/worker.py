@@ -47,8 +47,9 @@ from torchpipe.node.failure import add_note
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, SENDING, STARTING
+from torchpipe.stats.tracing import Tracing
 
-__all__ = ["Worker", "WorkerSetup", "run_worker", "serve"]
+__all__ = ["Worker", "WorkerSetup", "run_worker", "serve", "tracing"]
 
 _CHUNK_S = 0.002  # no further item is begun after this: longer chunks would keep a waiting consumer waiting
 _HUNGRY_S = 0.0003  # the same, if the consumer has used up all: long enough to make up for the cost of a chunk
@@ -274,7 +275,7 @@ class Worker:
                     reset_fn=self._reset_fn,
                     policy=self._policy,
                     supply=self._supply,
-                    trace=PageTrace(self._page) if epoch.careful else None,
+                    trace=PageTrace(self._page) if epoch.careful else tracing(self._page),
                     memory=self._packer.memory,
                     passing=(SystemExit, Superseded),
                 )
@@ -316,6 +317,7 @@ class Worker:
         )
         self._page.rest()
         self._times.turn_to(SENDING)
+        self._times.count(len(chunk.items))
         self._take_grants()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
@@ -375,6 +377,11 @@ class Worker:
             self._told_of_shortage = True
             self._channel.send(Notice(category="UserWarning", text=shortage_text(self._packer.shortage)))
         return count, layout.sizes
+
+
+def tracing(page: StatusPage) -> Tracing | None:
+    """Times the nodes of a pass, if that is wanted."""
+    return Tracing(page.sheet) if page.times.wanted else None
 
 
 def _keep_sendable(chunk: Chunk, error: Exception) -> None:

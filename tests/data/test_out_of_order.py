@@ -81,22 +81,29 @@ class SlowFirst(Dataset[int]):
 
 
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])
-@pytest.mark.parametrize("eager", [True, False])
-def test_little_waits_for_a_slow_batch_of_a_map_style_dataset(method: Any, eager: bool, tmp_path: Path) -> None:
-    """What was dealt to its worker with it, and no more: ``prefetch_factor`` batches."""
+@pytest.mark.parametrize(("eager", "prefetch_factor"), [(True, 1), (True, 3), (False, 3)])
+def test_little_waits_for_a_slow_batch_of_a_map_style_dataset(
+    method: Any, eager: bool, prefetch_factor: int, tmp_path: Path
+) -> None:
+    """What was dealt to its worker with it, and no more: ``prefetch_factor`` batches, the slow one included."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     sampler = None if eager else iter(range(40))  # that one is asked for one batch at a time
     with DataLoader(
-        SlowFirst(gate), 1, sampler=sampler, num_workers=2, prefetch_factor=3, in_order=False, worker_method=method
+        SlowFirst(gate),
+        sampler=sampler,
+        num_workers=2,
+        prefetch_factor=prefetch_factor,
+        in_order=False,
+        worker_method=method,
     ) as loader:
         stream = iter(loader)
-        found = [int(next(stream)) for _ in range(37)]
+        found = [int(next(stream)) for _ in range(40 - prefetch_factor)]
         state = loader.state_dict()
         gate.write_bytes(b"go")
         late = [int(batch) for batch in stream]
     assert sorted(found + late) == [*range(40)]
-    assert late == [0, 2, 4]
+    assert late == [0, 2, 4][:prefetch_factor]
     gate.unlink()
     gate.write_bytes(b"open")
     if eager:

@@ -156,11 +156,13 @@ def test_out_of_order_goes_by_readiness() -> None:
             assert go.wait(60)
         return index
 
-    stream = iter(DataLoader(Calling(6, make), num_workers=2, in_order=False, **THREAD))
-    found = [int(next(stream)) for _ in range(3)]  # of the other thread: 0 is not ready
-    assert found == [1, 3, 5]
-    go.set()
-    assert sorted(found + [int(item) for item in stream]) == list(range(6))
+    stream = iter(DataLoader(Calling(7, make), num_workers=2, in_order=False, **THREAD))
+    try:
+        found = [int(next(stream)) for _ in range(5)]
+    finally:
+        go.set()
+    assert found == [1, 3, 4, 5, 6]  # of the other thread, which was dealt all but the first two of the slow one
+    assert [int(item) for item in stream] == [0, 2]
 
 
 def test_threads_of_several_loaders_share_nothing() -> None:
@@ -346,9 +348,11 @@ def test_L2_threads_out_of_order_hand_out_each_batch_once(into: dict[str, Any]) 
 
     first = loader(num_workers=2, **THREAD)
     stream = iter(first)
-    found = [int(next(stream)) for _ in range(3)]
-    state = first.state_dict()
-    go.set()
+    try:
+        found = [int(next(stream)) for _ in range(3)]
+        state = first.state_dict()
+    finally:
+        go.set()
     other = loader(**into)
     other.load_state_dict(state)
     assert sorted(found + [int(item) for item in other]) == list(range(9))
@@ -625,14 +629,16 @@ def test_L6_a_thread_that_is_stuck_is_named_and_ends_when_it_returns(
         return index
 
     stream = iter(DataLoader(Calling(8, make), num_workers=2, **THREAD))
-    next(stream)
-    assert stuck.wait(60)
-    with caplog.at_level(logging.WARNING, "torchpipe"):
-        stream._shutdown_workers()
-    assert "'DataLoader worker thread 1' still runs your code" in caplog.text
-    assert worker_threads() == ["DataLoader worker thread 1"]
-    (thread,) = (item for item in threading.enumerate() if item.name == "DataLoader worker thread 1")
-    go.set()
+    try:
+        next(stream)
+        assert stuck.wait(60)
+        with caplog.at_level(logging.WARNING, "torchpipe"):
+            stream._shutdown_workers()
+        assert "'DataLoader worker thread 1' still runs your code" in caplog.text
+        assert worker_threads() == ["DataLoader worker thread 1"]
+        (thread,) = (item for item in threading.enumerate() if item.name == "DataLoader worker thread 1")
+    finally:
+        go.set()
     thread.join(60)
     assert not thread.is_alive()
 
@@ -658,11 +664,13 @@ def test_L6_a_wait_in_another_thread_ends_at_once(monkeypatch: pytest.MonkeyPatc
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    assert stuck.wait(60)
-    loader.load_state_dict({})
-    consumer.join(60)
-    assert isinstance(raised[0], errors.IteratorInvalidated)
-    go.set()
+    try:
+        assert stuck.wait(60)
+        loader.load_state_dict({})
+        consumer.join(60)
+        assert isinstance(raised[0], errors.IteratorInvalidated)
+    finally:
+        go.set()
 
 
 def test_L6_an_interrupt_ends_the_epoch_and_its_state_is_right(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from torchpipe.iter import IterableWrapper
 
 def test_L4_a_slow_start_is_no_silence() -> None:
     """A process that took longer to start than the timeout was killed as it became ready, again and again."""
-    worker = WorkerProcess(0, multiprocessing.get_context("fork"), GraphImage(b""), name="worker 0")
+    worker = WorkerProcess(0, multiprocessing.get_context("fork"), GraphImage(b""), {}, name="worker 0")
     worker._seen_at = time.monotonic() - 60
     worker._seen_beat = worker.page[Field.BEAT]
     assert not worker.silent_for_s(30)  # it is still starting

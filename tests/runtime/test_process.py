@@ -34,7 +34,7 @@ def started(target: Callable[..., None], *extra: Any, method: str = "fork", numb
 
 def made(target: Callable[..., None], *extra: Any, method: str = "fork", number: int = 0) -> WorkerProcess:
     context = multiprocessing.get_context(method)
-    return WorkerProcess(number, context, GraphImage(b""), name=f"worker {number}", target=target, extra=extra)
+    return WorkerProcess(number, context, GraphImage(b""), {}, name=f"worker {number}", target=target, extra=extra)
 
 
 def wait_busy(worker: WorkerProcess) -> None:
@@ -173,11 +173,11 @@ def test_how_it_ended(target: Callable[..., None], argument: int, cause: str, ow
     worker = started(target, argument)
     worker.process.join()
     worker.page.approach(5, 17)
-    dead = worker.examine(dispatcher=False, node_names={}, num_shards=3)
+    dead = worker.examine(dispatcher=False, num_shards=3)
     assert (dead.cause, dead.own, dead.lane, dead.shard, dead.begun_s) == (cause, own, 5, 2, None)
     assert "no item (on its way to item 17 of shard 2" in str(dead)
     worker.page.begin(5, 17, 2)
-    dead = worker.examine(dispatcher=False, node_names={}, num_shards=3)
+    dead = worker.examine(dispatcher=False, num_shards=3)
     assert dead.begun_s is not None
     assert dead.begun_s > 0
     assert "making one of items 17 to 18 of shard 2" in str(dead)

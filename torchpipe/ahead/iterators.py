@@ -34,6 +34,7 @@ class RunAheadIterator(NodeIterator[T_co]):
     """
 
     exact_after_error = True
+    apart = True
 
     def __init__(self, node: DataPipe, context: Context, source: DataPipe, stage: Stage) -> None:
         if context.reads_apart(node):
@@ -113,6 +114,7 @@ class _Delivered(NodeIterator[Any]):
     """
 
     exact_after_error = True
+    apart = True
 
     def __init__(self, node: DataPipe, context: Context, inner: NodeIterator[Any]) -> None:
         super().__init__(node, context)

@@ -6,20 +6,29 @@ Runs in the user's process.
 from __future__ import annotations
 
 import copy
+import time
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any
 
-from torchpipe.data.fetch import Failure, Fetch, collating_in
+from torchpipe.data.fetch import Failure, Fetch, TimedFetch, collating_in
+from torchpipe.data.figures import Steps
 from torchpipe.data.order import Order
 from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom
+from torchpipe.stats import MergeStats
+from torchpipe.stats.clock import Clock
+from torchpipe.stats.node_sheet import NodeSheet
+from torchpipe.stats.nodes import Made
+from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Batches", "LocalBatches", "LocalFailure"]
 
 
 class Batches(ABC):
     """The batches of an epoch, from a position on. Pulled by one thread at a time."""
+
+    clock: Clock  # of whoever takes them
 
     @property
     @abstractmethod
@@ -39,6 +48,14 @@ class Batches(ABC):
     def processes(self) -> list[Any]:
         """The worker processes, if there are any."""
         return []
+
+    def merges(self) -> tuple[MergeStats, ...]:
+        """How long they were waited for, and for whom. Any thread."""
+        return (MergeStats(wait_s=self.clock.wait_s, shard_wait_s=(self.clock.wait_s,)),)
+
+    def figures(self) -> ServiceFigures:
+        """What those who make them have done. Any thread."""
+        return ServiceFigures()
 
     def interrupt(self) -> None:
         """Make a :meth:`take` that waits in another thread return at once. Thread-safe."""
@@ -66,12 +83,26 @@ class LocalFailure(Failure):
 
 
 class LocalBatches(Batches):
-    """Each batch is made when it is asked for. ``epoch`` None: the process's global random states are used."""
+    """Each batch is made when it is asked for. ``epoch`` None: the process's global random states are used.
 
-    def __init__(self, order: Order, fetch: Fetch, epoch: int | None, position: dict[str, Any] | None = None) -> None:
+    ``sheet``: where it is noted what the steps take, if that is wanted.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        fetch: Fetch,
+        epoch: int | None,
+        position: dict[str, Any] | None = None,
+        *,
+        steps: Steps,
+        sheet: NodeSheet | None = None,
+    ) -> None:
         self._number = order.number
+        self.clock = Clock()
+        self._steps, self._sheet = steps, sheet
         self._order = order
-        self._fetch = fetch
+        self._fetch = fetch if sheet is None else TimedFetch(fetch, sheet)
         self._collate = collating_in(fetch.collate_fn, None)
         self._epoch = epoch
         self._random = BatchRandom()
@@ -88,12 +119,19 @@ class LocalBatches(Batches):
             position["dataset"] = copy.deepcopy(self._fetch.dataset.state_dict())
         return position
 
+    def figures(self) -> ServiceFigures:
+        made = [] if self._sheet is None else [Made(self._sheet.read(), 0, busy=True)]
+        return ServiceFigures(nodes=self._steps.rows(made))
+
     def take(self) -> Any:
-        order = self._order
+        order, clock, steps = self._order, self.clock, self._steps
         self._number = order.number
+        clock.begin_wait()
         indices = next(order)
         while (number := order.number - 1) in self._done:
             indices = next(order)
+        steps.asked += 1
+        steps.sampler_s += time.perf_counter() - clock.waits_since
         try:
             if self._epoch is None:
                 batch = self._fetch(indices, self._collate)
@@ -102,8 +140,10 @@ class LocalBatches(Batches):
                 batch = self._random.within(order.base_seed, self._epoch, order.key(number), make)
         except Exception as error:
             self._fetch.explain(error, number, indices)
-            return LocalFailure(error)
-        self._number = number + 1
+            batch = LocalFailure(error)
+        else:
+            self._number = number + 1
+        clock.end_wait(1)
         return batch
 
     def close(self) -> None:

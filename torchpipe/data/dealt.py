@@ -9,20 +9,25 @@ makes while two messages are on their way: small batches travel together, and a 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
+from torchpipe.data.figures import Steps
 from torchpipe.data.order import Order
 from torchpipe.errors import StateError
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failure import add_note
 from torchpipe.state import Cursor
+from torchpipe.stats import MergeStats
+from torchpipe.stats.clock import Clock
+from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -41,6 +46,11 @@ class Dealing(Protocol):
     def interrupt(self) -> None: ...
     def end_epoch(self) -> None: ...
     def close(self) -> None: ...
+    def figures(self) -> ServiceFigures: ...
+    @property
+    def num_workers(self) -> int: ...
+    @property
+    def rebuild_s(self) -> float: ...
     @property
     def processes(self) -> list[Any]: ...
 
@@ -124,6 +134,10 @@ class DealtBatches(Batches):
         position: dict[str, Any],
         positions: list[ShardPosition] | None = None,
     ) -> None:
+        self.clock = Clock()
+        self._steps = Steps(loader)
+        self._rebuilt_before_s = workers.rebuild_s
+        self._lane_s = [0.0] * loader.num_workers  # of each lane: how long it was waited for
         self._order = order
         self._workers = workers
         self._lanes = lanes = loader.num_workers
@@ -164,6 +178,14 @@ class DealtBatches(Batches):
     def processes(self) -> list[Any]:
         return self._workers.processes
 
+    def merges(self) -> tuple[MergeStats, ...]:
+        rebuild_s = self._workers.rebuild_s - self._rebuilt_before_s
+        return (MergeStats(wait_s=self.clock.wait_s, shard_wait_s=tuple(self._lane_s), rebuild_s=rebuild_s),)
+
+    def figures(self) -> ServiceFigures:
+        told = self._workers.figures()
+        return replace(told, workers=self._workers.num_workers, nodes=self._steps.rows(told.made.get("shard", ())))
+
     def interrupt(self) -> None:
         self._workers.interrupt()
 
@@ -189,8 +211,10 @@ class DealtBatches(Batches):
         dealt.popleft()
         self._turns.popleft()  # out of order, they only count
         self._place, self._failed = place, failed
-        if not self._order.may_run_ahead:
+        if not self._order.may_run_ahead and not self._over:
+            self.clock.begin_wait()
             self._deal(1)
+            self.clock.end_wait(0)
         return batch
 
     def _next_lane(self) -> int:
@@ -199,8 +223,7 @@ class DealtBatches(Batches):
             if not self._turns:  # what had been dealt is used up, or was all done before
                 self._deal(sum(self._targets))
                 continue
-            lanes = [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._dealt) if left]
-            for lane in lanes:
+            for lane in self._awaited():
                 chunk = self._chunks[lane]
                 if chunk.items:
                     return lane
@@ -208,17 +231,26 @@ class DealtBatches(Batches):
                     number, (_, indices) = self._dealt[lane][0]
                     add_note(chunk.error, f"torchpipe: the next batch was number {number}, of {indices!r:.200}")
                     raise chunk.error
-            self._pull(lanes)
+            self.clock.begin_wait()
+            self.clock.end_wait(self._pull())
         if self._error is not None:
             raise self._error
         raise StopIteration
 
-    def _pull(self, lanes: Collection[int]) -> None:
+    def _awaited(self) -> list[int]:
+        """The lanes of which any may give the next batch."""
+        return [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._dealt) if left]
+
+    def _pull(self) -> int:
+        """Wait for batches of one lane: how many have come."""
         if self._order.may_run_ahead:
             rooms = self._rooms()
             if any(2 * room >= target for room, target in zip(rooms, self._targets)):
                 self._deal(max(rooms) * self._lanes if self._in_order else sum(room for room in rooms if room > 0))
-        lane, chunk = self._workers.pull_any(lanes, self._timeout_s)
+        began = time.perf_counter()
+        # Only now: whoever had nothing left may just have been dealt some, and must be awaited with the others
+        lane, chunk = self._workers.pull_any(self._awaited(), self._timeout_s)
+        self._lane_s[lane] += time.perf_counter() - began
         target = max(self._targets[lane], min(_MOST_AHEAD, 2 * (self._prefetch + 1) * len(chunk.items)))
         if self._in_order:
             self._targets = [target] * self._lanes
@@ -226,6 +258,7 @@ class DealtBatches(Batches):
             self._targets[lane] = target
         chunk.items.reverse()
         self._chunks[lane] = chunk
+        return len(chunk.items)
 
     def _deal(self, batches: int) -> None:
         """Ask the sampler for so many batches more, and let them be made."""
@@ -233,6 +266,7 @@ class DealtBatches(Batches):
             return
         entries: list[list[Any]] = [[] for _ in range(self._lanes)]
         rooms = self._rooms()
+        began = time.perf_counter()
         for _ in range(batches):
             try:
                 indices = next(self._order)
@@ -253,6 +287,8 @@ class DealtBatches(Batches):
             self._turns.append(lane)
             entries[lane].append((self._order.key(number), indices))
             self._dealt[lane].append((number, entries[lane][-1]))
+        self._steps.sampler_s += time.perf_counter() - began
+        self._steps.asked += sum(map(len, entries))
         for lane, dealt in enumerate(entries):
             if dealt or self._over:
                 self._workers.deal(lane, dealt, over=self._over)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any, TypeAlias
 
 from torch._utils import ExceptionWrapper
@@ -17,10 +18,25 @@ from torchpipe.data import thread_info
 from torchpipe.iter._collating import default_collate_in
 from torchpipe.node.context import Memory
 from torchpipe.node.failure import add_note
+from torchpipe.stats.node_sheet import ERRORS, NodeSheet
 
-__all__ = ["Failure", "Fetch", "WorkerInitFn", "collating_in", "make_worker_info", "set_worker_info"]
+__all__ = [
+    "COLLATING",
+    "READING",
+    "Failure",
+    "Fetch",
+    "TimedFetch",
+    "WorkerInitFn",
+    "collating_in",
+    "make_worker_info",
+    "set_worker_info",
+]
 
 WorkerInitFn: TypeAlias = Callable[[int], None]
+
+
+READING, COLLATING = 0, 1  # the steps of making a batch, by their numbers among a worker's nodes
+_SLOW_NS = 20_000  # a sample that takes longer is timed by itself: that costs a third of a microsecond
 
 
 class Fetch:
@@ -32,18 +48,57 @@ class Fetch:
         self.collate_fn = collate_fn
 
     def __call__(self, indices: Any, collate_fn: Callable[[Any], Any] | None = None) -> Any:
+        return (collate_fn or self.collate_fn)(self.read(indices))
+
+    def read(self, indices: Any) -> Any:
         dataset = self.dataset
         if not self.batched:
-            samples = dataset[indices]
-        elif getattr(dataset, "__getitems__", None):
-            samples = dataset.__getitems__(indices)
-        else:
-            samples = [dataset[index] for index in indices]
-        return (collate_fn or self.collate_fn)(samples)
+            return dataset[indices]
+        if getattr(dataset, "__getitems__", None):
+            return dataset.__getitems__(indices)
+        return [dataset[index] for index in indices]
 
     def explain(self, error: BaseException, number: int, indices: Any) -> None:
         """Add a note to ``error``, which this batch's making has raised: which batch, and which indices it has."""
         add_note(error, f"torchpipe: raised while making batch {number}, of {_shown(indices, self.batched)}")
+
+
+class TimedFetch(Fetch):
+    """The same, which notes what reading and collating take. For one thread."""
+
+    def __init__(self, fetch: Fetch, sheet: NodeSheet) -> None:
+        super().__init__(fetch.dataset, fetch.batched, fetch.collate_fn)
+        self._sheet = sheet
+        self._apart = False  # are samples slow enough to be timed each by itself?
+
+    def __call__(self, indices: Any, collate_fn: Callable[[Any], Any] | None = None) -> Any:
+        clock, sheet, step = perf_counter_ns, self._sheet, READING
+        try:
+            began = clock()
+            if self._apart:
+                samples = self._read_each(indices)
+            else:
+                samples = self.read(indices)
+                count = len(indices) if self.batched else 1
+                took = clock() - began
+                sheet.note(READING, took, max(1, count))
+                self._apart = took > _SLOW_NS * count and self.batched and not hasattr(self.dataset, "__getitems__")
+            step, began = COLLATING, clock()
+            batch = (collate_fn or self.collate_fn)(samples)
+            sheet.note(COLLATING, clock() - began)
+        except BaseException:
+            sheet.count(step, ERRORS)
+            raise
+        return batch
+
+    def _read_each(self, indices: Any) -> list[Any]:
+        clock, note, dataset = perf_counter_ns, self._sheet.note, self.dataset
+        samples = []
+        for index in indices:
+            began = clock()
+            samples.append(dataset[index])
+            note(READING, clock() - began)
+        return samples
 
 
 def _shown(indices: Any, batched: bool) -> str:

@@ -22,13 +22,18 @@ from torchpipe.data.nodes import seed_worker
 from torchpipe.data.ranks import divides_itself
 from torchpipe.data.standing import load_into
 from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.execution.merge import MergeIterator
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
 from torchpipe.iter import IterableWrapper
+from torchpipe.loader.observing import merges_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state.flat import MAX_SHARDS
+from torchpipe.stats import MergeStats
+from torchpipe.stats.clock import Clock
+from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "check_ranks", "saved_shards"]
 
@@ -40,6 +45,7 @@ class WorkersOwn(IterDataPipe[Any]):
     """
 
     divides = True
+    one_to_one = True  # the dataset itself has left out what is others'
 
     def __init__(self, datapipe: Any, dataset: Any, *, workers: bool, as_torch: bool, base_seed: int) -> None:
         self.datapipe = datapipe
@@ -207,11 +213,24 @@ class IterableBatches(Batches):
         self._random_key = (start.seed, start.epoch, start.rank)  # a single shard's
         self._stream = service.initialize_iteration(start)
         self._items = self._stream.items()
+        self._merge = self._stream if isinstance(self._stream, MergeIterator) else None  # which has a clock itself
+        self.clock = Clock() if self._merge is None else self._merge.clock
 
     def take(self) -> Any:
-        batch = next(self._items)
+        if self._merge is not None:
+            batch = next(self._items)
+        else:
+            self.clock.begin_wait()
+            batch = next(self._items)
+            self.clock.end_wait(1)
         self._number += 1
         return batch
+
+    def merges(self) -> tuple[MergeStats, ...]:
+        return merges_of(self._stream)
+
+    def figures(self) -> ServiceFigures:
+        return self._service.figures()
 
     @property
     def number(self) -> int:

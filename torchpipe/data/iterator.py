@@ -19,8 +19,12 @@ from torchpipe.data.processes import torch_words
 from torchpipe.data.state import Position
 from torchpipe.device.prepare import stage_for
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.loader.observing import Observed
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
 from torchpipe.state import SnapshotPolicy, decode
+from torchpipe.stats import StageStats
+from torchpipe.stats.clock import Clock
+from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -56,9 +60,11 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._first = self._batches.number
         handed_out = () if saved is None else (saved.batches or {}).get("done", ())  # before their turn
         self._num_yielded = self._first + len(handed_out)  # in this epoch
+        self._clock, self._began_at = self._batches.clock, self._num_yielded
         self._stage = None
         try:
-            self._stage = None if loader._device_options is None else _Stage(loader, self._batches)
+            if loader._device_options is not None:
+                self._stage, self._clock = _Stage(loader, self._batches), Clock()
         except BaseException:
             self._over = True
             self._release()
@@ -82,7 +88,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         if os.getpid() != self._pid:
             check_process(self._pid, "loader")
         try:
-            batch = self._batches.take() if self._stage is None else self._stage.take()
+            batch = self._batches.take() if self._stage is None else self._stage.take(self._clock)
         except StopIteration:
             if self._end():
                 return self._next()
@@ -176,7 +182,23 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self.close()
         self._loader._end_workers()
 
+    def observe(self) -> tuple[Observed, ServiceFigures]:
+        """What can be told of this epoch. Any thread."""
+        observed = Observed.of(
+            self._clock,
+            self._batches.merges(),
+            () if self._stage is None else (self._stage.stats(),),
+            epoch=self.epoch,
+            delivered=self._num_yielded,
+            before=self._began_at,
+            finished=self.finished,
+            over=self._over or self._invalid,
+        )
+        return observed, self._batches.figures()
+
     def _release(self) -> None:
+        self._clock.close()
+        self._loader._observed = self.observe()
         if self._stage is not None:
             self._stage.close()
         self._processes = self._batches.processes
@@ -255,6 +277,7 @@ class _Stage:
         if not loader.num_workers:  # batches are made under global random states of their own, which no thread can have
             stage = replace(stage, depth=0)
         policy = SnapshotPolicy(every=1)  # small, and the order has its own
+        self._stage, self._name = stage, f"to {loader.device}"
         self._ahead = RunAhead(_Source(batches), stage, policy, "DataLoader")
         self._items = self._ahead.items()
         self._failed = False  # the last thing that was handed out is an error
@@ -266,15 +289,21 @@ class _Stage:
         state: Any = self._start if snapshot is None else decode(snapshot, allow_pickle=True)  # it was made here
         return state["number"], state["batches"]
 
-    def take(self) -> Any:
+    def take(self, clock: Clock) -> Any:
         if self._failed:
             self.number += 1
         else:
             self._before = self._ahead.cursor.snapshot
+        clock.begin_wait()
         batch = next(self._items)
+        clock.end_wait(1)
         self._failed = isinstance(batch, Failure)
         self.number += not self._failed
         return batch
+
+    def stats(self) -> StageStats:
+        threads = self._stage.limits.threads if self._stage.depth else 0
+        return StageStats(name=self._name, node=0, device=True, threads=threads, feed=self._ahead.stats())
 
     def close(self) -> None:
         self._ahead.close()

@@ -18,6 +18,7 @@ from torchpipe.data.arguments import check_arguments
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.draws import Draws
 from torchpipe.data.fetch import Fetch, WorkerInitFn
+from torchpipe.data.figures import Observable, Steps
 from torchpipe.data.iterator import DataLoaderIterator
 from torchpipe.data.known_names import KnownToTools
 from torchpipe.data.order import Order, begin_order, check_order
@@ -32,6 +33,10 @@ from torchpipe.execution.ranks import RankGroup
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
 from torchpipe.state import as_text
+from torchpipe.stats.budget import Budget, budget_of
+from torchpipe.stats.node_sheet import NodeSheet
+from torchpipe.stats.tracing import measures_by_default
+from torchpipe.views.watching import watched
 
 __all__ = ["DataLoader"]
 
@@ -41,7 +46,7 @@ Seeding: TypeAlias = Literal["batch", "torch"]
 OnDeath: TypeAlias = Literal["restart", "raise"]
 
 
-class DataLoader(KnownToTools, TorchDataLoader[T_co]):
+class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     """torch's ``DataLoader``: same arguments, same order of samples; resumes exactly, and survives killed workers.
 
     All arguments up to ``in_order`` are torch's, and mean what they mean there. The sampler runs in this process and
@@ -61,6 +66,8 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
         max_deaths: deaths at one and the same batch that are no accident any more but an error that names it.
         max_restarts: how many workers may be replaced in an epoch; None: any number.
+        autotune: choose by measurement how many of ``num_workers`` are started; or a :class:`~torchpipe.stats.Budget`.
+        measure: whether :meth:`stats` has figures of each step (docs/seeing.md); None: as ``TORCHPIPE_MEASURE`` says.
         distributed: deal the batches of one process to the ranks of the initialized process group: rank r of w has
             every w-th from r on. The seed is rank 0's, and fixes every epoch; ranks talk when one begins, no more.
         uneven: when the batches do not fill the last step. ``"drop"``: it is left out. ``"pad"``: ranks without one
@@ -104,6 +111,8 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         max_restarts: int | None = None,
         distributed: bool = False,
         uneven: Uneven = "drop",
+        measure: bool | None = None,
+        autotune: bool | Budget = False,
     ) -> None:
         check_arguments(locals())
         ranked = ranked_sampler(locals())
@@ -147,6 +156,8 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
             ranked.told(self)
         self._device_options = None if device is None else DeviceOptions(device_prefetch=device_prefetch)
         self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
+        self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
+        self.measuring = measures_by_default() if measure is None else measure  # from the next epoch on
         self._pid = os.getpid()
         self._next_epoch = 0
         self._loaded: Position | None = None  # where the next iter() is to go on
@@ -221,7 +232,7 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         self._next_epoch = epoch + 1
         self._loaded = self._parked = None
         self._live = weakref.ref(iterator)
-        return iterator
+        return watched(self, iterator)
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
         """(number, batch) for each batch: the first of an epoch has ``start``, also where a loaded state goes on."""
@@ -249,7 +260,9 @@ class DataLoader(KnownToTools, TorchDataLoader[T_co]):
         if self.num_workers == 0:
             if position is not None and "dataset" in position:
                 load_into(fetch.dataset, position["dataset"])
-            return order, LocalBatches(order, fetch, epoch if self.worker_seeding == "batch" else None, position)
+            sheet = NodeSheet.local(2) if self.measuring else None
+            seeded = epoch if self.worker_seeding == "batch" else None
+            return order, LocalBatches(order, fetch, seeded, position, steps=Steps(self), sheet=sheet)
         place: Any = threads if self.worker_method == "thread" else processes
         batches = place.begin_dealt(self, order, fetch, epoch, position)
         self._base_seed = order.base_seed

@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from torch.utils.data._utils.worker import _generate_state
 
-from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, collating_in, make_worker_info, set_worker_info
+from torchpipe.data.fetch import (
+    Failure,
+    Fetch,
+    TimedFetch,
+    WorkerInitFn,
+    collating_in,
+    make_worker_info,
+    set_worker_info,
+)
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.epoch import WorkerInfo
@@ -22,6 +30,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful
 from torchpipe.randomness.global_random import BatchRandom, GlobalRandom
+from torchpipe.stats.tracing import Tracing
 
 __all__ = ["FetchDealt", "InitWorker", "seed_as_torch", "seed_worker"]
 
@@ -105,6 +114,7 @@ class FetchDealt(IterDataPipe[Any]):
 
 class _FetchIterator(NodeIterator[Any]):
     node: FetchDealt
+    apart = True  # its steps are timed, each for itself
 
     def __init__(self, node: FetchDealt, context: Context) -> None:
         super().__init__(node, context)
@@ -123,7 +133,8 @@ class _FetchIterator(NodeIterator[Any]):
     def run(self) -> Iterator[Any]:
         supply, context, node = self.context.supply, self.context, self.node
         assert isinstance(supply, DispatchSupply)
-        worker, fetch = context.local_shard, node.fetch
+        worker, trace = context.local_shard, context.trace
+        fetch = TimedFetch(node.fetch, trace.sheet) if isinstance(trace, Tracing) else node.fetch
         collate_fn = collating_in(fetch.collate_fn, context.memory)
         where = f"in DataLoader worker process {worker}"
         if node.as_torch and not self._begun:

@@ -47,6 +47,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         service = _service(loader, dataset, shards, workers, seed, begins)
     if keeps:
         loader._pool, loader._base_seed = service, seed
+    service.measuring = loader.measuring
     # Of torch's own graphs, as in torch's loader, the seed alone decides: it is drawn for each epoch
     alone = isinstance(dataset, TorchIterDataPipe) and not isinstance(dataset, IterDataPipe)
     start = EpochStart(

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
 from torchpipe.ahead.call_threads import CallThreads
 from torchpipe.data.fetch import Failure
+from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.thread_info import BatchGenerators
 from torchpipe.data.threads import THREAD_NAME, Beginning
 from torchpipe.execution.provider import ShardPosition, ShardProvider
@@ -34,6 +36,7 @@ from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.state import Cursor, SnapshotPolicy
+from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -76,6 +79,7 @@ class ThreadReadingService(ShardedReadingService):
     def __init__(self, beginnings: list[Beginning], num_shards: int, *, window: int, timeout_s: float | None) -> None:
         super().__init__(num_shards, None, None, SnapshotPolicy)
         self._beginnings = beginnings
+        self._times = ThreadTimes(len(beginnings))
         self._window = window
         self._timeout_s = timeout_s
 
@@ -88,15 +92,26 @@ class ThreadReadingService(ShardedReadingService):
             )
         return checked
 
+    def _told(self) -> ServiceFigures:
+        return ServiceFigures(workers=len(self._beginnings), method="thread", processes=self._times.processes())
+
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+        self._times.begin_epoch()
         users = not isinstance(self._beginnings[0].dataset, IterDataPipe)
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy.never if users else SnapshotPolicy
         producers = {}
         generators = [BatchGenerators() for _ in self._beginnings]
         for place in positions:
             spec = start.spec(place.shard)
-            shard = Shard(self._graphs.of(spec), spec, branch=place.branch, policy=policy, manage_random=False)
-            producers[place.lane] = _Producer(shard, place, start, generators[place.shard % len(generators)])
+            thread = place.shard % len(generators)
+            trace = self._measured().trace_shard() if self.measuring else None
+            shard = Shard(
+                self._graphs.of(spec), spec, branch=place.branch, policy=policy, manage_random=False, trace=trace
+            )
+            self._measured().follow(shard)
+            producers[place.lane] = _Producer(
+                shard, place, start, generators[thread], partial(self._times.during, thread)
+            )
         begins = [partial(beginning, drawn) for beginning, drawn in zip(self._beginnings, generators)]
         return ThreadShards(producers, CallThreads(THREAD_NAME, begins), window=self._window, timeout_s=self._timeout_s)
 
@@ -104,16 +119,28 @@ class ThreadReadingService(ShardedReadingService):
 class _Producer:
     """Makes one shard's items, in its thread."""
 
-    def __init__(self, shard: Shard, place: ShardPosition, start: EpochStart, generators: BatchGenerators) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        place: ShardPosition,
+        start: EpochStart,
+        generators: BatchGenerators,
+        during: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._shard = shard
         self._place = place
         self._start = start
         self._generators = generators
+        self._during = during
         self._begun = False
         self.number = place.shard
 
     def produce(self) -> Chunk:
         """The next item."""
+        with self._during():
+            return self._produce()
+
+    def _produce(self) -> Chunk:
         if not self._begun:
             self._begun = True
             cursor = self._place.cursor

@@ -35,13 +35,17 @@ from typing import TYPE_CHECKING, Any
 from torchpipe.ahead.call_threads import CallThreads
 from torchpipe.data import thread_info
 from torchpipe.data.dealt import DealtBatches, ending_what_fails
-from torchpipe.data.fetch import Failure, Fetch, WorkerInitFn, make_worker_info, set_worker_info
+from torchpipe.data.fetch import Failure, Fetch, TimedFetch, WorkerInitFn, make_worker_info, set_worker_info
+from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.order import Order
 from torchpipe.data.thread_info import BatchGenerators
 from torchpipe.errors import StateMismatchError
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.validate import check_choice
+from torchpipe.stats.node_sheet import NodeSheet
+from torchpipe.stats.nodes import Made
+from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -95,7 +99,7 @@ def begin_dealt(
         if loader.persistent_workers:
             loader._pool = pool
     with ending_what_fails(pool, keeps=loader.persistent_workers):
-        pool.begin(order.base_seed, epoch)
+        pool.begin(order.base_seed, epoch, measure=loader.measuring)
         return DealtBatches(loader, order, pool, position)
 
 
@@ -129,16 +133,27 @@ class Beginning:
 class _Maker:
     """Makes batches in one thread."""
 
-    def __init__(self, fetch: Fetch, beginning: Beginning) -> None:
-        self._fetch = fetch
+    def __init__(self, fetch: Fetch, beginning: Beginning, times: ThreadTimes) -> None:
+        self._plain = self._fetch = fetch
         self._beginning = beginning
+        self._times = times
+        self.sheet: NodeSheet | None = None
         self._generators = BatchGenerators()
 
     def begin(self) -> Callable[[], None]:
         return self._beginning(self._generators)
 
+    def measure(self, wanted: bool) -> None:
+        """Before an epoch: note what its steps take, or not."""
+        self.sheet = NodeSheet.local(2) if wanted else None
+        self._fetch = self._plain if self.sheet is None else TimedFetch(self._plain, self.sheet)
+
     def make(self, seed: int, epoch: int, number: int, indices: Any) -> Any:
         """The batch, or a :class:`Failure` in its place."""
+        with self._times.during(self._beginning.worker):
+            return self._make(seed, epoch, number, indices)
+
+    def _make(self, seed: int, epoch: int, number: int, indices: Any) -> Any:
         self._generators.seed(seed, epoch, number)
         try:
             return self._fetch(indices)
@@ -153,18 +168,41 @@ class ThreadWorkers:
     """Threads that make a batch of each entry they are dealt: ``Dealing``, as worker processes are."""
 
     def __init__(self, fetch: Fetch, beginnings: Sequence[Beginning], *, window: int) -> None:
-        self._makers = [_Maker(fetch, beginning) for beginning in beginnings]
+        self._times = ThreadTimes(len(beginnings))
+        self._makers = [_Maker(fetch, beginning, self._times) for beginning in beginnings]
         self._threads = CallThreads(THREAD_NAME, [maker.begin for maker in self._makers])
         self._window = max(1, window)
         self._dealt = [deque[tuple[int, Any]]() for _ in beginnings]  # and not begun
         self._made = [deque[Future[Any]]() for _ in beginnings]  # in the making, or made and not pulled
         self._epoch = (0, 0)
         self.usable = True
+        self.rebuild_s = 0.0  # nothing is sent
 
-    def begin(self, seed: int, epoch: int) -> None:
+    def begin(self, seed: int, epoch: int, *, measure: bool) -> None:
         """Begin an epoch."""
         self._epoch = (seed, epoch)
+        self._times.begin_epoch()
+        for maker in self._makers:
+            maker.measure(measure)
         self._threads.resume()
+
+    def figures(self) -> ServiceFigures:
+        """What the threads have done in this epoch, or in the last one."""
+        processes = self._times.processes()
+        made = [
+            Made(maker.sheet.read(), 0, process.busy_share > 0.5)
+            for maker, process in zip(self._makers, processes)
+            if maker.sheet is not None
+        ]
+        queues = [
+            self._times.queue(lane, sum(future.done() for future in list(futures)), self._window)
+            for lane, futures in enumerate(self._made)
+        ]
+        return ServiceFigures(method="thread", processes=processes, queues=tuple(queues), made={"shard": tuple(made)})
+
+    @property
+    def num_workers(self) -> int:
+        return len(self._makers)
 
     @property
     def processes(self) -> list[Any]:
@@ -178,6 +216,7 @@ class ThreadWorkers:
         dealt, made = self._dealt[lane], self._made[lane]
         while dealt and len(made) < self._window:
             made.append(self._threads.submit(lane, partial(self._makers[lane].make, *self._epoch, *dealt.popleft())))
+        self._times.awaits(lane, credit=len(made) >= self._window)
 
     def outstanding(self, lane: int) -> int:
         return len(self._dealt[lane]) + len(self._made[lane])
@@ -209,6 +248,7 @@ class ThreadWorkers:
                 future.cancel()
             made.clear()
             self._dealt[lane].clear()
+        self._times.rest()
 
     def close(self) -> None:
         """End all threads: 5 s at most, and those that are stuck in user code when that returns. Idempotent."""

@@ -82,6 +82,8 @@ class Dispatched(IterDataPipe[Any]):
 class DispatchedIterator(NodeIterator[Any]):
     """One shard's part of the dispatched stream. State: how many items it has had, and the last mark it has passed."""
 
+    apart = True
+
     def __init__(self, node: Dispatched, context: Context, supply: DispatchSupply) -> None:
         super().__init__(node, context)
         self._supply = supply
@@ -183,7 +185,7 @@ class DispatchSource(DispatchSupply):
         self.error: BaseException | None = None
         self.longest = 0
         self.fail_at: tuple[int, BaseException] | None = None  # raise this error in the place of that item
-        self._producer = producer
+        self.producer = producer
         self._num_shards = num_shards
         self._needed = start.needed
         self._ready: dict[int, deque[Entry]] = {shard: deque() for shard in start.needed}
@@ -274,9 +276,9 @@ class DispatchSource(DispatchSupply):
             limit = min(limit, self.fail_at[0] - self.position)
             if not limit:
                 return Chunk(error=self.fail_at[1])
-        if self._producer is None:  # it could not be opened: the source is over
+        if self.producer is None:  # it could not be opened: the source is over
             return Chunk(ended=True)
-        producer = self._producer
+        producer = self.producer
         if limit is None:
             return producer.within(producer.produce_for_same_thread)
         return producer.within(partial(producer.produce, limit, seconds, note))
@@ -292,6 +294,6 @@ class DispatchSource(DispatchSupply):
         )
 
     def close(self) -> None:
-        if self._producer is not None:
-            self._producer.within(self._producer.close)
+        if self.producer is not None:
+            self.producer.within(self.producer.close)
         self._ready = {}

@@ -31,6 +31,7 @@ class ReadingServiceInterface(ABC):
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _taken = False
+    measuring = False  # are nodes to be measured, from the next pass on?
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         service = super().__new__(cls)

@@ -167,6 +167,7 @@ class MergeIterator(NodeIterator[Any]):
     """
 
     exact_after_error = True  # counts an item as it hands it out
+    apart = True
 
     def __init__(self, node: DataPipe, context: Context, start: EpochStart, merges: Merges, branch: int = 0) -> None:
         super().__init__(node, context)

@@ -80,6 +80,14 @@ class PreparingReadingService(ReadingServiceInterface):
     def explain(self) -> str:
         return f"{self.describe()}\n{self._executing.explain()}"
 
+    @property
+    def measuring(self) -> bool:
+        return self._executing.measuring
+
+    @measuring.setter
+    def measuring(self, value: bool) -> None:
+        self._executing.measuring = value
+
     def figures(self) -> ServiceFigures:
         return self._executing.figures()
 

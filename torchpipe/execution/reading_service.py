@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,12 +19,12 @@ from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
 from torchpipe.execution.epoch import EpochStart, ShardSpec
 from torchpipe.execution.interface import ReadingServiceInterface
+from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
-from torchpipe.graph.rows import rows_of
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.node.announce import warn_user
@@ -33,7 +34,6 @@ from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.flat import MAX_SHARDS
-from torchpipe.stats import NodeStats
 from torchpipe.stats.service import ServiceFigures
 
 __all__ = [
@@ -68,6 +68,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._reset_fn = reset_fn
         self._policy = policy
         self._plan: Plan | None = None
+        self._measuring: Measuring | None = None
         self._graphs = ShardGraphs((), None)  # of each branch, with a stand-in for what is dispatched
 
     @property
@@ -95,11 +96,18 @@ class ShardedReadingService(ReadingServiceInterface):
         return datapipe
 
     def figures(self) -> ServiceFigures:
-        nodes = (
-            NodeStats(number=row.number, name=row.name, section=row.section, inputs=row.inputs, repeated=row.repeated)
-            for row in rows_of(self.plan, self._appended())
-        )
-        return ServiceFigures(nodes=tuple(nodes))
+        told = self._told()
+        return replace(told, nodes=self._measured().rows(told.made))
+
+    def _told(self) -> ServiceFigures:
+        """What the processes of this service tell."""
+        return ServiceFigures()
+
+    def _measured(self) -> Measuring:
+        if self._measuring is None:
+            plan = self.plan
+            self._measuring = Measuring(plan, self._graphs.branches, self._main_root(plan.root), self._appended())
+        return self._measuring
 
     def _appended(self) -> tuple[str, ...]:
         """The names of the stages that this service appends to the graph."""
@@ -120,6 +128,9 @@ class ShardedReadingService(ReadingServiceInterface):
         root = self._main_root(plan.root)
         merges = Merges(partial(self._start_shards, start))
 
+        self._measured().begin_epoch()
+        trace = self._measured().trace_main() if self.measuring and plan.main_nodes else None
+
         def merge(branch: int, context: Context) -> NodeIterator[Any]:
             return MergeIterator(plan.cuts[branch], context, start, merges, branch)
 
@@ -129,6 +140,7 @@ class ShardedReadingService(ReadingServiceInterface):
             section=1,
             threads=self._threads_in_main(),
             allow_pickle=True,  # the loader has checked the state
+            trace=trace,
             policy=self._policy,
             leaves={id(cut): partial(merge, branch) for branch, cut in enumerate(plan.cuts)},
         )
@@ -153,7 +165,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self, start: EpochStart, positions: list[ShardPosition], *, manage_random: bool = True
     ) -> ShardProvider:
         """Produce the shards in this process."""
-        plan, source = self.plan, None
+        plan, source, measured = self.plan, None, self._measured()
         if plan.dispatch is not None and positions:
             snapshots = {item.shard: item.cursor.snapshot for item in positions if item.branch == plan.dispatch_branch}
             source = DispatchSource.open(
@@ -162,10 +174,13 @@ class ShardedReadingService(ReadingServiceInterface):
                 dispatch_start(snapshots, start.num_shards),
                 policy=self._policy,
                 manage_random=manage_random,
+                trace=measured.trace_shard(dispatching=True) if self.measuring else None,
             )
+            if source.producer is not None:
+                measured.follow(source.producer, dispatching=True)
 
         def shard(spec: ShardSpec, branch: int) -> Shard:
-            return Shard(
+            made = Shard(
                 self._graphs.of(spec),
                 spec,
                 branch=branch,
@@ -173,7 +188,10 @@ class ShardedReadingService(ReadingServiceInterface):
                 policy=self._policy,
                 manage_random=manage_random,
                 supply=source,
+                trace=measured.trace_shard() if self.measuring else None,
             )
+            measured.follow(made)
+            return made
 
         return LocalShards(shard, start, positions, source)
 

@@ -85,6 +85,7 @@ class Shard:
     def __post_init__(self) -> None:
         spec = self.spec
         self.produced = 0
+        self._first = 0  # ``produced`` when it was started
         self._refused = False
         self._at_once = 1
         self._policy = self.policy()
@@ -143,8 +144,13 @@ class Shard:
                     self._random.load_state_dict(random)
         self._iterator.drop(cursor.skip)
         self._stream = self._iterator.items()
-        self.produced = position
+        self.produced = self._first = position
         self._may_run_ahead = _at_hand(graph, context) and (self.supply is None or self.supply.at_hand)
+
+    @property
+    def made(self) -> int:
+        """Items that it has produced since it was started."""
+        return self.produced - self._first
 
     @property
     def at_hand(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchpipe.graph.plan import Plan
-from torchpipe.node.traits import DataPipe, inputs_of, node_name, reads_late, walk
+from torchpipe.node.traits import DataPipe, inputs_of, node_name, reads_late, traits_of, walk
 
 __all__ = ["Row", "rows_of"]
 
@@ -47,5 +47,6 @@ def rows_of(plan: Plan, appended: tuple[str, ...] = ()) -> list[Row]:
 
 def _done_by_every_shard(plan: Plan) -> set[int]:
     """The ids of the nodes of the shard section that run, for every item, before a sharding point."""
-    before = {id(node) for point in plan.sharding_points for item in inputs_of(point) for node in walk(item)}
+    leaving_out = [point for point in plan.sharding_points if not traits_of(point).one_to_one]
+    before = {id(node) for point in leaving_out for item in inputs_of(point) for node in walk(item)}
     return {id(node) for node in plan.shard_nodes if id(node) in before and not reads_late(node)}

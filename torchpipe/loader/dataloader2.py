@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -28,13 +29,16 @@ from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed, fresh_seed, next_fresh_seed
 from torchpipe.stats import LoaderStats
+from torchpipe.stats.tracing import measures_by_default
+from torchpipe.views.viewable import Viewable
+from torchpipe.views.watching import watched
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader2(Generic[T_co]):
+class DataLoader2(Viewable, Generic[T_co]):
     """Iterates a graph, epoch after epoch, wherever its reading service runs it.
 
     Each ``iter(loader)`` is the next epoch. The stream is fixed by the graph, the seed, the epoch and the number of
@@ -42,7 +46,8 @@ class DataLoader2(Generic[T_co]):
     (one draw, so ``torch.manual_seed`` fixes the run), later ones draw nothing; every epoch differs all the same.
     ``datapipe_adapter_fn`` (one function or several) changes the graph before it runs; a map-style node is read in the
     order of its indices, as by ``.to_iter_datapipe()``. ``reading_service`` defaults to in-process execution; one that
-    another loader has already is made anew with the same arguments, see ``loader.reading_service``.
+    another loader has already is made anew with the same arguments, see ``loader.reading_service``. With ``measure``,
+    :meth:`stats` has figures of each node (docs/seeing.md); ``TORCHPIPE_MEASURE=1`` sets it where it is left out.
 
     State: :meth:`state_dict` describes the items that were delivered to the ``for`` loop, no more; it is a flat dict of
     plain values with a fixed set of keys. Use one loader from one thread and one process; :meth:`state_dict` and
@@ -56,6 +61,8 @@ class DataLoader2(Generic[T_co]):
         datapipe: TorchIterDataPipe[T_co] | TorchMapDataPipe[T_co],
         datapipe_adapter_fn: Adapter | Iterable[Adapter] | None = None,
         reading_service: ReadingServiceInterface | None = None,
+        *,
+        measure: bool | None = None,
     ) -> None:
         if not is_node(datapipe):
             raise TypeError(
@@ -71,6 +78,7 @@ class DataLoader2(Generic[T_co]):
         service = InProcessReadingService() if reading_service is None else reading_service
         self.reading_service = executable(service.take())
         self.reading_service.initialize(self.datapipe)
+        self.measuring = measures_by_default() if measure is None else measure
         self._common = self._check_shards()
         self._graph_text = describe_graph(self.datapipe)
         self._seed: int | None = None  # none drawn or given yet
@@ -158,15 +166,23 @@ class DataLoader2(Generic[T_co]):
         self._live = DataLoader2Iterator(self, self._draw_seed(), epoch, loaded)  # if this raises, nothing is lost
         self._next_epoch = epoch + 1
         self._loaded = self._parked = None
-        return self._live
+        return watched(self, self._live)
 
     def __len__(self) -> int:
         """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""
         return self.reading_service.length(self.datapipe, self.num_shards)
 
-    def explain(self) -> str:
-        """Which node runs where, as text."""
+    def _explain(self) -> str:
         return self.reading_service.explain()
+
+    @property
+    def measuring(self) -> bool:
+        """Are nodes measured, in passes that begin from now on: at ``iter()``, or when a process is replaced?"""
+        return self.reading_service.measuring
+
+    @measuring.setter
+    def measuring(self, value: bool) -> None:
+        self.reading_service.measuring = value
 
     def stats(self) -> LoaderStats:
         """What the live epoch, or else the last one, has done so far: who waits for whom, and what to change.
@@ -324,7 +340,8 @@ class DataLoader2(Generic[T_co]):
     def _retire(self) -> None:
         live, self._live = self._live, None
         if live is not None:
-            self._observed = live.observe()
+            seen = live.observe()  # before the processes forget it
+            self._observed = replace(seen, state="closed") if seen.state == "running" else seen
             live._retire()
             self.reading_service.finalize_iteration()
 

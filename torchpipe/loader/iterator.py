@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.execution.merge import MergeIterator
-from torchpipe.loader.observing import Observed, stages_of
+from torchpipe.loader.observing import Observed, merges_of, stages_of
 from torchpipe.loader.single_consumer import OneUser, refuse_pickling
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.validate import check_count
@@ -211,7 +211,8 @@ class DataLoader2Iterator(Iterator[T_co]):
         """What can be told of this epoch in this process. Any thread."""
         return Observed.of(
             self._clock,
-            self._stream,
+            merges_of(self._stream),
+            stages_of(self._stream),
             epoch=self._epoch,
             delivered=self._delivered(),
             before=self._loaded_at,

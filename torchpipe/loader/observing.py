@@ -6,6 +6,7 @@ Runs in the user's process. Nothing here asks a process or stops a thread; any t
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,11 +25,12 @@ from torchpipe.stats import (
     StageStats,
 )
 from torchpipe.stats.advice import advise
+from torchpipe.stats.budget import available_cores
 from torchpipe.stats.clock import Clock
 from torchpipe.stats.service import ServiceFigures
 from torchpipe.stats.sheet import resident_bytes
 
-__all__ = ["Observed", "as_stats", "stages_of"]
+__all__ = ["Observed", "as_stats", "merges_of", "stages_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,8 @@ class Observed:
     def of(
         cls,
         clock: Clock,
-        stream: NodeIterator[Any],
+        merges: tuple[MergeStats, ...],
+        stages: Sequence[StageStats],
         *,
         epoch: int,
         delivered: int,
@@ -65,10 +68,15 @@ class Observed:
             began_at=clock.began_at,
             cpu_s=clock.cpu_s(),
             consumer=clock.consumer(delivered - before),
-            merges=tuple(part.stats() for part in _parts(stream) if isinstance(part, MergeIterator)),
-            stages=tuple(stages_of(stream)),
+            merges=merges,
+            stages=tuple(stages),
             timeline=clock.timeline(),
         )
+
+
+def merges_of(stream: NodeIterator[Any]) -> tuple[MergeStats, ...]:
+    """Those that ``stream`` reads from."""
+    return tuple(part.stats() for part in _parts(stream) if isinstance(part, MergeIterator))
 
 
 def stages_of(stream: NodeIterator[Any]) -> list[StageStats]:
@@ -106,7 +114,7 @@ def as_stats(observed: Observed | None, figures: ServiceFigures, total: int | No
         workers=figures.workers,
         shards=shards,
         method=figures.method,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=available_cores(),
         restarts=figures.restarts,
         longest_dispatch_buffer=figures.longest_dispatch_buffer,
         consumer=observed.consumer,

@@ -16,6 +16,7 @@ from torchpipe.errors import StateError, TorchpipeError
 from torchpipe.node.hidden import note_pass
 from torchpipe.node.traits import node_name
 from torchpipe.state import Cursor, decode
+from torchpipe.stats.tracing import APART
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
@@ -90,6 +91,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     """
 
     exact_after_error = False  # may be a property
+    apart = False  # is what it does the work of others: waiting for a thread, or for processes?
     _of_user = False  # is the node's iteration written outside of this package?
 
     def __init__(self, node: DataPipe, context: Context, *inputs: DataPipe) -> None:
@@ -171,8 +173,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             failures = self.context.failures
             stream = self.run() if failures is None else failures.watch(self)
             trace = self.context.trace
-            self._stream = stream if trace is None else trace.watch(stream, self.context.node_id(self.node))
+            self._stream = stream if trace is None else trace.watch(stream, self._number_to_trace)
         return self._stream
+
+    @property
+    def _number_to_trace(self) -> int:
+        return APART if self.apart else self.context.node_id(self.node)
 
     def __iter__(self) -> Self:
         return self
@@ -296,6 +302,9 @@ class Positions:
     owner: NodeIterator[Any]
     reader: Callable[[], Callable[[Any], Any]]
     holds: Callable[[Any], bool]
+
+    def __post_init__(self) -> None:
+        self.owner.apart = True  # what it makes of positions is its work, and counts
 
     def read(self, positions: Iterator[Any]) -> Iterator[Any]:
         """The items at ``positions``, each made when it is asked for; a crash meanwhile is the owner's."""

@@ -1,5 +1,6 @@
 """What a loader is doing: its figures as data, what they say, and as text. Pure data, without I/O."""
 
+from torchpipe.stats.budget import Budget
 from torchpipe.stats.model import (
     Advice,
     ConsumerStats,
@@ -14,18 +15,23 @@ from torchpipe.stats.model import (
     QueueStats,
     StageStats,
 )
+from torchpipe.stats.profile import NodeProfile, Profile, Rate
 
 __all__ = [
     "Advice",
+    "Budget",
     "ConsumerStats",
     "Event",
     "FeedStats",
     "LoaderStats",
     "MergeStats",
     "Moment",
+    "NodeProfile",
     "NodeStats",
     "Prediction",
     "ProcessStats",
+    "Profile",
     "QueueStats",
+    "Rate",
     "StageStats",
 ]

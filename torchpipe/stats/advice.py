@@ -10,11 +10,12 @@ again; n workers deliver n items in that time, as long as the loop, this process
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from torchpipe.stats.model import Advice, Bottleneck, LoaderStats, NodeStats, Prediction, ProcessStats
 
-__all__ = ["advise"]
+__all__ = ["advise", "foretell"]
 
 _LITTLE = 0.05  # who waits less than this part of the time does not wait
 _MOST_WORKERS = 64
@@ -32,8 +33,8 @@ def advise(stats: LoaderStats) -> Advice:
     found = _find(stats)
     outlook = _Outlook.of(stats)
     scales = found.bottleneck in ("workers", "node", "source", "consumer", "nothing")
-    predictions = outlook.predictions(stats.workers) if scales else ()
     keeps_up = outlook.keeps_up() if scales else None
+    predictions = outlook.predictions([1, 2, 4, 8, 16, max(1, stats.workers), keeps_up or 1]) if scales else ()
     sentence = f"You waited {_percent(consumer.wait_share)} of the time. {found.text}"
     hint, change = _hint(stats, found, outlook, keeps_up)
     return Advice(
@@ -44,6 +45,20 @@ def advise(stats: LoaderStats) -> Advice:
         keeps_up=keeps_up,
         predictions=predictions,
     )
+
+
+def foretell(
+    stats: LoaderStats, workers: Iterable[int], *, item_s: float, cpu_s: float, loop_s: float
+) -> tuple[Prediction, ...]:
+    """What so many workers would deliver, where an item takes ``item_s`` of one process, ``cpu_s`` of a core, and
+    ``loop_s`` of the loop; ``stats`` tell what part of it every shard would do again. Empty if too little is known.
+    """
+    known = _Outlook.of(stats)
+    factor = item_s / max(1e-12, known.worker_s + known.repeated_s)
+    outlook = replace(
+        known, worker_s=factor * known.worker_s, repeated_s=factor * known.repeated_s, cpu_s=cpu_s, loop_s=loop_s
+    )
+    return outlook.predictions(workers) if stats.consumer.items > 1 else ()
 
 
 def _before_first(stats: LoaderStats) -> Advice:
@@ -99,8 +114,7 @@ def _in_process(stats: LoaderStats) -> _Found:
     node = _slowest(list(stats.nodes))
     if node is None:
         return _Found("workers", "Items are made in this process, when your loop asks for them")
-    kind: Bottleneck = "node" if node.inputs else "source"
-    return _Found(kind, f"The slowest step is `{node.name}`, in this process", node.number)
+    return _Found(_kind_of(node, stats), f"The slowest step is `{node.name}`, in this process", node.number)
 
 
 def _among_workers(stats: LoaderStats) -> _Found:
@@ -123,8 +137,13 @@ def _among_workers(stats: LoaderStats) -> _Found:
     what = f"busy in {busy} of {len(workers)} {_kind(stats)}"
     if node is None:
         return _Found("workers", f"The slowest step is making items, {what}")
-    kind: Bottleneck = "node" if node.inputs else "source"
-    return _Found(kind, f"The slowest step is `{node.name}`, {what}", node.number)
+    return _Found(_kind_of(node, stats), f"The slowest step is `{node.name}`, {what}", node.number)
+
+
+def _kind_of(node: NodeStats, stats: LoaderStats) -> Bottleneck:
+    """A node that reads nothing, but for sequences and the like, which have no items of their own, is a source."""
+    reads = any(other.number in node.inputs and other.items is not None for other in stats.nodes)
+    return "node" if reads else "source"
 
 
 def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
@@ -148,15 +167,15 @@ def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
 
 
 def _starved(stats: LoaderStats) -> _Found:
-    dispatcher = next((process for process in stats.processes if process.kind == "dispatcher"), None)
-    if dispatcher is None:
+    node = _slowest([node for node in stats.nodes if node.section == "dispatch"])
+    if not any(process.kind == "dispatcher" for process in stats.processes):
+        name = "the sampler" if node is None else f"`{node.name}`"
         return _Found(
             "input",
-            "The workers wait for what they are dealt: the slowest step is the sampler, in this process",
-            None,
+            f"The workers wait for what they are dealt: the slowest step is {name}, in this process",
+            None if node is None else node.number,
             "Make the sampler quicker: draw all indices at once, and keep files and sizes out of it.",
         )
-    node = _slowest([node for node in stats.nodes if node.section == "dispatch"])
     name = "the dispatcher" if node is None else f"`{node.name}`, in the dispatcher"
     return _Found(
         "dispatcher",
@@ -226,7 +245,7 @@ class _Outlook:
         consumer = stats.consumer
         delivered = max(1, consumer.items - 1)
         workers = [process for process in stats.processes if process.kind in ("worker", "thread")]
-        made = sum(worker.items for worker in workers) if workers else delivered
+        made = sum(worker.items for worker in workers) if workers else consumer.items
         busy_s = sum(process.busy_s for process in workers or stats.processes)
         repeated = [node for node in stats.nodes if node.repeated and node.section == "shard"]
         measured = all(node.self_s is not None for node in repeated)
@@ -259,10 +278,10 @@ class _Outlook:
     @property
     def limit(self) -> str:
         """What more workers would come up against before the loop."""
-        loop = 1 / max(1e-12, self.loop_s + self.serial_s)
-        if self._cores < _FULL * loop:
-            return "cores"
-        return "repeated" if self.repeated_s and 1 / self.repeated_s < _FULL * loop else ""
+        limits = {"": _FULL / max(1e-12, self.loop_s + self.serial_s), "cores": self._cores}
+        if self.repeated_s:
+            limits["repeated"] = 1 / self.repeated_s
+        return min(limits, key=lambda name: limits[name])
 
     def keeps_up(self) -> int | None:
         """With how many workers the loop hardly waits."""
@@ -271,17 +290,16 @@ class _Outlook:
             return None
         return next((count for count in range(1, _MOST_WORKERS + 1) if self.rate(count) >= wanted), None)
 
-    def predictions(self, workers: int) -> tuple[Prediction, ...]:
+    def predictions(self, counts: Iterable[int]) -> tuple[Prediction, ...]:
         if not self.known:
             return ()
-        counts = sorted({1, 2, 4, 8, 16, max(1, workers), self.keeps_up() or 1})
         return tuple(
             Prediction(
                 workers=count,
                 items_per_s=(rate := self.rate(count)),
                 wait_share=min(1.0, max(0.0, 1 - rate * self.loop_s)),
             )
-            for count in counts
+            for count in sorted(set(counts))
         )
 
 

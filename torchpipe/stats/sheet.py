@@ -32,17 +32,18 @@ Cells: TypeAlias = "MutableSequence[int] | memoryview[int]"
 _NAMES = get_args(Doing)
 STARTING, MAKING, SENDING, AWAITING_CREDIT, AWAITING_INPUT, IDLE, _ENDED = range(len(_NAMES))
 
-_DOING, _SINCE, _CPU, _MEMORY, _WANTED, _NODE, _SPENT = range(7)
+_DOING, _SINCE, _CPU, _MEMORY, _WANTED, _NODE, _MADE, _SPENT = range(8)
 
 
 class Times:
     """How long in each way, in ns, and what it is at: a copy of a :class:`TimeSheet`, to add and to subtract."""
 
-    __slots__ = ("cpu_ns", "doing", "doing_ns", "memory_bytes", "node", "spent")
+    __slots__ = ("cpu_ns", "doing", "doing_ns", "made", "memory_bytes", "node", "spent")
 
-    def __init__(self, spent: list[int] | None = None, cpu_ns: int = 0) -> None:
+    def __init__(self, spent: list[int] | None = None, cpu_ns: int = 0, made: int = 0) -> None:
         self.spent = [0] * len(_NAMES) if spent is None else spent
         self.cpu_ns = cpu_ns
+        self.made = made  # items
         self.doing: Doing = "ended"
         self.doing_ns = 0
         self.memory_bytes = 0
@@ -51,6 +52,7 @@ class Times:
     def add(self, other: Times, sign: int = 1) -> None:
         self.spent = [mine + sign * theirs for mine, theirs in zip(self.spent, other.spent)]
         self.cpu_ns += sign * other.cpu_ns
+        self.made += sign * other.made
 
     def seconds(self, doing: int) -> float:
         return max(0, self.spent[doing]) / 1e9
@@ -72,6 +74,10 @@ class TimeSheet:
         if since:
             cells[_SPENT + cells[_DOING]] += now - since
         cells[_DOING] = doing
+
+    def count(self, items: int) -> None:
+        """So many more were made."""
+        self._cells[_MADE] += items
 
     def close(self) -> None:
         """Let go of the memory, where it is shared. Idempotent."""
@@ -98,7 +104,7 @@ class TimeSheet:
     def read(self) -> Times:
         """What it says now, what is under way included. Raises: ValueError if its memory is gone."""
         cells = list(self._cells)
-        times = Times(cells[_SPENT : _SPENT + len(_NAMES)], cells[_CPU])
+        times = Times(cells[_SPENT : _SPENT + len(_NAMES)], cells[_CPU], cells[_MADE])
         doing = cells[_DOING] if 0 <= cells[_DOING] < len(_NAMES) else IDLE
         times.doing = _NAMES[doing]
         times.doing_ns = max(0, time.monotonic_ns() - cells[_SINCE]) if cells[_SINCE] else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 import time
@@ -187,6 +188,7 @@ def test_L6_threads_end_with_the_pass() -> None:
     abandoned = iterate(node)
     next(abandoned)
     del abandoned
+    gc.collect()  # it refers to itself
     wait_until(lambda: not threads())
 
 

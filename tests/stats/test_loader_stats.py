@@ -1,0 +1,184 @@
+"""``stats()`` of loaders: what is known when, of whom, and that it can be asked for at any time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from reading_services import MultiProcessingReadingService, SequentialReadingService
+from tests.sources import wait_until
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.iter import IterableWrapper
+from torchpipe.stats import FeedStats, LoaderStats, ProcessStats
+
+
+def double(item: int) -> int:
+    return 2 * item
+
+
+def fail_at_7(item: int) -> int:
+    if item == 7:
+        raise ValueError("seven")
+    return item
+
+
+def graph(length: int = 100) -> Any:
+    return IterableWrapper(range(length)).sharding_filter().map(double).batch(4)
+
+
+def workers_of(stats: LoaderStats) -> list[ProcessStats]:
+    return [process for process in stats.processes if process.kind == "worker"]
+
+
+def test_before_the_first_item_and_after_the_end() -> None:
+    loader: DataLoader2[Any] = DataLoader2(
+        graph(), reading_service=MultiProcessingReadingService(2, "fork"), measure=True
+    )
+    new = loader.stats()
+    assert (new.state, new.delivered, new.advice.bottleneck) == ("new", 0, "nothing")
+    assert "Nothing has been iterated" in str(new)
+    iterator = iter(loader)
+    assert loader.stats().state == "running"
+    assert "No item has been delivered" in loader.stats().advice.sentence
+    assert len(list(iterator)) == 26
+    done = loader.stats()
+    assert (done.state, done.delivered, done.total, done.epoch) == ("finished", 26, 26, 0)
+    assert [node.items for node in done.nodes] == [100, 100, 100, 26]
+    assert all(node.exact for node in done.nodes)
+    next(iter(loader))
+    loader.shutdown()
+    closed = loader.stats()
+    assert (closed.state, closed.delivered, closed.epoch) == ("closed", 1, 1)
+    assert LoaderStats.from_json(closed.to_json()) == closed
+
+
+def test_an_epoch_has_figures_of_its_own() -> None:
+    with DataLoader2(graph(), reading_service=MultiProcessingReadingService(2, "fork"), measure=True) as loader:
+        for epoch in range(2):
+            assert len(list(loader)) == 26
+            stats = loader.stats()
+            assert stats.epoch == epoch
+            assert sum(worker.items for worker in workers_of(stats)) == 26
+            assert stats.nodes[2].items == 100
+            assert stats.consumer.items == 26
+
+
+def test_each_process_says_what_it_does() -> None:
+    service = MultiProcessingReadingService(2, "fork", worker_prefetch_cnt=1)
+    with DataLoader2(graph(1000), reading_service=service) as loader:
+        stream = iter(loader)
+        next(stream)
+        wait_until(lambda: all(worker.doing == "awaiting credit" for worker in workers_of(loader.stats())))
+        stats = loader.stats()
+        assert [worker.pid for worker in workers_of(stats)] == service.worker_pids()
+        assert [worker.shards for worker in workers_of(stats)] == [(0,), (1,)]
+        assert not stats.measured
+        assert stats.nodes[2].items is None
+        assert all(0 <= queue.fill <= 1 == queue.limit for queue in stats.queues)
+        assert stats.processes[0].pid == os.getpid()
+        assert stats.workers == stats.shards == 2
+        assert stats.method == "fork"
+
+
+def test_a_replaced_worker_is_an_event_and_keeps_its_figures() -> None:
+    service = MultiProcessingReadingService(2, "fork")
+    with DataLoader2(graph(4000), reading_service=service, measure=True) as loader:
+        stream = iter(loader)
+        next(stream)
+        os.kill(service.worker_pids()[0], signal.SIGKILL)
+        assert 1 + len(list(stream)) == 1000
+        stats = loader.stats()
+        assert stats.restarts == 1
+        assert workers_of(stats)[0].restarts == 1
+        assert [(event.kind, event.process) for event in stats.events] == [("restart", "worker 0")]
+        assert "SIGKILL" in stats.events[0].text
+        made = sum(worker.items for worker in workers_of(stats))
+        assert made == 1000
+        assert (stats.nodes[3].items or 0) >= made  # some were made twice
+
+
+def test_errors_are_counted_where_they_were_raised() -> None:
+    failing = IterableWrapper(range(10)).sharding_filter().map(fail_at_7).map(double)
+    with DataLoader2(failing, measure=True) as loader:
+        with pytest.raises(ValueError, match="seven"):
+            list(loader)
+        stats = loader.stats()
+        assert [node.errors for node in stats.nodes] == [0, 0, 1, 0]
+        assert stats.state == "closed"
+
+
+def test_a_dispatcher_and_services_in_a_row() -> None:
+    dispatched = IterableWrapper(range(50)).map(double).sharding_round_robin_dispatch().map(double)
+    service = SequentialReadingService(MultiProcessingReadingService(2, "fork"))
+    with DataLoader2(dispatched, reading_service=service, measure=True) as loader:
+        assert loader.measuring
+        assert len(list(loader)) == 50
+        stats = loader.stats()
+        assert [process.kind for process in stats.processes] == ["main", "dispatcher", "worker", "worker"]
+        assert [(node.section, node.items) for node in stats.nodes] == [
+            ("dispatch", 50),
+            ("dispatch", 50),
+            ("dispatch", 50),
+            ("shard", 50),
+        ]
+
+
+def test_stages_are_those_that_the_iterator_knows() -> None:
+    with DataLoader2(graph().to_device("cpu"), reading_service=MultiProcessingReadingService(1, "fork")) as loader:
+        stream = iter(loader)
+        for _ in range(3):
+            next(stream)
+        stage = loader.stats().stages[0]
+        assert isinstance(stage.feed, FeedStats)
+        assert (stage.name, stage.node, stage.device) == ("ToDevice", 5, True)
+        assert stage.feed.items == stream.stats().items == 3
+
+
+def test_other_threads_may_ask_at_any_time() -> None:
+    loader: DataLoader2[Any] = DataLoader2(graph(2000), reading_service=MultiProcessingReadingService(2, "fork"))
+    told: list[LoaderStats] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            told.append(loader.stats())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        with loader:
+            for _ in range(3):
+                assert len(list(loader)) == 500
+    finally:
+        over.set()
+        asking.join()
+    assert len(told) > 3
+    assert all(0 <= stats.consumer.wait_share <= 1 for stats in told)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=repr)
+def test_a_dataloader_knows_its_steps(options: dict[str, Any]) -> None:
+    with DataLoader(list(range(40)), 4, measure=True, **options) as loader:  # type: ignore[arg-type]
+        assert loader.stats().state == "new"
+        for epoch in range(2):
+            assert len(list(loader)) == 10
+            stats = loader.stats()
+            assert (stats.state, stats.epoch, stats.delivered, stats.total) == ("finished", epoch, 10, 10)
+            assert [node.items for node in stats.nodes] == [10, 40, 10]
+            assert [node.name for node in stats.nodes] == ["SequentialSampler", "list[...]", "default_collate"]
+            assert stats.workers == options.get("num_workers", 0)
+            assert len(stats.processes) == 1 + stats.workers
+            assert LoaderStats.from_json(stats.to_json()) == stats
+
+
+def test_the_environment_may_ask_for_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHPIPE_MEASURE", "1")
+    assert DataLoader2(graph()).measuring
+    assert DataLoader([1]).measuring  # type: ignore[arg-type]
+    assert not DataLoader2(graph(), measure=False).measuring
+    monkeypatch.setenv("TORCHPIPE_MEASURE", "0")
+    assert not DataLoader2(graph()).measuring

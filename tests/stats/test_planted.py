@@ -1,0 +1,29 @@
+"""The advice names the planted bottleneck, and foretells what another number of workers does.
+
+``python -m tests.stats.planted`` runs all of it for longer, and prints what was said.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.stats.planted import CASES, Case, foretold, run
+
+SCALING = [case for case in CASES if case.name in ("one map", "collate", "in process")]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_planted_bottleneck_is_named(case: Case) -> None:
+    stats = run(case, case.workers, 0.7)
+    advice = stats.advice
+    node = next((item.name for item in stats.nodes if item.number == advice.node), None)
+    assert advice.bottleneck == case.bottleneck, str(stats)
+    assert (node is None) == (case.node is None)
+    assert (node or "").startswith(case.node or "")
+    assert str(stats).startswith(advice.sentence)
+
+
+@pytest.mark.parametrize("case", SCALING, ids=lambda case: case.name)
+def test_what_four_workers_do_is_foretold(case: Case) -> None:
+    """All of them sleep, so that they do not wait for each other's cores."""
+    assert foretold(case, 4, 1.5) == pytest.approx(1, abs=0.2)

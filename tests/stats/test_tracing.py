@@ -1,0 +1,122 @@
+"""Timing the nodes of a pass: what is counted, what it costs, and that nothing else changes."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from torchpipe import Context
+from torchpipe.iter import IterableWrapper
+from torchpipe.stats import tracing
+from torchpipe.stats.node_sheet import ERRORS, ITEMS, SELF_NS, Figures, NodeSheet, bucket_of
+from torchpipe.stats.tracing import APART, ThreadTracing, Tracing
+
+BUSY_S = 0.002
+
+
+def burn(item: Any) -> Any:
+    until = time.perf_counter() + BUSY_S
+    while time.perf_counter() < until:
+        pass
+    return item
+
+
+def traced(graph: Any) -> tuple[Iterator[Any], NodeSheet, Tracing]:
+    sheet = NodeSheet.local(10)
+    tracer = Tracing(sheet)
+    return Context.for_graph(graph, seed=1, trace=tracer).iterate(graph).items(), sheet, tracer
+
+
+def test_each_node_is_charged_with_its_own_time() -> None:
+    stream, sheet, _ = traced(IterableWrapper(range(30)).map(lambda item: item).map(burn).batch(5))
+    assert [list(batch) for batch in stream][0] == [0, 1, 2, 3, 4]
+    figures = sheet.read()
+    assert [item[ITEMS] for item in figures[:4]] == [30, 30, 30, 6]
+    own_s = [item[SELF_NS] / 1e9 for item in figures[:4]]
+    assert own_s[2] >= 30 * BUSY_S
+    assert own_s[2] > 0.9 * sum(own_s)
+    assert (figures[2].quantile(0.9) or 0) >= 0.9 * BUSY_S
+
+
+def test_an_exception_is_counted_where_it_was_raised() -> None:
+    stream, sheet, _ = traced(IterableWrapper(range(3)).map(lambda item: 1 // (item - 1)).map(burn))
+    assert next(stream) == -1
+    with pytest.raises(ZeroDivisionError):
+        next(stream)
+    assert [item[ERRORS] for item in sheet.read()[:3]] == [0, 1, 0]
+    assert next(stream, "over") == "over"
+
+
+def test_what_waits_for_others_is_nobodys_time() -> None:
+    sheet = NodeSheet.local(1)
+    tracer = Tracing(sheet)
+
+    def outer(inner: Iterator[int]) -> Iterator[int]:
+        yield from inner
+
+    assert list(tracer.watch(outer(tracer.watch(map(burn, range(5)), APART)), 0)) == [0, 1, 2, 3, 4]
+    assert sheet.read()[0][SELF_NS] < 5 * BUSY_S * 1e9 / 2
+
+
+def test_quick_items_are_timed_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "_AT_FIRST_NS", 100_000)
+    stream, sheet, tracer = traced(IterableWrapper(range(100_000)).map(lambda item: item + 1))
+    assert list(stream) == list(range(1, 100_001))
+    assert not tracer.wanted
+    timed = [item[ITEMS] for item in sheet.read()[:2]]
+    assert 0 < timed[1] <= timed[0] < 50_000
+
+
+def test_a_traced_item_lives_as_long_as_its_taker_wants() -> None:
+    class Large:
+        pass
+
+    stream, _, _ = traced(IterableWrapper(range(2)).map(lambda _: Large()))
+    item = next(stream)
+    alive = weakref.ref(item)
+    del item
+    assert alive() is None
+
+
+def test_closing_a_pass_closes_what_is_traced() -> None:
+    closed = []
+
+    def source() -> Iterator[int]:
+        try:
+            yield from range(3)
+        finally:
+            closed.append(True)
+
+    sheet = NodeSheet.local(1)
+    stream: Any = Tracing(sheet).watch(source(), 0)
+    next(stream)
+    stream.close()
+    assert closed == [True]
+
+
+def test_threads_have_a_tracing_each() -> None:
+    sheet = NodeSheet.local(2)
+    tracer = ThreadTracing(sheet)
+    assert list(tracer.watch(iter(range(3)), 1)) == [0, 1, 2]
+    tracer.wanted = False
+    plain = iter(range(3))
+    assert tracer.watch(plain, 1) is plain
+    assert sheet.read()[1][ITEMS] == 3
+
+
+def test_durations_fall_into_buckets_of_a_fifth_or_less() -> None:
+    sheet = NodeSheet.local(1)
+    for duration_ns in (50, 200, 1_000, 123_456, 10**9, 10**15):
+        figures = Figures()
+        figures.cells[bucket_of(duration_ns)] += 1
+        value_s = figures.quantile(0.5)
+        assert value_s is not None
+        if 128 <= duration_ns < 10**12:
+            assert value_s == pytest.approx(duration_ns / 1e9, rel=0.13)
+    sheet.note(0, 1_000, items=4)
+    assert sheet.read()[0][ITEMS] == 4
+    assert Figures().quantile(0.9) is None

@@ -1,0 +1,146 @@
+"""Loader states in files: found, shown and compared. Nothing that is in a file is run.
+
+A file is read by ``torch.load(weights_only=True)``, or as JSON, and a state by its own codec, without pickles.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from torchpipe.errors import StateError
+from torchpipe.state import Cursor, decode, from_text, inspect
+
+__all__ = ["as_data", "differences", "read_states", "shown"]
+
+State: TypeAlias = "Mapping[str, Any] | bytes"
+
+_SNAPSHOT = b"TPS"  # what encoded data begins with
+_MOST_DEEP = 40
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxother, _REPR.maxstring = 4, 72, 72
+
+
+def read_states(file: str) -> dict[str, State]:
+    """The loader states in ``file``, by where they stand in it.
+
+    Raises: StateError if there is none, or the file is not data alone; OSError if it cannot be read.
+    """
+    path = Path(file)
+    if path.is_dir():
+        raise StateError(
+            f"{file} is a folder: name a file. A distributed checkpoint keeps its states in pieces; load it with "
+            "torch.distributed.checkpoint and save the loader's part with torch.save"
+        )
+    with path.open("rb") as opened:
+        head = opened.read(64)
+    found = dict(_find(path.read_bytes() if head.startswith(_SNAPSHOT) else _open(path, head), ""))
+    if not found:
+        raise StateError(
+            f"no state of a torchpipe loader in {file}: it should hold what loader.state_dict() returned, anywhere in "
+            "its dicts and lists"
+        )
+    return found
+
+
+def _open(path: Path, head: bytes) -> Any:
+    if head.lstrip()[:1] in (b"{", b"["):
+        try:
+            return json.loads(path.read_bytes())
+        except ValueError as error:
+            raise StateError(f"{path} begins like JSON, and is none: {error}") from None
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise StateError(
+            f"{path} cannot be read as data ({type(error).__name__}): it is damaged, no checkpoint, or holds "
+            "objects that only running code from it could rebuild, which is not done here: save the loader's "
+            "state_dict() in a file of its own"
+        ) from None
+
+
+def _find(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, State]]:
+    if isinstance(value, bytes):
+        if value.startswith(_SNAPSHOT):
+            yield where or "snapshot", value
+    elif isinstance(value, Mapping):
+        if {"version", "payload"} <= value.keys() and isinstance(value["payload"], bytes | str):
+            yield where or "state", value
+            return
+        for key, item in value.items():
+            if depth < _MOST_DEEP:
+                yield from _find(item, f"{where}.{key}" if where else str(key), depth + 1)
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            if depth < _MOST_DEEP:
+                yield from _find(item, f"{where}[{place}]", depth + 1)
+
+
+def shown(where: str, state: State) -> str:
+    """``state`` as text."""
+    return f"{where}\n" + "\n".join(f"  {line}" for line in inspect(state).splitlines())
+
+
+def as_data(state: State) -> Any:
+    """What JSON can hold of ``state``: numbers and texts as they are, and other things described."""
+    return _plain(state, 0)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if depth > _MOST_DEEP:
+        return "..."
+    if value is None or isinstance(value, bool | int | str):
+        return value if not isinstance(value, int) or value.bit_length() < 64 else _short(value)
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else str(value)
+    if isinstance(value, Cursor):
+        snapshot = None if value.snapshot is None else _plain(decode(value.snapshot, keep_opaque=True), depth + 1)
+        return {"snapshot": snapshot, "skip": value.skip}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(_opened(key, item), depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, bytes):
+        opened = value.startswith(_SNAPSHOT)
+        return _plain(decode(value, keep_opaque=True), depth + 1) if opened else f"{len(value)} bytes"
+    return _short(value)
+
+
+def _opened(key: Any, value: Any) -> Any:
+    """The bytes of a payload that is text; anything else is itself."""
+    return from_text(value) if key == "payload" and isinstance(value, str) else value
+
+
+def _short(value: Any) -> str:
+    try:
+        return _REPR.repr(value)
+    except Exception as error:  # an integer of thousands of digits, say
+        return f"<{type(value).__name__}, {type(error).__name__}>"
+
+
+def differences(first: Mapping[str, State], second: Mapping[str, State]) -> list[dict[str, str]]:
+    """Each place where two files' states differ. ``-`` stands for what is missing."""
+    if len(first) == len(second) == 1:  # wherever they stand
+        second = dict(zip(first, second.values()))
+    ours, theirs = (dict(_flat(as_data(states), "")) for states in (first, second))
+    return [
+        {"where": where, "first": ours.get(where, "-"), "second": theirs.get(where, "-")}
+        for where in dict.fromkeys([*ours, *theirs])
+        if ours.get(where) != theirs.get(where)
+    ]
+
+
+def _flat(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _flat(item, f"{where}.{key}" if where else key)
+    elif isinstance(value, list) and value:
+        for place, item in enumerate(value):
+            yield from _flat(item, f"{where}[{place}]")
+    else:
+        yield where, json.dumps(value)

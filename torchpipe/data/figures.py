@@ -1,0 +1,175 @@
+"""What a ``DataLoader``'s batches cost, for ``loader.stats()``: its steps as rows, and its worker threads as processes.
+
+Runs in the user's process. The steps of a map-style dataset are numbered 1, the sampler, 2, reading samples, and 3,
+putting them together; worker processes have these last two as nodes 0 and 1 (``fetch``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchpipe.data.fetch import COLLATING, READING
+from torchpipe.loader.observing import Observed, as_stats
+from torchpipe.node.traits import callable_name
+from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
+from torchpipe.stats.nodes import Made, with_figures
+from torchpipe.stats.service import ServiceFigures
+from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, Times, TimeSheet
+from torchpipe.views.viewable import Viewable
+
+if TYPE_CHECKING:
+    from torchpipe.data.loader import DataLoader
+
+__all__ = ["Observable", "Steps", "ThreadTimes"]
+
+_SAMPLER, _DATASET, _COLLATE = 1, 2, 3
+
+
+class Observable(Viewable):
+    """Mixed into the loader."""
+
+    num_workers: int
+    measuring: bool  # from the next epoch on
+    _live: Any
+    _observed: tuple[Observed, ServiceFigures] | None = None  # of the epoch that has ended last
+
+    def stats(self) -> LoaderStats:
+        """What the live epoch, or else the last one, has done so far: who waits for whom, and what to change.
+
+        ``print(loader.stats())`` begins with one sentence. Asks no process and stops nothing; from any thread, at any
+        time, also before the first batch and after :meth:`shutdown`.
+        """
+        live = self._live()
+        observed, figures = (self._observed or (None, _planned(self))) if live is None else live.observe()
+        try:
+            total = len(self)  # type: ignore[arg-type]
+        except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
+            total = None
+        return as_stats(observed, figures, total, max(1, self.num_workers))
+
+
+def _planned(loader: Any) -> ServiceFigures:
+    """What will run where, before anything has."""
+    workers: int = loader.num_workers
+    nodes: tuple[NodeStats, ...]
+    if loader._is_iterable:
+        name = type(loader._plain_dataset()).__name__
+        nodes = (NodeStats(number=1, name=name, section="shard" if workers else "main"),)
+    else:
+        nodes = Steps(loader).rows(())
+    if not workers:
+        return ServiceFigures(nodes=nodes)
+    context: Any = loader.multiprocessing_context
+    known = torch.multiprocessing.get_start_method(allow_none=True) or torch.multiprocessing.get_all_start_methods()[0]
+    method = known if context is None else context.get_start_method()
+    return ServiceFigures(workers=workers, method="thread" if loader.worker_method == "thread" else method, nodes=nodes)
+
+
+class Steps:
+    """Those of making a batch of a map-style dataset. ``sampler_s``: what the sampler took, for ``asked`` batches."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        sampler = getattr(loader, "sampler", None) if loader._auto_collation else loader._index_sampler
+        name = type(sampler if sampler is not None else loader._index_sampler).__name__
+        dataset = loader._plain_dataset()
+        collate = callable_name(loader.collate_fn)
+        self._here = not loader.num_workers
+        section: Any = "main" if self._here else "shard"
+        self._sampler = NodeStats(number=_SAMPLER, name=name, section="main" if self._here else "dispatch")
+        self._rows = (
+            NodeStats(number=_DATASET, name=f"{type(dataset).__name__}[...]", section=section, inputs=(_SAMPLER,)),
+            NodeStats(number=_COLLATE, name=collate, section=section, inputs=(_DATASET,)),
+        )
+        self.sampler_s = 0.0
+        self.asked = 0
+
+    def rows(self, made: Sequence[Made]) -> tuple[NodeStats, ...]:
+        """With what workers, or this process, have noted."""
+        known = self._rows
+        if made:
+            known = with_figures(self._rows, {READING: _DATASET, COLLATING: _COLLATE}, (_COLLATE,), made)  # type: ignore[assignment]
+        return (self._of_sampler(), *known)
+
+    def _of_sampler(self) -> NodeStats:
+        if not self.asked:
+            return self._sampler
+        return NodeStats(
+            number=_SAMPLER,
+            name=self._sampler.name,
+            section=self._sampler.section,
+            processes=1,
+            items=self.asked,
+            self_s=self.sampler_s,
+            mean_s=self.sampler_s / self.asked,
+            exact=True,
+        )
+
+
+class ThreadTimes:
+    """What worker threads do, in an epoch. Each has a sheet; the consumer's thread says what they wait for."""
+
+    def __init__(self, threads: int) -> None:
+        self.sheets = [TimeSheet([0] * TimeSheet.SIZE) for _ in range(threads)]
+        self._before = [Times() for _ in range(threads)]
+        self._awaited = [AWAITING_CREDIT] * threads
+
+    def begin_epoch(self) -> None:
+        self._before = [sheet.read() for sheet in self.sheets]
+
+    def awaits(self, thread: int, *, credit: bool) -> None:
+        """Once it has made what it has: for the consumer to use that up, or for something to make."""
+        self._awaited[thread] = AWAITING_CREDIT if credit else AWAITING_INPUT
+
+    @contextmanager
+    def during(self, thread: int) -> Iterator[None]:
+        """Meanwhile it makes an item."""
+        sheet = self.sheets[thread]
+        sheet.turn_to(MAKING)
+        try:
+            yield
+        finally:
+            sheet.count(1)
+            sheet.turn_to(self._awaited[thread])
+
+    def rest(self) -> None:
+        """Nothing more is wanted."""
+        for sheet in self.sheets:
+            sheet.turn_to(IDLE)
+
+    def made(self) -> list[int]:
+        """Items of each thread."""
+        return [sheet.read().made - before.made for sheet, before in zip(self.sheets, self._before)]
+
+    def processes(self) -> tuple[ProcessStats, ...]:
+        rows = []
+        for number, (sheet, before) in enumerate(zip(self.sheets, self._before)):
+            times = sheet.read()
+            doing, doing_s = times.doing, times.doing_ns / 1e9
+            times.add(before, -1)
+            rows.append(
+                ProcessStats(
+                    name=f"thread {number}",
+                    kind="thread",
+                    pid=os.getpid(),
+                    doing=doing,
+                    doing_s=doing_s,
+                    shards=(number,),
+                    items=times.made,
+                    making_s=times.seconds(MAKING),
+                    credit_wait_s=times.seconds(AWAITING_CREDIT),
+                    input_wait_s=times.seconds(AWAITING_INPUT),
+                    cpu_s=0.0,  # in that of this process
+                )
+            )
+        return tuple(rows)
+
+    def queue(self, thread: int, fill: int, limit: int) -> QueueStats:
+        """Items of a thread that wait for the loop."""
+        return QueueStats(
+            name=f"shard {thread}", source=f"thread {thread}", target="main", unit="items", fill=fill, limit=limit
+        )

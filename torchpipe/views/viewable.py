@@ -1,0 +1,83 @@
+"""What every loader has to be looked at: pictures, pages, live tables, traces. Runs in the user's process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from torchpipe.stats import LoaderStats
+
+if TYPE_CHECKING:
+    from torchpipe.views.watching import Watch
+
+__all__ = ["GraphFormat", "Viewable"]
+
+GraphFormat: TypeAlias = Literal["text", "svg", "mermaid"]
+
+
+class Viewable:
+    """Mixed into the loaders. All of it draws from :meth:`stats`, asks no process and changes nothing in the stream."""
+
+    measuring: bool
+
+    def stats(self) -> LoaderStats:
+        """What the loader is doing."""
+        raise NotImplementedError
+
+    def _explain(self) -> str:
+        from torchpipe.views.layout import graph_text
+
+        return graph_text(self.stats())
+
+    def explain(self, format: GraphFormat = "text") -> str:
+        """Which node runs where, and what reads what.
+
+        As ``"text"``; as ``"svg"``, a document of its own that shows processes as boxes, in the reader's theme, with
+        what is known of their time just now; or as ``"mermaid"``, for a Markdown page.
+
+        Raises: ValueError for another format.
+        """
+        if format == "text":
+            return self._explain()
+        if format == "svg":
+            from torchpipe.views.svg import graph_svg
+
+            return graph_svg(self.stats())
+        if format == "mermaid":
+            from torchpipe.views.mermaid import graph_mermaid
+
+            return graph_mermaid(self.stats())
+        raise ValueError(f'format must be "text", "svg" or "mermaid", got {format!r}')
+
+    def watch(self, every_s: float = 0.5) -> Watch:
+        """Show live what the loader does: ``with loader.watch():``, or until ``close()`` of what this returns.
+
+        On a terminal, the last rows hold a table (extra ``watch``: rich), and all output of the program goes on above
+        it; in a notebook, it is an output of the cell; elsewhere, and without rich, there is a line on stderr every ten
+        seconds. Nodes are measured meanwhile, from the next ``iter()`` on. ``TORCHPIPE_WATCH=1`` in the environment
+        watches every loader while it runs.
+
+        Raises: RuntimeError in a worker process, and if this loader is being watched already; ValueError or TypeError
+        unless ``every_s`` is a positive number of seconds.
+        """
+        from torchpipe.views.watching import begin_watch
+
+        if isinstance(every_s, bool) or not isinstance(every_s, int | float):
+            raise TypeError(f"every_s must be a number of seconds, got {every_s!r}")
+        if not 0.01 <= every_s <= 3600:
+            raise ValueError(f"every_s must be 0.01 to 3600 seconds, got {every_s!r}")
+        return begin_watch(self, every_s)
+
+    def report(self, path: str | os.PathLike[str], *, title: str = "torchpipe") -> Path:
+        """Write a page with all that is known of the live epoch, or the last one: returns its path.
+
+        The advice, the graph with its processes, time by node, queues, the epoch over time with restarts and stalls,
+        tables, predictions. One HTML file that refers to nothing elsewhere, in the reader's theme. ``measure=True``
+        gives it figures of nodes.
+
+        Raises: OSError, naming the path, if it cannot be written; then there is no file, or the one that was there.
+        """
+        from torchpipe.views.report import write_report
+
+        return write_report(self.stats(), path, title)
