@@ -62,9 +62,6 @@ class MultiProcessingReadingService(ShardedReadingService):
             The stream depends on it, but not on ``num_workers``.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
         device_prefetch: how many batches it keeps ahead on the device.
-        host_prefetch, device_prefetch_bytes, host_prefetch_bytes, transfer_threads, dtype, convert_numpy,
-            input_sharding, sync, batches_per_execution, wait_every, on_new_shape, pad_value, pad_to: the other options
-            of that stage, as :class:`~torchpipe.device.DeviceOptions` has them.
         timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose
             it longer than any native call of yours that keeps the interpreter lock. None: never.
         max_deaths: deaths at one and the same item that are no accident any more but an error. By a signal that may
@@ -72,6 +69,9 @@ class MultiProcessingReadingService(ShardedReadingService):
         max_restarts: how many processes this service may replace in its whole life; one death more is an error, whoever
             is to blame. None: any number, so that accidents slow a run and never end it.
         policy: how often snapshots are taken; the default costs about 1 % of the time.
+
+    The other arguments (``host_prefetch`` ... ``pad_to``) are options of the device stage, as
+    :class:`~torchpipe.device.DeviceOptions` has them.
 
     Raises: ValueError or TypeError for arguments out of range, ImportError for a device whose library is missing;
     GraphError and NotSerializableError, naming the node, when a loader is built with it.
