@@ -15,7 +15,7 @@ from typing import Any
 from reading_services._supervision.ledger import Hand
 from reading_services._supervision.options import WorkerLimits
 from reading_services._supervision.start_method import start_method
-from reading_services._supervision.supervisor import Supervisor
+from reading_services._supervision.tuned import TunedSupervisor
 from reading_services._transport.graph_image import GraphImage
 from reading_services._transport.messages import Deal
 from reading_services.multiprocessing import MultiProcessingReadingService
@@ -26,13 +26,14 @@ from torchpipe.execution.shard import InitFn
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.pickling import dumps
+from torchpipe.stats import Budget
 
 __all__ = ["DealingWorkers", "TimedReadingService", "WorkerLimits", "default_start_method", "image_for"]
 
 _MOST_LEVELS = 8  # of attributes of attributes, in search of the one that cannot be sent
 
 
-class DealingWorkers(Supervisor):
+class DealingWorkers(TunedSupervisor):
     """``num_workers`` processes over ``graph``, a node without inputs, which are dealt what to make items of.
 
     ``steps``: of the node, how many note for themselves what they take.
@@ -52,11 +53,14 @@ class DealingWorkers(Supervisor):
         limits: WorkerLimits,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         steps: int = 1,
+        budget: Budget | None = None,
     ) -> None:
         context = start_method(context, on_device=context is None)
         image = image_for(context, graph, init_fn, policy)
         names = dict(enumerate([getattr(graph, "title", None) or node_name(graph)] * max(1, steps)))
-        super().__init__(num_workers=num_workers, context=context, graph=image, node_names=names, limits=limits)
+        super().__init__(
+            num_workers=num_workers, budget=budget, context=context, graph=image, node_names=names, limits=limits
+        )
 
     @property
     def processes(self) -> list[Any]:

@@ -29,10 +29,11 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, thins, walk, with_inputs
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
+from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.service import ServiceFigures, ServiceStats
 
 if TYPE_CHECKING:
-    from reading_services._supervision.supervisor import Supervisor
+    from reading_services._supervision.tuned import TunedSupervisor
 
 __all__ = ["MultiProcessingReadingService", "ServiceStats"]
 
@@ -69,6 +70,9 @@ class MultiProcessingReadingService(ShardedReadingService):
         max_restarts: how many processes this service may replace in its whole life; one death more is an error, whoever
             is to blame. None: any number, so that accidents slow a run and never end it.
         policy: how often snapshots are taken; the default costs about 1 % of the time.
+        autotune: choose by measurement how many processes, at most ``num_workers``, host the shards, and how far they
+            run ahead, while the stream goes on and stays the same. True, or a :class:`~torchpipe.stats.Budget`.
+            ``loader.stats().events`` and the logger ``torchpipe`` say what was chosen.
 
     The other arguments (``host_prefetch`` ... ``pad_to``) are options of the device stage, as
     :class:`~torchpipe.device.DeviceOptions` has them.
@@ -110,8 +114,10 @@ class MultiProcessingReadingService(ShardedReadingService):
         max_deaths: int = 3,
         max_restarts: int | None = None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+        autotune: bool | Budget = False,
     ) -> None:
         super().__init__(num_shards, worker_init_fn, worker_reset_fn, policy)
+        self._budget = budget_of(autotune, num_workers)
         self._num_workers = check_count("num_workers", num_workers, at_least=0)
         self._worker_prefetch_cnt = check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)
         check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
@@ -146,11 +152,11 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._context = start_method(multiprocessing_context, on_device=device is not None)
         self._graph: GraphImage | None = None
         self._dispatch: DispatchPart | None = None
-        self._supervisor: Supervisor | None = None
+        self._supervisor: TunedSupervisor | None = None
         # Here, since workers import this module and need none of it, and not at the first epoch, which it would delay.
-        from reading_services._supervision.supervisor import Supervisor
+        from reading_services._supervision.tuned import TunedSupervisor
 
-        self._new_supervisor = Supervisor
+        self._new_supervisor = TunedSupervisor
         self._earlier_restarts = 0  # of workers that have been shut down since
         self._earlier_longest = 0
         self._last_figures = ServiceFigures()
@@ -231,11 +237,11 @@ class MultiProcessingReadingService(ShardedReadingService):
             self._supervisor.measure_nodes(value)
 
     def _told(self) -> ServiceFigures:
-        stats = self.stats()
-        told = self._last_figures if self._supervisor is None else self._supervisor.figures()
+        stats, supervisor = self.stats(), self._supervisor
+        told = self._last_figures if supervisor is None else supervisor.figures()
         return replace(
             told,
-            workers=min(self._num_workers, self.default_num_shards),
+            workers=min(self._num_workers, self.default_num_shards) if supervisor is None else supervisor.num_workers,
             restarts=stats.restarts,
             longest_dispatch_buffer=stats.longest_dispatch_buffer,
         )
@@ -290,10 +296,10 @@ class MultiProcessingReadingService(ShardedReadingService):
         workers.begin_epoch(start, positions, {})
         return _Epoch(workers, self._wait_s)
 
-    def _workers_for(self, start: EpochStart) -> Supervisor:
+    def _workers_for(self, start: EpochStart) -> TunedSupervisor:
         """The workers for this epoch; other ones than before only if a loaded state brought another shard count."""
         workers = min(self._num_workers, len(start.shards))
-        if self._supervisor is not None and (self._supervisor.num_workers != workers or not self._supervisor.usable):
+        if self._supervisor is not None and (self._supervisor.most_workers != workers or not self._supervisor.usable):
             self._end_workers()
         if self._supervisor is None:
             if workers < self._num_workers:
@@ -305,6 +311,7 @@ class MultiProcessingReadingService(ShardedReadingService):
             assert self._graph is not None
             self._supervisor = self._new_supervisor(
                 num_workers=workers,
+                budget=self._budget,
                 context=self._context,
                 graph=self._graph,
                 node_names=_numbered_names(*self._graphs.branches),
@@ -320,7 +327,7 @@ class MultiProcessingReadingService(ShardedReadingService):
 class _Epoch(ShardProvider):
     """The shards of one epoch, as the workers produce them."""
 
-    def __init__(self, supervisor: Supervisor, wait_s: float | None) -> None:
+    def __init__(self, supervisor: TunedSupervisor, wait_s: float | None) -> None:
         self._supervisor = supervisor
         self._wait_s = wait_s
         self._rebuilt_before_s = supervisor.rebuild_s

@@ -80,6 +80,16 @@ def test_explain_says_where_each_node_runs(run: Run, module: str) -> None:
     assert run("explain", f"{module}:loader", "--format", "svg")[1].startswith("<svg")
 
 
+def test_watch_iterates_and_says_who_is_slow(run: Run, module: str) -> None:
+    code, out, err = run("watch", f"{module}:graph", "--items", "7")
+    assert code == 0
+    assert "7 of 10 items delivered" in out
+    assert "Mapper(abs)" in out
+    assert err.startswith("torchpipe: epoch 0, 7 of 10 (70 %) items")
+    sys.modules.pop(Path(module).stem)
+    assert json.loads(run("watch", f"{module}:loader", "--json")[1])["state"] == "finished"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -92,6 +102,7 @@ def test_explain_says_where_each_node_runs(run: Run, module: str) -> None:
         (("explain", "{}:make", "--workers", "-1"), "--workers"),
         (("explain", "{}:make", "--format", "png"), "invalid choice"),
         (("explain", "no/such/file.py:graph"), "there is no file"),
+        (("watch", "{}:graph", "--items", "-1"), "--items"),
         (("state", "show", "no_such_file.pt"), "no_such_file.pt"),
         (("state", "show", "."), "is a folder"),
         (("state",), "required"),

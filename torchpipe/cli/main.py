@@ -60,12 +60,18 @@ def _parser() -> argparse.ArgumentParser:
         help="a loader, a graph, or a function that makes one; a file: path/to/file.py:NAME",
     )
     of_graph.add_argument(
-        "--workers", type=int, metavar="N", help="run a graph in N worker processes (default: in process)"
+        "--workers", type=_count, metavar="N", help="run a graph in N worker processes (default: in process)"
     )
 
     explain = commands.add_parser("explain", parents=[of_graph], help="which node runs where")
     explain.add_argument("--format", choices=("text", "svg", "mermaid"), default="text")
     explain.set_defaults(run=_explain)
+
+    watch = commands.add_parser("watch", parents=[of_graph], help="iterate it, and show live who waits for whom")
+    watch.add_argument(
+        "--items", type=_count, metavar="N", help="stop after N items (default: at the end of the epoch)"
+    )
+    watch.set_defaults(run=_watch)
 
     state = commands.add_parser("state", help="look into checkpoints; runs nothing that is in them")
     of_state = state.add_subparsers(required=True, metavar="COMMAND")
@@ -83,6 +89,13 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--quick", action="store_true", help="do not start processes to see whether they start")
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
 
 
 def _version() -> str:
@@ -103,6 +116,22 @@ def _explain(options: argparse.Namespace) -> tuple[int, Any]:
             return 0, loader.explain(options.format)
         stats = loader.stats().to_dict()
         return 0, {name: stats[name] for name in ("workers", "shards", "method", "total", "nodes")}
+    finally:
+        loader.shutdown()
+
+
+def _watch(options: argparse.Namespace) -> tuple[int, Any]:
+    from itertools import islice
+
+    from torchpipe.cli.targets import loader_of
+
+    loader = loader_of(options.target, options.workers)
+    try:
+        with loader.watch():
+            for _ in islice(loader, options.items):
+                pass
+            stats = loader.stats()
+        return 0, stats.to_dict() if options.json else str(stats)
     finally:
         loader.shutdown()
 

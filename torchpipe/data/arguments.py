@@ -19,6 +19,8 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     check_choice("worker_seeding", seeding, ("batch", "torch"))
     threads.check_arguments(given["worker_method"], seeding, given["multiprocessing_context"])
     check_choice("on_worker_death", given["on_worker_death"], ("restart", "raise"))
+    if given["autotune"] and given["worker_method"] == "thread":
+        raise ValueError("autotune chooses among worker processes, and worker_method='thread' has none: leave one out")
     if workers > _MOST_WORKERS:
         raise ValueError(f"num_workers={workers} is more than {_MOST_WORKERS}: is it meant to be prefetch_factor?")
     if workers and given["prefetch_factor"] == 0:

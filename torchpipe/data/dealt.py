@@ -48,6 +48,8 @@ class Dealing(Protocol):
     def close(self) -> None: ...
     def figures(self) -> ServiceFigures: ...
     @property
+    def num_workers(self) -> int: ...
+    @property
     def rebuild_s(self) -> float: ...
     @property
     def processes(self) -> list[Any]: ...
@@ -182,7 +184,7 @@ class DealtBatches(Batches):
 
     def figures(self) -> ServiceFigures:
         told = self._workers.figures()
-        return replace(told, workers=self._lanes, nodes=self._steps.rows(told.made.get("shard", ())))
+        return replace(told, workers=self._workers.num_workers, nodes=self._steps.rows(told.made.get("shard", ())))
 
     def interrupt(self) -> None:
         self._workers.interrupt()

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from torchpipe.data.fetch import COLLATING, READING
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.node.traits import callable_name
@@ -18,6 +20,7 @@ from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
 from torchpipe.stats.nodes import Made, with_figures
 from torchpipe.stats.service import ServiceFigures
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, Times, TimeSheet
+from torchpipe.views.viewable import Viewable
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -27,7 +30,7 @@ __all__ = ["Observable", "Steps", "ThreadTimes"]
 _SAMPLER, _DATASET, _COLLATE = 1, 2, 3
 
 
-class Observable:
+class Observable(Viewable):
     """Mixed into the loader."""
 
     num_workers: int
@@ -42,12 +45,29 @@ class Observable:
         time, also before the first batch and after :meth:`shutdown`.
         """
         live = self._live()
-        observed, figures = (self._observed or (None, ServiceFigures())) if live is None else live.observe()
+        observed, figures = (self._observed or (None, _planned(self))) if live is None else live.observe()
         try:
             total = len(self)  # type: ignore[arg-type]
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
             total = None
         return as_stats(observed, figures, total, max(1, self.num_workers))
+
+
+def _planned(loader: Any) -> ServiceFigures:
+    """What will run where, before anything has."""
+    workers: int = loader.num_workers
+    nodes: tuple[NodeStats, ...]
+    if loader._is_iterable:
+        name = type(loader._plain_dataset()).__name__
+        nodes = (NodeStats(number=1, name=name, section="shard" if workers else "main"),)
+    else:
+        nodes = Steps(loader).rows(())
+    if not workers:
+        return ServiceFigures(nodes=nodes)
+    context: Any = loader.multiprocessing_context
+    known = torch.multiprocessing.get_start_method(allow_none=True) or torch.multiprocessing.get_all_start_methods()[0]
+    method = known if context is None else context.get_start_method()
+    return ServiceFigures(workers=workers, method="thread" if loader.worker_method == "thread" else method, nodes=nodes)
 
 
 class Steps:

@@ -33,8 +33,10 @@ from torchpipe.execution.ranks import RankGroup
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
 from torchpipe.state import as_text
+from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.tracing import measures_by_default
+from torchpipe.views.watching import watched
 
 __all__ = ["DataLoader"]
 
@@ -64,6 +66,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
         max_deaths: deaths at one and the same batch that are no accident any more but an error that names it.
         max_restarts: how many workers may be replaced in an epoch; None: any number.
+        autotune: choose by measurement how many of ``num_workers`` are started; or a :class:`~torchpipe.stats.Budget`.
         measure: whether :meth:`stats` has figures of each step (docs/seeing.md); None: as ``TORCHPIPE_MEASURE`` says.
         distributed: deal the batches of one process to the ranks of the initialized process group: rank r of w has
             every w-th from r on. The seed is rank 0's, and fixes every epoch; ranks talk when one begins, no more.
@@ -106,9 +109,10 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         device_prefetch: int = 2,
         max_deaths: int = 3,
         max_restarts: int | None = None,
-        measure: bool | None = None,
         distributed: bool = False,
         uneven: Uneven = "drop",
+        measure: bool | None = None,
+        autotune: bool | Budget = False,
     ) -> None:
         check_arguments(locals())
         ranked = ranked_sampler(locals())
@@ -152,6 +156,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             ranked.told(self)
         self._device_options = None if device is None else DeviceOptions(device_prefetch=device_prefetch)
         self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
+        self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
         self.measuring = measures_by_default() if measure is None else measure  # from the next epoch on
         self._pid = os.getpid()
         self._next_epoch = 0
@@ -227,7 +232,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._next_epoch = epoch + 1
         self._loaded = self._parked = None
         self._live = weakref.ref(iterator)
-        return iterator
+        return watched(self, iterator)
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
         """(number, batch) for each batch: the first of an epoch has ``start``, also where a loaded state goes on."""

@@ -52,6 +52,7 @@ def begin_dealt(
             # With each batch, so that what was dealt before one is never needed again; without a state, never
             policy=SnapshotPolicy.never if graph.stateless else partial(SnapshotPolicy, every=1),
             steps=2,  # reading and collating
+            budget=loader._budget,
         )
         if loader.persistent_workers:
             loader._pool = pool
@@ -78,6 +79,7 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
         max_deaths=loader.max_deaths,
         max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
         policy=SnapshotPolicy,
+        autotune=loader.autotune,
     )
 
 

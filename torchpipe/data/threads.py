@@ -201,6 +201,10 @@ class ThreadWorkers:
         return ServiceFigures(method="thread", processes=processes, queues=tuple(queues), made={"shard": tuple(made)})
 
     @property
+    def num_workers(self) -> int:
+        return len(self._makers)
+
+    @property
     def processes(self) -> list[Any]:
         return []
 

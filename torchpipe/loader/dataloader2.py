@@ -31,6 +31,7 @@ from torchpipe.randomness.seeds import check_seed, fresh_seed, next_fresh_seed
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.tracing import measures_by_default
 from torchpipe.views.viewable import Viewable
+from torchpipe.views.watching import watched
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 
@@ -165,7 +166,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._live = DataLoader2Iterator(self, self._draw_seed(), epoch, loaded)  # if this raises, nothing is lost
         self._next_epoch = epoch + 1
         self._loaded = self._parked = None
-        return self._live
+        return watched(self, self._live)
 
     def __len__(self) -> int:
         """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""

@@ -18,7 +18,7 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 from torch.utils.data.datapipes.datapipe import DataChunk
 
 from torchpipe.node.context import Context
-from torchpipe.node.functional import functional_datapipe, lookup, registered
+from torchpipe.node.functional import functional_datapipe, lookup, offer_to_torchs_nodes, registered
 from torchpipe.node.functional_methods import IterMethods, MapMethods
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.not_ported import explain_missing
@@ -28,6 +28,8 @@ from torchpipe.node.replay import BOUND
 __all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "iterate"]
 
 T_co = TypeVar("T_co", covariant=True)
+
+offer_to_torchs_nodes()
 
 if TYPE_CHECKING:  # with a metaclass that they do not know, checkers take every node for Any
     from torch.utils.data.datapipes._typing import _IterDataPipeMeta as _TorchMeta

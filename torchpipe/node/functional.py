@@ -7,7 +7,7 @@ Runs in every process. The typed view that editors and type checkers see is gene
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -15,7 +15,7 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.node.protocol import NodeProtocol
 
-__all__ = ["functional_datapipe", "lookup", "registered"]
+__all__ = ["functional_datapipe", "lookup", "offer_to_torchs_nodes", "registered"]
 
 _C = TypeVar("_C", bound=type)
 
@@ -60,9 +60,10 @@ def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _
 def lookup(kind: str, name: str, node: Any) -> Callable[..., Any] | None:
     """The bound functional form ``node.<name>``, or None if there is none."""
     cls = _registries[kind].get(name)
-    if cls is None:
-        return _registered_with_torch(kind, name, node)
+    return _registered_with_torch(kind, name, node) if cls is None else _form(cls, name, node)
 
+
+def _form(cls: type, name: str, node: Any) -> Callable[..., Any]:
     def build(*args: Any, **kwargs: Any) -> Any:
         return cls(node, *args, **kwargs)
 
@@ -78,6 +79,31 @@ def _registered_with_torch(kind: str, name: str, node: Any) -> Callable[..., Any
     if form is None or str(getattr(built, "__module__", "")).startswith(("torch.", "torchdata.")):
         return None
     return partial(form, node)
+
+
+def offer_to_torchs_nodes() -> None:
+    """Let nodes that derive from torch's own classes have these forms too, where torch has none of that name.
+
+    As torchdata did, but no name is taken from anybody: what is registered with torch, before or later, comes first.
+    """
+    for kind, base in _TORCH.items():
+        if not hasattr(base.__getattr__, "offers_torchpipes_forms"):
+            base.__getattr__ = _offering(kind, base.__getattr__)
+
+
+def _offering(kind: str, asked: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    @wraps(asked)
+    def __getattr__(self: Any, name: str) -> Any:
+        try:
+            return asked(self, name)
+        except AttributeError:
+            cls = _registries[kind].get(name)
+            if cls is None:
+                raise
+            return _form(cls, name, self)
+
+    vars(__getattr__)["offers_torchpipes_forms"] = True
+    return __getattr__
 
 
 def registered(kind: str) -> dict[str, type]:

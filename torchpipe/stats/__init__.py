@@ -1,5 +1,6 @@
 """What a loader is doing: its figures as data, what they say, and as text. Pure data, without I/O."""
 
+from torchpipe.stats.budget import Budget
 from torchpipe.stats.model import (
     Advice,
     ConsumerStats,
@@ -17,6 +18,7 @@ from torchpipe.stats.model import (
 
 __all__ = [
     "Advice",
+    "Budget",
     "ConsumerStats",
     "Event",
     "FeedStats",

@@ -27,8 +27,8 @@ _COUNTED = "_torchpipe_counted"  # set on an exception that a node has been char
 
 
 def measures_by_default() -> bool:
-    """Does the environment ask loaders to measure (``TORCHPIPE_MEASURE=1``)?"""
-    return os.environ.get("TORCHPIPE_MEASURE", "0") not in ("", "0")
+    """Does the environment ask loaders to measure (``TORCHPIPE_MEASURE=1``, or ``TORCHPIPE_WATCH=1``)?"""
+    return any(os.environ.get(name, "0") not in ("", "0") for name in ("TORCHPIPE_MEASURE", "TORCHPIPE_WATCH"))
 
 
 class Tracing:

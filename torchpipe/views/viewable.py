@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from torchpipe.stats import LoaderStats
+
+if TYPE_CHECKING:
+    from torchpipe.views.watching import Watch
 
 __all__ = ["GraphFormat", "Viewable"]
 
@@ -13,6 +16,8 @@ GraphFormat: TypeAlias = Literal["text", "svg", "mermaid"]
 
 class Viewable:
     """Mixed into the loaders. All of it draws from :meth:`stats`, asks no process and changes nothing in the stream."""
+
+    measuring: bool
 
     def stats(self) -> LoaderStats:
         """What the loader is doing."""
@@ -42,3 +47,22 @@ class Viewable:
 
             return graph_mermaid(self.stats())
         raise ValueError(f'format must be "text", "svg" or "mermaid", got {format!r}')
+
+    def watch(self, every_s: float = 0.5) -> Watch:
+        """Show live what the loader does: ``with loader.watch():``, or until ``close()`` of what this returns.
+
+        On a terminal, the last rows hold a table (extra ``watch``: rich), and all output of the program goes on above
+        it; in a notebook, it is an output of the cell; elsewhere, and without rich, there is a line on stderr every ten
+        seconds. Nodes are measured meanwhile, from the next ``iter()`` on. ``TORCHPIPE_WATCH=1`` in the environment
+        watches every loader while it runs.
+
+        Raises: RuntimeError in a worker process, and if this loader is being watched already; ValueError or TypeError
+        unless ``every_s`` is a positive number of seconds.
+        """
+        from torchpipe.views.watching import begin_watch
+
+        if isinstance(every_s, bool) or not isinstance(every_s, int | float):
+            raise TypeError(f"every_s must be a number of seconds, got {every_s!r}")
+        if not 0.01 <= every_s <= 3600:
+            raise ValueError(f"every_s must be 0.01 to 3600 seconds, got {every_s!r}")
+        return begin_watch(self, every_s)

@@ -1,0 +1,1 @@
+"""The parts of the example ``examples/train_images.py``."""

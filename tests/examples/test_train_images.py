@@ -1,0 +1,22 @@
+"""Images on S3 in short: a real server, real images, a real kill, and images and losses compared to the last bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "train_images.py"
+
+
+@pytest.mark.timeout(1200)  # three processes that import torch: slow on a machine that is busy
+def test_no_image_is_lost_or_repeated_by_a_kill(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--images", "1500", "--epochs", "2", "--checkpoint-every", "7"]
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SIGKILL to the training process" in done.stdout
+    assert "started again from its checkpoint of step " in done.stdout
+    assert "1500 images in each of 2 epochs: 0 lost, 0 repeated" in done.stdout
+    assert "equal, bit for bit" in done.stdout

@@ -1,0 +1,106 @@
+"""Every public name of torchdata 0.9 is here, with form, arguments and defaults, or has its line in docs/migration.md.
+
+``torchdata09.txt`` was written by tools/torchdata_names.py in an environment with torchdata 0.9.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+from tools.torchdata_names import arguments_of
+from torchpipe.node.functional import registered
+from torchpipe.node.not_ported import NOT_PORTED
+
+ROOT = Path(__file__).parents[1]
+PLACES = {
+    "torchdata.datapipes.iter": ["torchpipe.iter", "torchpipe"],
+    "torchdata.datapipes.iter.util.distributed": [],
+    "torchdata.datapipes.map": ["torchpipe.map"],
+    "torchdata.datapipes.utils": ["torchpipe.utils"],
+    "torchdata.dataloader2": ["torchpipe", "reading_services"],
+    "torchdata.dataloader2.adapter": ["torchpipe", "torchpipe.graph.adapters"],
+    "torchdata.dataloader2.graph": ["torchpipe.graph"],
+    "torchdata.dataloader2.linter": [],
+    "torchdata.dataloader2.random": ["torchpipe"],
+    "torchdata.dataloader2.utils": ["torchpipe"],
+}
+
+
+def offered() -> dict[str, tuple[str, str]]:
+    """``module name`` -> functional form (or ``-``), arguments."""
+    found = {}
+    for line in (ROOT / "tests" / "torchdata09.txt").read_text().splitlines():
+        module, name, form, arguments = (*line.split(" ", 3), "")[:4]
+        found[f"{module} {name}"] = (form, arguments)
+    return found
+
+
+def told(heading: str) -> set[str]:
+    """What stands in backticks in the first column of the table under a heading of docs/migration.md."""
+    section = (ROOT / "docs" / "migration.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.*?) \|", section, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def counterpart(module: str, name: str) -> Any:
+    """A class or a function, or ``Class.method``; None if there is none."""
+    name, _, method = name.partition(".")
+    for place in PLACES[module]:
+        found = getattr(importlib.import_module(place), name, None)
+        if found is not None:
+            return getattr(found, method, None) if method else found
+    return None
+
+
+def plain(arguments: str) -> list[str]:
+    """Arguments to compare: the public ones without ``**kwargs``; of a default that is a function, that it is one."""
+    texts = [] if arguments in ("", "-") else re.split(r", (?![^(]*\))", arguments)
+    texts = [text for text in texts if not text.startswith(("_", "**", "*args"))]
+    return [re.sub(r"=(?!None$|True$|False$)[A-Za-z_]\w*$", "=function", text) for text in texts]
+
+
+def test_the_inventory_is_whole() -> None:
+    modules = [key.split()[0] for key in offered() if "." not in key.split()[1]]
+    assert modules.count("torchdata.datapipes.iter") == 87
+    assert modules.count("torchdata.datapipes.map") == 10
+    assert set(modules) == set(PLACES)
+    assert sum(form != "-" for form, _ in offered().values()) == 90
+
+
+def complaint(key: str, form: str, arguments: str, absent: set[str], changed: set[str]) -> str | None:
+    """What is wrong with a name of torchdata's here, or None."""
+    module, name = key.split()
+    cls, dot, method = name.partition(".")
+    here = counterpart(module, name)
+    if here is None:
+        told_of = absent & {name, cls, dot + method} and (form == "-" or form in absent)
+        return None if told_of else "is nowhere, and docs/migration.md does not say so"
+    if name in absent:
+        return "is here, and docs/migration.md says that it is not"
+    crossing = form in ("to_iter_datapipe", "to_map_datapipe")  # forms of the other style's nodes
+    if form != "-" and registered("map" if module.endswith(".map") != crossing else "iter")[form] is not here:
+        return f"is not what {form}() makes"
+    theirs, ours = plain(arguments), plain(arguments_of(here))
+    if ours[: len(theirs)] != theirs and not {f"{name}({arguments})", f"{method}({arguments})"} & changed:
+        return f"has the arguments {ours} instead of {theirs}"
+    return None
+
+
+def test_every_name_is_here_with_its_arguments_or_has_its_line() -> None:
+    absent, changed = told("Names that are not here"), told("What is different on purpose")
+    complaints = {key: complaint(key, *given, absent, changed) for key, given in offered().items()}
+    assert {key: text for key, text in complaints.items() if text} == {}
+
+
+def test_forms_without_a_public_class_have_their_line() -> None:
+    for form in ("memory_cell", "trace_as_dataframe", "_dataframes_*", "_to_dataframes_pipe"):
+        assert form in told("Names that are not here")
+
+
+def test_what_is_not_ported_is_told_in_both_places() -> None:
+    for kind in NOT_PORTED.values():
+        for name, (form, _) in kind.items():
+            assert {name, form} <= told("Names that are not here")

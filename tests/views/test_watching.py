@@ -1,0 +1,260 @@
+"""``loader.watch()``: on a terminal (a real one, and a model of its screen), in logs, in ranks and workers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyte
+import pytest
+
+from reading_services import MultiProcessingReadingService
+from tests.views.figures import BUSY
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.iter import IterableWrapper
+from torchpipe.views import screen as screens
+from torchpipe.views.live import Pace, drawn, page, said
+
+COLUMNS, ROWS = 90, 24
+
+
+class Shown:
+    """A program on a terminal, and what is on its screen."""
+
+    def __init__(self, script: str, folder: Path, *, stderr: Any = None, **environment: str) -> None:
+        main, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        file = folder / "script.py"
+        file.write_text(script)
+        self.process = subprocess.Popen(
+            [sys.executable, str(file)],
+            stdin=other,
+            stdout=other,
+            stderr=other if stderr is None else stderr,
+            env={**os.environ, "TERM": "xterm", **environment},
+        )
+        os.close(other)
+        self.screen = pyte.HistoryScreen(COLUMNS, ROWS, history=1000, ratio=0.5)
+        stream = pyte.ByteStream(self.screen)
+        self.frames: list[list[str]] = []
+        while True:
+            try:
+                data = os.read(main, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+            if not data:
+                break
+            stream.feed(data)
+            self.frames.append([line.rstrip() for line in self.screen.display])
+        os.close(main)
+        self.code = self.process.wait()
+
+    @property
+    def lines(self) -> list[str]:
+        """All there was on it, top to bottom, as one would scroll."""
+        above = ["".join(line[column].data for column in range(COLUMNS)) for line in self.screen.history.top]
+        return [line.rstrip() for line in [*above, *self.screen.display]]
+
+
+WRITES_IN_EVERY_WAY = """
+import logging, os, sys, time
+logging.basicConfig(format="logged %(message)s")  # its handler has stderr as it is now
+from torchpipe import DataLoader2
+from torchpipe.iter import IterableWrapper
+from reading_services import MultiProcessingReadingService
+
+def loud(number):
+    if number % 10 == 0:
+        os.write(2, f"worker {number}\\n".encode())
+    time.sleep(0.004)
+    return number
+
+if __name__ == "__main__":
+    graph = IterableWrapper(range(120)).sharding_filter().map(loud)
+    with DataLoader2(graph, reading_service=MultiProcessingReadingService(num_workers=1)) as loader:
+        print("partly ", end="", flush=True)
+        with loader.watch(every_s=0.02) as watch:
+            print("written")
+            for number in loader:
+                if number % 10 == 5:
+                    print("printed", number)
+                    logging.warning(number)
+                time.sleep(0.002)
+            assert watch.open
+        assert not watch.open
+    print("the end")
+"""
+
+
+def test_whatever_the_program_writes_goes_on_above_the_table(tmp_path: Path) -> None:
+    shown = Shown(WRITES_IN_EVERY_WAY, tmp_path)
+    assert shown.code == 0, shown.lines
+    lines = shown.lines
+    assert lines[0] == "partly written"
+    for kind, numbers in (("printed", range(5, 120, 10)), ("logged", range(5, 120, 10)), ("worker", range(0, 120, 10))):
+        assert [line for line in lines if line.startswith(kind)] == [f"{kind} {number}" for number in numbers]
+    live = [frame for frame in shown.frames if any("epoch 0 |" in line and "of 120" in line for line in frame[-12:])]
+    assert len(live) > 3
+    assert any(" left" in line for frame in live for line in frame)
+    assert any("Mapper(loud)" in line for frame in live for line in frame[-12:])
+    assert shown.screen.margins is None, "the terminal is left with a part that does not scroll"
+    end = lines.index("the end")
+    assert any("120 of 120 (100 %) items" in line for line in lines[end - 8 : end])
+    assert sum("epoch 0 |" in line for line in lines) == 1, "what was drawn before is gone"
+    assert not any(lines[end + 1 :])
+
+
+ENDS_BADLY = """
+import sys
+from torchpipe import DataLoader2
+from torchpipe.iter import IterableWrapper
+sys.modules["rich"] = None  # as if it were not installed
+with DataLoader2(IterableWrapper(range(4))) as loader, loader.watch():
+    print(list(loader))
+del sys.modules["rich"]
+loader = DataLoader2(IterableWrapper(range(9)))
+loader.watch(every_s=0.05)
+for item in loader:
+    raise SystemError("of the program")
+"""
+
+
+def test_without_rich_there_are_lines_and_an_error_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    shown = Shown(ENDS_BADLY, tmp_path)
+    assert shown.code == 1
+    assert shown.lines[0] == "[0, 1, 2, 3]"
+    assert shown.lines[1].startswith("torchpipe: epoch 0, 4 of 4 (100 %) items")
+    assert shown.screen.margins is None
+    assert any("SystemError: of the program" in line for line in shown.lines)
+    assert any("epoch 0 |" in line for line in shown.lines)
+
+
+ALL_BY_ITSELF = """
+import os
+import torchpipe, torch
+from torchpipe.iter import IterableWrapper
+from reading_services import MultiProcessingReadingService
+
+class Inner(torch.utils.data.Dataset):
+    def __len__(self): return 6
+    def __getitem__(self, index):
+        return sum(torchpipe.DataLoader2(IterableWrapper(range(3))))
+
+if __name__ == "__main__":
+    for loader in (
+        torchpipe.DataLoader2(IterableWrapper(range(5))),
+        torchpipe.DataLoader(Inner(), num_workers=1),
+    ):
+        print(sum(1 for _ in loader))
+    os.environ["LOCAL_RANK"] = "1"
+    print(sum(1 for _ in torchpipe.DataLoader2(IterableWrapper(range(7)))))
+"""
+
+
+def test_the_environment_watches_every_loader_in_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(ALL_BY_ITSELF)
+
+    command = [sys.executable, str(tmp_path / "script.py")]
+    environment = {**os.environ, "TORCHPIPE_WATCH": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "5\n6\n7\n"
+    assert [line.partition(" items")[0] for line in done.stderr.splitlines()] == [
+        "torchpipe: epoch 0, 5 of 5 (100 %)",
+        "torchpipe: epoch 0, 6 of 6 (100 %)",
+    ]
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+def test_a_watch_ends_with_its_block_and_there_is_one_of_a_loader(capsys: pytest.CaptureFixture[str]) -> None:
+    with DataLoader2(IterableWrapper(range(6))) as loader, DataLoader2(IterableWrapper(range(3))) as other:
+        assert not loader.measuring
+        with loader.watch(0.01) as watch:
+            with pytest.raises(RuntimeError, match="watched already"):
+                loader.watch()
+            with other.watch(0.01):
+                assert list(other) == [0, 1, 2]
+            assert loader.measuring
+            assert list(loader) == list(range(6))
+            assert "torchpipe-watch" in threads()
+            watch.close()
+            watch.close()
+        assert "torchpipe-watch" not in threads()
+        assert not loader.measuring
+        assert "6 of 6 (100 %) items" in capsys.readouterr().err
+    with loader.watch():  # one that has been shut down shows what it has done, and does not begin anew
+        pass
+    assert "6 of 6 (100 %) items" in capsys.readouterr().err
+    for value, error in ((0, ValueError), ("1", TypeError), (True, TypeError), (float("nan"), ValueError)):
+        with pytest.raises(error, match="every_s"):
+            loader.watch(value)  # type: ignore[arg-type]
+
+
+def watch_inside(number: int) -> str:
+    try:
+        DataLoader2(IterableWrapper(range(2))).watch()
+    except RuntimeError as error:
+        return str(error)
+    return "it could"
+
+
+def test_L1_a_watch_changes_nothing_in_the_stream_and_is_refused_in_a_worker(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    graph = IterableWrapper(range(4)).sharding_filter().map(watch_inside).shuffle()
+    service = MultiProcessingReadingService(num_workers=2, multiprocessing_context="fork")
+    with DataLoader2(graph, reading_service=service) as loader, loader.watch(0.01):
+        loader.seed(3)
+        assert all("in a worker process" in text for text in loader)
+    with DataLoader(range(64), batch_size=4, shuffle=True, num_workers=2, worker_method="thread") as plain:  # type: ignore[arg-type]
+        plain.set_epoch(0)
+        state = plain.state_dict()
+        before = [batch.tolist() for batch in plain]
+        plain.load_state_dict(state)
+        with plain.watch(0.01):
+            assert [batch.tolist() for batch in plain] == before
+    assert "16 of 16" in capfd.readouterr().err
+
+
+def test_lines_fit_and_names_cannot_break_them() -> None:
+    for width in (30, 80, 200):
+        lines = drawn(BUSY, 100.0, width, color=False)
+        assert max(map(len, lines)) <= width
+        assert len(lines) <= 12
+        assert "\x1b" not in "".join(lines)
+    text = "\n".join(drawn(BUSY, 100.0, 120, color=False))
+    for part in ("201 of 750 (27 %) items", "100/s", "5.49 s left", "1 restart", "Mapper(decode)", "restart: died by"):
+        assert part in text
+    assert said(BUSY, 100.0).startswith("epoch 1, 201 of 750 (27 %) items, 100/s, 5.49 s left, 1 restart. You waited")
+    html = page(BUSY, 100.0)
+    assert "<script" not in html
+    assert "&lt;lambda&gt;" in html
+
+
+def test_the_pace_is_that_of_late() -> None:
+    import dataclasses
+
+    pace = Pace()
+    for second in range(40):
+        quick = max(0, second - 10) * 10 + second
+        pace.rate(dataclasses.replace(BUSY, delivered=quick), float(second))
+    assert pace.rate(dataclasses.replace(BUSY, delivered=340), 40.0) == pytest.approx(11.0)
+    assert pace.rate(dataclasses.replace(BUSY, epoch=2, delivered=3), 41.0) == BUSY.consumer.items_per_s
+
+
+def test_without_any_stream_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    monkeypatch.setattr(sys, "stdout", None)
+    here = screens.screen_here()
+    assert isinstance(here, screens.Lines)
+    here.leave(["nowhere to say it"])

@@ -1,0 +1,54 @@
+"""What choosing by measurement (``autotune``) may use of the machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+__all__ = ["Budget", "budget_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What ``autotune`` may use: CPU cores, this process's included, and memory of all workers together.
+
+    None: the cores that this process may run on; half of the memory that is available when the first epoch begins.
+    """
+
+    cores: float | None = None
+    memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("cores", "memory_bytes"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise ValueError(f"{name} of a Budget must be a positive number or None, got {value!r}")
+
+    def filled(self) -> Budget:
+        """With what this machine has."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return Budget(cores=self.cores or cores, memory_bytes=self.memory_bytes or _available_bytes() // 2)
+
+
+def budget_of(autotune: bool | Budget, num_workers: int) -> Budget | None:
+    """What a loader's argument says; None: nothing is chosen. Raises: TypeError, and ValueError without workers."""
+    if not isinstance(autotune, bool | Budget):
+        raise TypeError(f"autotune must be True, False or a torchpipe.stats.Budget, got {autotune!r}")
+    if autotune is False:
+        return None
+    if not num_workers:
+        raise ValueError(
+            "autotune chooses how many of num_workers processes are at work, and num_workers=0 starts none: give the "
+            "most that it may start"
+        )
+    return Budget() if autotune is True else autotune
+
+
+def _available_bytes() -> int:
+    """Memory that could be taken now, as far as the system tells."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            known = dict(line.split(b":") for line in file)
+        return int(known[b"MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
