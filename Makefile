@@ -20,7 +20,7 @@ EXTRAS_PYTHONS := xla,demo,test
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test test-newest test-pythons test-trainers soak bench bench-plot check format stubs docs constraints clean
+.PHONY: help demo examples test test-newest test-pythons test-trainers test-browser soak bench bench-plot check format stubs docs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -49,6 +49,9 @@ test-pythons: $(PYTHONS:%=.venv-py%/.stamp) ## all tests, on each newer Python (
 test-trainers: $(TRAINERS)/.stamp ## train, kill and resume inside Lightning, Accelerate, transformers and others (minutes)
 	@# By file, since importing a trainer takes long; the process that has no more files waits for the other one.
 	$(TRAINERS)/bin/python -m pytest -n 2 --dist loadfile -o timeout_grace=600 tests/trainers $(ARGS)
+
+test-browser: $(VENV)/.stamp ## look at reports in headless Chromium, which must be on the PATH (apt-get install chromium)
+	TORCHPIPE_TEST_BROWSER=1 $(VENV)/bin/python -m pytest tests/browser $(ARGS)
 
 soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matrix, compare every item (minutes; JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)
