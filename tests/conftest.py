@@ -34,6 +34,8 @@ multiprocessing.set_forkserver_preload(["reading_services", "reading_services._w
 
 # Those have an environment of their own, and a target: `make test-trainers`.
 collect_ignore = [] if importlib.util.find_spec("pytorch_lightning") else ["trainers"]
+# These need a browser, and have a target as well: `make test-browser`.
+collect_ignore += [] if os.environ.get("TORCHPIPE_TEST_BROWSER") else ["browser"]
 
 _FAILED = pytest.StashKey[bool]()
 

@@ -80,9 +80,10 @@ def test_explain_says_where_each_node_runs(run: Run, module: str) -> None:
     assert run("explain", f"{module}:loader", "--format", "svg")[1].startswith("<svg")
 
 
-def test_watch_iterates_and_says_who_is_slow(run: Run, module: str) -> None:
-    code, out, err = run("watch", f"{module}:graph", "--items", "7")
+def test_watch_iterates_and_says_who_is_slow(run: Run, module: str, tmp_path: Path) -> None:
+    code, out, err = run("watch", f"{module}:graph", "--items", "7", "--report", str(tmp_path / "r.html"))
     assert code == 0
+    assert "7 of 10" in (tmp_path / "r.html").read_text()
     assert "7 of 10 items delivered" in out
     assert "Mapper(abs)" in out
     assert err.startswith("torchpipe: epoch 0, 7 of 10 (70 %) items")

@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     watch.add_argument(
         "--items", type=_count, metavar="N", help="stop after N items (default: at the end of the epoch)"
     )
+    watch.add_argument("--report", metavar="FILE.html", help="write a report of it")
     watch.set_defaults(run=_watch)
 
     state = commands.add_parser("state", help="look into checkpoints; runs nothing that is in them")
@@ -131,6 +132,8 @@ def _watch(options: argparse.Namespace) -> tuple[int, Any]:
             for _ in islice(loader, options.items):
                 pass
             stats = loader.stats()
+        if options.report is not None:
+            loader.report(options.report, title=options.target)
         return 0, stats.to_dict() if options.json else str(stats)
     finally:
         loader.shutdown()

@@ -16,7 +16,7 @@ _BOX_W, _BOX_H, _GAP_X, _GAP_Y = 236, 46, 18, 26
 _PAD, _TITLE_H, _LINE_H = 14, 26, 20
 _MOST_LINES = 8  # of processes, and of queues
 _BETWEEN = 30  # two groups
-_NAME_CHARS = 29
+_NAME_CHARS, _FACT_CHARS = 28, 36
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,13 @@ def _node(node: NodeStats, stats: LoaderStats, spot: _Spot) -> str:
         facts.append(f"{node.errors} errors")
     y_name = spot.y + (18 if facts else 27)
     bar = f'<rect class="busy" x="{spot.x:g}" y="{spot.y + _BOX_H - 5:g}" width="{_BOX_W * share:.1f}" height="5"/>'
+    said = escape(shortened(", ".join(facts), _FACT_CHARS))
     return (
-        f"<g><title>{escape(f'{node.number} {node.name}')}</title>"
+        f"<g><title>{escape(', '.join([f'{node.number} {node.name}', *facts]))}</title>"
         f'<rect class="box{slowest}" x="{spot.x:g}" y="{spot.y:g}" width="{_BOX_W}" height="{_BOX_H}" rx="5"/>'
         f"{bar if share else ''}"
         f'<text class="name" x="{spot.x + 9:g}" y="{y_name:g}">{escape(shortened(node.name, _NAME_CHARS))}</text>'
-        + (
-            f'<text class="soft" x="{spot.x + 9:g}" y="{spot.y + 35:g}">{escape(", ".join(facts))}</text></g>'
-            if facts
-            else "</g>"
-        )
+        f'<text class="soft" x="{spot.x + 9:g}" y="{spot.y + 35:g}">{said}</text></g>'
     )
 
 
