@@ -72,7 +72,7 @@ def test_quick_items_are_timed_for_a_while_only(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_waiting_for_others_makes_timing_no_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts is the time that nodes take: one that waits for its consumer may have no core to spare once it runs."""
+    """What counts is the time that nodes take: who waits for the consumer may have no core to spare once it runs."""
     monkeypatch.setattr(tracing, "_AT_FIRST_NS", 100_000)
     stream, _, tracer = traced(IterableWrapper(range(2_000)).map(lambda item: item + 1))
     assert next(stream) == 1
