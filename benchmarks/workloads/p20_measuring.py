@@ -26,7 +26,7 @@ TITLE = "P20 what measuring adds to the CPU time of a sample"
 UNIT = "p1_percent"
 PEERS = ["torchpipe"]
 
-WARM_UP_CPU_S = 1.0
+WARM_UP_CPU_S = 0.4
 TURN_S = 0.25
 LEAST_TURNS = 6
 
