@@ -85,7 +85,6 @@ def test_first_scripts_run_under_every_start_method(
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert done.returncode == 0, f"{name}:\n{done.stderr}"
     assert output is None or done.stdout == output
