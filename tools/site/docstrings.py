@@ -1,4 +1,4 @@
-"""Docstrings as the site shows them: roles become links, and what a paragraph is about stands out.
+"""Docstrings as the site shows them: roles become links, what a paragraph is about stands out, fields have theirs.
 
 An extension of griffe, which reads the sources; named in mkdocs.yml.
 """
@@ -41,11 +41,21 @@ class Docstrings(griffe.Extension):
         self._rewrite(pkg)
 
     def _rewrite(self, obj: griffe.Object) -> None:
+        if obj.docstring is None and (comment := _comment(obj)):
+            obj.docstring = griffe.Docstring(comment, parent=obj)
         if obj.docstring is not None:
             obj.docstring.value = _rewritten(obj, obj.docstring.value)
         for member in obj.members.values():
             if isinstance(member, griffe.Object):  # what is imported is rewritten where it stands
                 self._rewrite(member)
+
+
+def _comment(obj: griffe.Object) -> str:
+    """What stands behind a field of a dataclass, in its line: such fields have no docstrings."""
+    if not isinstance(obj, griffe.Attribute) or obj.parent is None or "dataclass" not in obj.parent.labels:
+        return ""
+    _, _, comment = obj.source.partition("  # ")
+    return "" if comment.startswith("type:") else comment[:1].upper() + comment[1:]
 
 
 def _rewritten(obj: griffe.Object, text: str) -> str:
