@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -12,26 +10,16 @@ from typing import Any
 
 import pytest
 
-from reading_services import MultiProcessingReadingService
 from tests.views.figures import BUSY
+from tests.views.held import ITEMS, held_loader, run_with_a_death
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.export import OpenTelemetryExporter, PrometheusExporter, TensorBoardExporter
-from torchpipe.iter import IterableWrapper
 
 
 @pytest.fixture
-def loader() -> Iterator[DataLoader2[int]]:
-    graph = IterableWrapper(range(300)).sharding_filter().map(abs)
-    service = MultiProcessingReadingService(num_workers=2, worker_prefetch_bytes=1000)
-    with DataLoader2(graph, reading_service=service, measure=True) as loader:
+def loader(tmp_path: Path) -> Iterator[DataLoader2[int]]:
+    with held_loader(tmp_path) as loader:
         yield loader
-
-
-def run_with_a_death(loader: DataLoader2[int]) -> None:
-    stream = iter(loader)
-    next(stream)
-    os.kill(loader.reading_service.worker_pids()[1], signal.SIGKILL)  # type: ignore[attr-defined]
-    assert len(list(stream)) == 299
 
 
 def scraped(port: int | None) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -46,23 +34,23 @@ def scraped(port: int | None) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
     }
 
 
-def test_prometheus_is_served_while_it_is_open_and_counts_over_epochs(loader: DataLoader2[int]) -> None:
+def test_prometheus_is_served_while_it_is_open_and_counts_over_epochs(loader: DataLoader2[int], tmp_path: Path) -> None:
     with PrometheusExporter(loader, port=0, name="mine") as exporter:
         mine = ("loader", "mine")
         assert scraped(exporter.port)[("torchpipe_items_total", (mine,))] == 0
-        run_with_a_death(loader)
+        run_with_a_death(loader, tmp_path)
         first = scraped(exporter.port)
-        assert first[("torchpipe_items_total", (mine,))] == 300
-        assert first[("torchpipe_delivered", (mine,))] == 300
+        assert first[("torchpipe_items_total", (mine,))] == ITEMS
+        assert first[("torchpipe_delivered", (mine,))] == ITEMS
         assert first[("torchpipe_events_total", (("kind", "restart"), mine))] == 1
         assert sum(value for (name, _), value in first.items() if name == "torchpipe_restarts_total") == 1
         assert any(name == "torchpipe_process_seconds_total" and value for (name, _), value in first.items())
-        node = ("torchpipe_node_errors_total", (mine, ("node", "3 Mapper(abs)")))
+        node = ("torchpipe_node_errors_total", (mine, ("node", "3 Mapper(Held)")))
         assert first[node] == 0
-        assert len(list(loader)) == 300
+        assert len(list(loader)) == ITEMS
         second = scraped(exporter.port)
-        assert second[("torchpipe_items_total", (mine,))] == 600
-        assert second[("torchpipe_delivered", (mine,))] == 300
+        assert second[("torchpipe_items_total", (mine,))] == 2 * ITEMS
+        assert second[("torchpipe_delivered", (mine,))] == ITEMS
         falls = {key for key, value in first.items() if key[0].endswith("_total") and second.get(key, 0) < value}
         assert not falls
         with pytest.raises(OSError, match=f"port {exporter.port} of 127.0.0.1 is in use"):
@@ -85,7 +73,7 @@ def test_prometheus_takes_a_registry_that_something_else_serves() -> None:
         assert generate_latest(registry) == b""
 
 
-def test_opentelemetry_has_metrics_and_a_span_for_each_epoch(loader: DataLoader2[int]) -> None:
+def test_opentelemetry_has_metrics_and_a_span_for_each_epoch(loader: DataLoader2[int], tmp_path: Path) -> None:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     from opentelemetry.sdk.trace import TracerProvider
@@ -97,9 +85,9 @@ def test_opentelemetry_has_metrics_and_a_span_for_each_epoch(loader: DataLoader2
     tracers.add_span_processor(SimpleSpanProcessor(spans))
     exporter = OpenTelemetryExporter(loader, meter_provider=meters, tracer_provider=tracers, every_s=0.01)
     with exporter:
-        run_with_a_death(loader)
+        run_with_a_death(loader, tmp_path)
         told = read(reader)
-        assert told[("torchpipe.items", ())] == 300
+        assert told[("torchpipe.items", ())] == ITEMS
         assert told[("torchpipe.events", (("kind", "restart"),))] == 1
         assert ("torchpipe.wait", ()) in told
         stream = iter(loader)  # an epoch that has not ended
@@ -110,7 +98,7 @@ def test_opentelemetry_has_metrics_and_a_span_for_each_epoch(loader: DataLoader2
     assert first.name == second.name == "torchpipe.epoch"
     assert first.attributes is not None
     assert second.attributes is not None
-    assert (first.attributes["epoch"], first.attributes["items"], first.attributes["state"]) == (0, 300, "finished")
+    assert (first.attributes["epoch"], first.attributes["items"], first.attributes["state"]) == (0, ITEMS, "finished")
     assert (second.attributes["epoch"], second.attributes["state"]) == (1, "running")
     restart = next(event for event in first.events if event.name == "restart")
     assert "SIGKILL" in str((restart.attributes or {})["text"])
@@ -135,13 +123,13 @@ def read(reader: Any) -> dict[tuple[str, tuple[tuple[str, Any], ...]], float]:
 def test_tensorboard_has_scalars_and_events_as_text(loader: DataLoader2[int], tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with TensorBoardExporter(loader, tmp_path) as exporter:
-        run_with_a_death(loader)
+    with TensorBoardExporter(loader, tmp_path / "runs") as exporter:
+        run_with_a_death(loader, tmp_path)
         exporter.write(5)
         list(loader)
         exporter.write(9)
     exporter.close()
-    events = EventAccumulator(str(tmp_path))
+    events = EventAccumulator(str(tmp_path / "runs"))
     events.Reload()
     tags = events.Tags()
     assert {"data/items_per_s", "data/wait_share", "data/epoch", "data/restarts"} <= set(tags["scalars"])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,28 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader, DataLoader2
-from torchpipe.iter import IterableWrapper
-
-
-def slow(number: int) -> int:
-    time.sleep(0.004)
-    return number
+from tests.views.held import ITEMS, held_loader, run_with_a_death
+from torchpipe import DataLoader
 
 
 def test_a_trace_has_every_process_and_lines_up_with_torch_profiler(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "trace.json", tmp_path / "torch.json"
-    graph = IterableWrapper(range(160)).sharding_filter().map(slow)
-    service = MultiProcessingReadingService(num_workers=2)
-    with DataLoader2(graph, reading_service=service) as loader:
+    with held_loader(tmp_path) as loader:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-            with loader.trace(ours, every_s=0.005) as trace:
-                stream = iter(loader)
-                next(stream)
-                os.kill(loader.reading_service.worker_pids()[0], signal.SIGKILL)  # type: ignore[attr-defined]
-                with torch.profiler.record_function("the whole epoch"):
-                    assert list(stream) == list(range(1, 160))
+            with loader.trace(ours, every_s=0.005) as trace, torch.profiler.record_function("the whole epoch"):
+                run_with_a_death(loader, tmp_path)
             trace.close()
         profiler.export_chrome_trace(str(theirs))
         pids = set(loader.reading_service.worker_pids())  # type: ignore[attr-defined]
@@ -52,7 +38,7 @@ def test_a_trace_has_every_process_and_lines_up_with_torch_profiler(tmp_path: Pa
     for lane in lanes.values():
         assert all(one["ts"] + one["dur"] <= other["ts"] + 1 for one, other in pairwise(lane))
     busy_us = sum(event["dur"] for event in slices if event["name"].startswith("making"))
-    assert busy_us > 160 * 4000 * 0.5  # of the sleeping alone
+    assert busy_us > ITEMS * 1000 * 0.5  # of the sleeping alone
     (whole,) = [event for event in of_torch["traceEvents"] if event.get("name") == "the whole epoch"]
     (restart,) = [event for event in data["traceEvents"] if event["name"] == "restart"]
     assert whole["ts"] <= restart["ts"] <= whole["ts"] + whole["dur"]

@@ -19,7 +19,8 @@ class OpenTelemetryExporter:
     a ``with`` block.
 
     ``meter_provider`` and ``tracer_provider`` default to the global ones. ``name`` is the attribute ``loader`` of all.
-    A thread looks every ``every_s`` seconds for epochs that have begun or ended: shorter ones may be missed.
+    A thread looks every ``every_s`` seconds, and each read of the metrics does: an epoch that begins and ends between
+    two looks is missed, and one that ends and is followed by the next there has the figures of the last look.
 
     Raises: ImportError without the extra ``opentelemetry``.
     """
@@ -59,8 +60,12 @@ class OpenTelemetryExporter:
             self._look()
 
     def _look(self) -> None:
+        self._make_instruments()
+        self._follow()
+
+    def _follow(self) -> None:
+        """Begin and end spans, and tell them what has happened."""
         with self._lock:
-            self._make_instruments()
             stats = self._loader.stats()
             if self._span is not None and stats.began_at != self._began_at:
                 self._end(self._seen)
@@ -112,6 +117,7 @@ class OpenTelemetryExporter:
         def read(_: Any) -> Iterable[Any]:
             if self._closed.is_set():
                 return []
+            self._follow()
             return [
                 self._observe(item.value, {"loader": self._name, **dict(item.labels)})
                 for item in self._measurements.take()

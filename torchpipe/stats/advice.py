@@ -83,31 +83,36 @@ def _find(stats: LoaderStats) -> _Found:
         return _Found("consumer", "The data keeps up: the slowest step is your own code.")
     wait_s, merged_s = consumer.wait_s, sum(merge.wait_s for merge in stats.merges)
     for stage in stats.stages:
-        if not stage.device:
-            continue
-        moving_s = stage.feed.transfer_s / max(1, stage.threads)
-        if moving_s > stage.feed.pull_s:
+        feed = stage.feed
+        if wait_s > 2 * feed.consumer_wait_s:  # it has what is asked for: the time goes behind it
+            return _in_main(stats)
+        moving_s = feed.transfer_s / max(1, stage.threads)
+        if stage.device and moving_s > feed.pull_s:
             return _Found(
                 "device",
-                f"The slowest step is {stage.name}: moving batches takes {_ms(moving_s, stage.feed.items)} each",
+                f"The slowest step is {stage.name}: moving batches takes {_ms(moving_s, feed.items)} each",
                 stage.node,
                 "Let several batches move at a time (transfer_threads=2, host_prefetch=2), or make them smaller "
                 "(dtype=, uint8 images converted on the device).",
             )
-        wait_s = stage.feed.pull_s
-    if wait_s - merged_s > merged_s:
-        node = _slowest([node for node in stats.nodes if node.section == "main"])
-        name = "the main section" if node is None else f"`{node.name}`"
-        return _Found(
-            "main",
-            f"The slowest step is {name}, which runs in this process, once",
-            None if node is None else node.number,
-            "Put it before the merge (before to_device(), or let is_replicable() return True), where every worker does "
-            "a part of it.",
-        )
+        wait_s = feed.pull_s if stage.device else min(wait_s, feed.consumer_wait_s)
+    if wait_s > 2 * merged_s:
+        return _in_main(stats)
     if not stats.workers:
         return _in_process(stats)
     return _among_workers(stats)
+
+
+def _in_main(stats: LoaderStats) -> _Found:
+    node = _slowest([node for node in stats.nodes if node.section == "main"])
+    name = "the main section" if node is None else f"`{node.name}`"
+    return _Found(
+        "main",
+        f"The slowest step is {name}, which runs in this process, once",
+        None if node is None else node.number,
+        "Put it before the merge (before to_device(), or let is_replicable() return True), where every worker does a "
+        "part of it.",
+    )
 
 
 def _in_process(stats: LoaderStats) -> _Found:
