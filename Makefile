@@ -7,6 +7,7 @@ UV_VERSION := 0.13.8
 VENV := .venv
 NEWEST := .venv-newest
 TRAINERS := .venv-trainers
+DOCS := .venv-docs
 BENCH := .venv-bench
 BENCH09 := .venv-bench09
 PYTHONS ?= 3.12 3.13
@@ -19,7 +20,7 @@ EXTRAS_PYTHONS := xla,demo,test
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test test-newest test-pythons test-trainers test-browser soak bench bench-plot check format stubs constraints clean
+.PHONY: help demo examples test test-newest test-pythons test-trainers test-browser soak bench bench-plot check format stubs docs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -76,11 +77,15 @@ format: $(VENV)/.stamp ## format the code and fix what lint can fix
 stubs: $(VENV)/.stamp ## write torchpipe/node/functional_methods.pyi anew from the nodes
 	$(VENV)/bin/python tools/generate_stubs.py
 
+docs: $(DOCS)/.stamp ## build the documentation site in site/, with a reference of every public name (under a minute)
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict $(ARGS)
+	@echo "open site/index.html"
+
 constraints: $(VENV)/.stamp ## pin the newest versions that fit, for each environment
 	tools/pin.sh $(VENV)/bin/uv "$(EXTRAS)" "$(EXTRAS_NEWEST)" "$(EXTRAS_TRAINERS)"
 
 clean: ## remove the environments and everything generated
-	rm -rf $(VENV) $(NEWEST) $(TRAINERS) .venv-py* $(BENCH) $(BENCH09) build dist .bench .demo
+	rm -rf $(VENV) $(NEWEST) $(TRAINERS) $(DOCS) .venv-py* $(BENCH) $(BENCH09) build dist site .bench .demo
 	rm -rf *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -94,6 +99,13 @@ $(NEWEST)/.stamp: constraints-newest.txt pyproject.toml tools/install.sh
 
 $(TRAINERS)/.stamp: constraints-trainers.txt pyproject.toml tools/install.sh
 	PYTHON=$(PYTHON) tools/install.sh $(TRAINERS) constraints-trainers.txt "$(EXTRAS_TRAINERS)" $(UV_VERSION)
+	@touch $@
+
+# No script: nothing but pinned wheels, of which none is of this project.
+$(DOCS)/.stamp: constraints-docs.txt pyproject.toml
+	[ -x $(DOCS)/bin/python ] || $(PYTHON) -m venv $(DOCS)
+	[ -x $(DOCS)/bin/uv ] || $(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
+	VIRTUAL_ENV=$(DOCS) $(DOCS)/bin/uv pip install --quiet --compile-bytecode -c constraints-docs.txt --group docs
 	@touch $@
 
 .venv-py%/.stamp: constraints.txt pyproject.toml tools/install.sh

@@ -50,13 +50,24 @@ _MORE = {
     "p14s": _TURN_AROUND,
     "p17": (("resume_ms", "ms to resume"), ("state_bytes", "bytes"), ("pss_mb", "PSS MB")),
     "p15": (("state_dict_us", "state_dict us"), ("state_bytes", "bytes")),
+    "p18r": (("own_cpu_ms", "CPU ms of the process"), ("state_bytes", "bytes")),
+    "p19r": (("own_cpu_ms", "CPU ms of the process"), ("state_bytes", "bytes")),
     "p13": (("us_per_batch", "us a batch of 32"),),
     "p8": (("first_batch_ratio", "first batch, x load"), ("worst_gap_ratio", "worst gap, x load")),
     "p20": (("p2_percent", "% in P2"), ("p4_percent", "% in P4")),
     "p9": (("memory_growth_mb", "growth MB"), ("descriptor_growth", "descriptors"), ("segment_growth", "segments")),
 }
 _NO_LOADERS = ("in_process", "packing_in_process", "generator", "builtin_map", "xla_naive")  # for comparison only
-_OWN = ("dataloader", "torchpipe", "packing_torchpipe", "xla_torchpipe")  # the first that a workload has is compared
+_OWN = (  # the first that a workload has is compared
+    "dataloader",
+    "torchpipe",
+    "packing_torchpipe",
+    "xla_torchpipe",
+    "tables",
+    "tables_workers",
+    "shards",
+    "shards_in_process",
+)
 _STREAM = (("cpu_us_per_sample", "CPU us a sample"), ("pss_mb", "PSS MB"))
 
 
@@ -197,7 +208,7 @@ def _bars(axis: Any, workload: str, about: dict[str, Any], summary: list[dict[st
         [max(0.0, m - e["figures"][unit]["min"] / divisor) for m, e in zip(medians, entries)],
         [max(0.0, e["figures"][unit]["max"] / divisor - m) for m, e in zip(medians, entries)],
     ]
-    colours = ["#d1495b" if "torchpipe" in e["peer"] else "#8d99ae" for e in entries]
+    colours = ["#d1495b" if "torchpipe" in PEERS[e["peer"]].label else "#8d99ae" for e in entries]
     axis.barh([PEERS[e["peer"]].label for e in entries], medians, xerr=spread, color=colours, ecolor="#333")
     if medians and max(medians) > 30 * max(min(medians), 1e-9):
         axis.set_xscale("log")

@@ -63,9 +63,6 @@ class MultiProcessingReadingService(ShardedReadingService):
             The stream depends on it, but not on ``num_workers``.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: appends a stage that moves batches there ahead of the consumer.
         device_prefetch: how many batches it keeps ahead on the device.
-        host_prefetch, device_prefetch_bytes, host_prefetch_bytes, transfer_threads, dtype, convert_numpy,
-            input_sharding, sync, batches_per_execution, wait_every, on_new_shape, pad_value, pad_to: the other options
-            of that stage, as :class:`~torchpipe.device.DeviceOptions` has them.
         timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose
             it longer than any native call of yours that keeps the interpreter lock. None: never.
         max_deaths: deaths at one and the same item that are no accident any more but an error. By a signal that may
@@ -76,6 +73,9 @@ class MultiProcessingReadingService(ShardedReadingService):
         autotune: choose by measurement how many processes, at most ``num_workers``, host the shards, and how far they
             run ahead, while the stream goes on and stays the same. True, or a :class:`~torchpipe.stats.Budget`.
             ``loader.stats().events`` and the logger ``torchpipe`` say what was chosen.
+
+    The other arguments (``host_prefetch`` ... ``pad_to``) are options of the device stage, as
+    :class:`~torchpipe.device.DeviceOptions` has them.
 
     Raises: ValueError or TypeError for arguments out of range, ImportError for a device whose library is missing;
     GraphError and NotSerializableError, naming the node, when a loader is built with it.

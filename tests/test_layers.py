@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("errors",),
     ("state", "randomness", "stats"),
-    ("views",),
+    ("views", "export"),
     ("node",),
     ("indexed", "ahead", "formats"),
     ("device",),

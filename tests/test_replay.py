@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data.datapipes import iter as torch_iter
+from torch.utils.data.graph_settings import apply_sharding
 
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.iter import IterableWrapper, Shuffler
@@ -323,6 +324,21 @@ def test_apply_sharding_divides_the_stream() -> None:
     node = OwnSharding(IterableWrapper(range(7)))
     shares = [list(iterate(node, shard=shard, num_shards=3)) for shard in range(3)]
     assert shares == [[0, 3, 6], [1, 4], [2, 5]]
+
+
+def test_a_node_of_ones_own_divides_under_torchs_loaders() -> None:
+    class Own(IterDataPipe[Any]):
+        """As ``OwnSharding``, of torchpipe's class: each pass has a private copy."""
+
+        part = (1, 0)
+        __init__ = OwnSharding.__init__
+        apply_sharding = OwnSharding.apply_sharding
+        __iter__ = OwnSharding.__iter__
+
+    node = Own(IterableWrapper(range(7)))
+    apply_sharding(node, 3, 1)
+    assert list(node) == [1, 4]
+    assert [int(item) for item in DataLoader(Own(IterableWrapper(range(7))), num_workers=2)] == [*range(7)]
 
 
 def test_methods_of_an_input_can_be_called() -> None:

@@ -6,11 +6,16 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tools.torchdata_names import arguments_of
+from tools.torchdata_tests.rewriting import rewritten
+from tools.torchdata_tests.softly import FOLLOWS
 from torchpipe.node.functional import registered
 from torchpipe.node.not_ported import NOT_PORTED
 
@@ -104,3 +109,37 @@ def test_what_is_not_ported_is_told_in_both_places() -> None:
     for kind in NOT_PORTED.values():
         for name, (form, _) in kind.items():
             assert {name, form} <= told("Names that are not here")
+
+
+def test_every_kind_of_difference_has_its_reason() -> None:
+    lines = re.findall(r"^test_\w+\.py:\d+ (\w+)$", (ROOT / "tests" / "torchdata09_differences.txt").read_text(), re.M)
+    assert len(lines) > 200
+    assert set(lines) <= told("torchdata's own tests")
+
+
+def test_the_guarded_tests_note_each_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+from torchdata.datapipes.iter import IterableWrapper, Nowhere
+def test_it():
+    node = IterableWrapper([1, 2])
+    assert list(node) == [1]
+    for item in node:
+        assert item == 1
+    absent = Nowhere()
+    absent.used
+    assert len(node) == 2
+"""
+    monkeypatch.setenv("SOFTLY_RECORD", str(tmp_path / "record"))
+    namespace: dict[str, Any] = {}
+    exec(rewritten("a.py", source), namespace)
+    namespace["test_it"]()
+    noted = [json.loads(line) for line in (tmp_path / "record").read_text().splitlines()]
+    errors = {entry["place"]: (entry["error"] or "holds").split(":")[0] for entry in noted}
+    assert errors == {
+        "a.py:4": "holds",
+        "a.py:5": "AssertionError",
+        "a.py:7": "AssertionError",
+        "a.py:8": "NameError",
+        "a.py:9": FOLLOWS,
+        "a.py:10": "holds",
+    }

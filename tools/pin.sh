@@ -24,3 +24,9 @@ pin() { # FILE TITLE EXTRAS REQUIREMENT...
 pin constraints.txt 'torch 2.9 + torch_xla leg (`make test`)' "$extras"
 pin constraints-newest.txt 'newest-torch leg (`make test-newest`)' "$extras_newest" "torch==$newest_torch"
 pin constraints-trainers.txt 'trainers, on the newest torch (`make test-trainers`)' "$extras_trainers" "torch==$newest_torch"
+
+{
+    echo '# Versions of the documentation site (`make docs`). Written by `make constraints`; names and versions only, no hosts.'
+    "$uv" pip compile --quiet --upgrade --universal --python-version 3.11 --no-header --no-annotate --group docs
+} >constraints-docs.txt.new
+mv constraints-docs.txt.new constraints-docs.txt

@@ -19,6 +19,7 @@ try:
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
     from torchpipe.graph.adapters import CacheTimeout, Shuffle
     from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
+    from torchpipe.loader.profiling import profile
     from torchpipe.node.context import Context
     from torchpipe.node.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
     from torchpipe.node.iterator import NodeIterator
@@ -54,5 +55,6 @@ __all__ = [
     "functional_datapipe",
     "graph",
     "iterate",
+    "profile",
     "state",
 ]

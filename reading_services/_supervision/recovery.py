@@ -18,8 +18,10 @@ the storm does, or less, and otherwise once the storm has passed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from statistics import median_high
 
 __all__ = ["Death", "Decision", "Plan", "Recovery", "restart_delay_s"]
 
@@ -141,7 +143,7 @@ class Recovery:
             rest_s = restart_delay_s(deaths)
         elif len(outside) > 1 and others < len(outside):  # otherwise it is clear that this is a storm
             least_s = _FIRST_DELAY_S if others else 4 * restart_delay_s(deaths)
-            rest_s = min(_MAX_REST_S, max(least_s, _REST * max(outside)))
+            rest_s = min(_MAX_REST_S, max(least_s, _REST * median_high(outside)))
         if deaths >= self._max_deaths - 1:
             self._careful[death.number] = _CAREFUL_STARTS
         starting = death.begun_s is None
@@ -184,12 +186,29 @@ class Recovery:
         return self._alive_s + sum(now_s - since for since in self._since.values())
 
     def _chance(self, suspect: _Suspect, outside: list[float], others: int, now_s: float) -> float:
-        """An upper bound of how likely all deaths after the first are accidents, after what happened elsewhere."""
-        if not outside:
-            return 1.0
-        elsewhere_s = self._all_alive_s(now_s) - suspect.alive_s - sum(outside[1:])
+        """How likely, at most, all deaths after the first are accidents, after what happened elsewhere.
+
+        An accident comes within ``t`` seconds of an item's beginning with a probability of at most ``rate * t``. What
+        counts is how many came how soon, since a third of them may have been noticed late.
+        """
+        later = outside[1:]
+        elsewhere_s = self._all_alive_s(now_s) - suspect.alive_s - sum(later)
         rate = 2 * (others + 1) / max(elsewhere_s, 1e-9)
-        return float(min(1.0, rate * max(outside)) ** (len(outside) - 1))
+        soonest = sorted(min(1.0, rate * seconds) for seconds in later)
+        least = -(-2 * len(later) // 3)
+        tests = [_tail(len(later), many, soonest[many - 1]) for many in range(max(1, least), len(later) + 1)]
+        return len(tests) * min(tests) if tests else 1.0
+
+
+def _tail(trials: int, many: int, chance: float) -> float:
+    """An upper bound of how likely at least ``many`` of ``trials`` succeed, with ``chance`` each (Chernoff's)."""
+    share = many / trials
+    if share <= chance:
+        return 1.0
+    divergence = share * math.log(share / chance)
+    if many < trials:
+        divergence += (1 - share) * math.log((1 - share) / (1 - chance))
+    return math.exp(-trials * divergence)
 
 
 def _overlap(one: range, other: range) -> bool:

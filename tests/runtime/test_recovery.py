@@ -149,7 +149,8 @@ def test_an_item_that_is_killed_from_outside_each_time_is_given_up(
 class Storm:
     """Processes, each with items that take ``takes_s``, of which one is killed every ``gap_s`` or so.
 
-    With ``killer_s``, process 0 has one item alone, which kills it after that time by a signal like those from outside.
+    With ``killer_s``, process 0 has one item alone, which kills it after that time by a signal like those from outside;
+    every fifth such death or so is noticed late, as long after as it is between two kills.
     """
 
     def __init__(
@@ -169,11 +170,11 @@ class Storm:
         self.done = [0] * processes
         self.started_at = [0.0] * processes
         self.begins_at = [self.start_s] * processes
-        self.next_kill = 0.0
+        self.next_kill = self.late_s = 0.0
 
     def step(self) -> tuple[int, Decision] | None:
         """The next death: of whom, and what is decided after it."""
-        kills_itself = math.inf if self.killer_s is None else self.begins_at[0] + self.killer_s
+        kills_itself = math.inf if self.killer_s is None else self.begins_at[0] + self.killer_s + self.late_s
         if kills_itself <= self.next_kill:
             self.now = kills_itself
             return 0, self._die(0)
@@ -196,6 +197,8 @@ class Storm:
         self.started_at[number] = self.now + decision.start_s
         self.begins_at[number] = self.started_at[number] + max(self.start_s, decision.rest_s)
         self.recovery.started(number, self.started_at[number])
+        if self.killer_s is not None and not number:
+            self.late_s = self.gap_s * (self.rng.random() < 0.2)
         return decision
 
 

@@ -141,6 +141,10 @@ CASES = [
          "Mapper(slow)"),
     Case("device", lambda n: graph(numbers().sharding_filter().map(quick)
          .to_device(FakeBackend(delay_s=SLOW_S)), n), "device", "ToDevice"),
+    Case("before the device", lambda n: graph(numbers().sharding_filter().map(slow).to_device("cpu"), n), "node",
+         "Mapper(slow)"),
+    Case("before a prefetch", lambda n: graph(numbers().sharding_filter().map(slow).prefetch(2), n), "node",
+         "Mapper(slow)"),
     Case("after the device", lambda n: graph(numbers().sharding_filter().map(quick).to_device("cpu").map(slow), n),
          "main", "Mapper(slow)"),
     Case("transport", lambda n: graph(numbers().sharding_filter().map(many_objects), n), "transport",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -182,3 +183,40 @@ def test_the_environment_may_ask_for_measuring(monkeypatch: pytest.MonkeyPatch) 
     assert not DataLoader2(graph(), measure=False).measuring
     monkeypatch.setenv("TORCHPIPE_MEASURE", "0")
     assert not DataLoader2(graph()).measuring
+
+
+def test_a_forked_child_has_no_figures_of_its_parents_loader() -> None:
+    """A worker among them, whose function asks for the stats of the loader that it works for."""
+    loaders: list[Any] = [
+        DataLoader2(graph(), reading_service=MultiProcessingReadingService(1, "fork")),
+        DataLoader([1, 2], num_workers=1, multiprocessing_context="fork"),  # type: ignore[arg-type]
+    ]
+    for loader in loaders:
+        with loader:
+            stream = iter(loader)
+            next(stream)
+            reader, writer = multiprocessing.Pipe(duplex=False)
+
+            def ask(loader: Any = loader, writer: Any = writer) -> None:
+                try:
+                    loader.stats()
+                except RuntimeError as error:
+                    writer.send(str(error))
+
+            child = multiprocessing.get_context("fork").Process(target=ask)
+            child.start()
+            child.join()
+            assert reader.poll()
+            assert "does not work in its forked child" in reader.recv()
+            assert loader.stats().state == "running"
+            assert list(stream)
+
+
+def test_figures_of_a_closed_loader_are_those_of_its_last_epoch() -> None:
+    loader: DataLoader2[Any] = DataLoader2(graph(), reading_service=MultiProcessingReadingService(2, "fork"))
+    with loader:
+        stream = iter(loader)
+        next(stream)
+    stats = loader.stats()
+    assert (stats.state, stats.delivered, stats.consumer.items) == ("closed", 1, 1)
+    assert stats.advice.sentence

@@ -71,6 +71,16 @@ def test_quick_items_are_timed_for_a_while_only(monkeypatch: pytest.MonkeyPatch)
     assert 0 < timed[1] <= timed[0] < 50_000
 
 
+def test_waiting_for_others_makes_timing_no_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts is the time that nodes take: who waits for the consumer may have no core to spare once it runs."""
+    monkeypatch.setattr(tracing, "_AT_FIRST_NS", 100_000)
+    stream, _, tracer = traced(IterableWrapper(range(2_000)).map(lambda item: item + 1))
+    assert next(stream) == 1
+    time.sleep(0.3)  # the consumer is at something else
+    assert len(list(stream)) == 1_999
+    assert not tracer.wanted
+
+
 def test_a_traced_item_lives_as_long_as_its_taker_wants() -> None:
     class Large:
         pass

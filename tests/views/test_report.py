@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from reading_services import MultiProcessingReadingService
 from tests.views.figures import BUSY
-from torchpipe import DataLoader, DataLoader2
-from torchpipe.iter import IterableWrapper
+from tests.views.held import held_loader, run_with_a_death
+from torchpipe import DataLoader
 from torchpipe.views.report import report_html
 
 
@@ -69,30 +66,26 @@ def test_the_page_says_everything_and_needs_nothing() -> None:
 
 
 def test_a_loader_reports_of_a_run_with_a_death_in_it(tmp_path: Path) -> None:
-    graph = IterableWrapper(range(400)).sharding_filter().map(abs)
-    service = MultiProcessingReadingService(num_workers=2, worker_prefetch_bytes=1000)
-    target = tmp_path / "report.html"
-    with DataLoader2(graph, reading_service=service, measure=True) as loader:
+    target = tmp_path / "pages" / "report.html"
+    target.parent.mkdir()
+    with held_loader(tmp_path) as loader:
         assert loader.report(target, title="before anything") == target
         assert "Nothing has been iterated yet." in target.read_text()
-        stream = iter(loader)
-        assert next(stream) == 0
-        os.kill(loader.reading_service.worker_pids()[0], signal.SIGKILL)
-        assert list(stream) == list(range(1, 400))
+        run_with_a_death(loader, tmp_path)
         loader.report(str(target))
         page = Page(target.read_text())
         said = " ".join(page.texts)
         assert "restart" in said
         assert "SIGKILL" in said
-        assert "Mapper(abs)" in said
-        assert "400 of 400" in said
+        assert "Mapper(Held)" in said
+        assert "120 of 120" in said
         with pytest.raises(FileNotFoundError, match="does not exist, so report.html"):
             loader.report(tmp_path / "no folder" / "report.html")
         with pytest.raises(IsADirectoryError, match="name a file in it"):
             loader.report(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+    assert [file.name for file in target.parent.iterdir()] == ["report.html"]
     loader.report(target)  # after it has been closed
-    assert "400 of 400" in target.read_text()
+    assert "120 of 120" in target.read_text()
 
 
 @pytest.mark.parametrize("more", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["here", "threads"])

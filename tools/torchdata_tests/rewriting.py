@@ -6,7 +6,7 @@ import ast
 import importlib
 import re
 
-__all__ = ["rewritten"]
+__all__ = ["rewritten", "with_imports"]
 
 PLACES = {
     "torchpipe.iter": ["torchpipe.iter", "torchpipe"],
@@ -31,7 +31,11 @@ def rewritten(name: str, source: str, *, torchs: bool = False) -> str:
     """The test file ``name`` with other imports, each statement of its tests under guard."""
     tree = ast.parse(source)
     _Guard(name).visit(tree)
-    text = ast.unparse(ast.fix_missing_locations(tree))
+    return with_imports(ast.unparse(ast.fix_missing_locations(tree)), torchs=torchs)
+
+
+def with_imports(text: str, *, torchs: bool = False) -> str:
+    """The text with imports of torchpipe's. ``torchs``: it takes torch's own classes of nodes, too."""
     for pattern, replacement in TEXTS:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     tree = _Imports().visit(ast.parse(text))

@@ -8,7 +8,10 @@ import os
 import unittest
 from typing import Any
 
-__all__ = ["Missing", "differs", "holds", "pytest_runtest_logreport"]
+__all__ = ["FOLLOWS", "Missing", "differs", "holds", "pytest_runtest_logreport"]
+
+
+FOLLOWS = "needs what an earlier one should have made"
 
 
 def _note(**record: Any) -> None:
@@ -24,7 +27,10 @@ def differs(place: str, error: BaseException) -> None:
     """Notes a failing statement; a test that skips itself goes on doing so."""
     if isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped":
         raise error
-    _note(place=place, error=f"{type(error).__name__}: {error}"[:400])
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, NameError) and "cannot access" in text:
+        text = FOLLOWS  # a variable that an earlier statement should have made
+    _note(place=place, error=text[:400])
 
 
 def pytest_runtest_logreport(report: Any) -> None:

@@ -42,7 +42,7 @@ class Observable(Viewable):
         """What the live epoch, or else the last one, has done so far: who waits for whom, and what to change.
 
         ``print(loader.stats())`` begins with one sentence. Asks no process and stops nothing; from any thread, at any
-        time, also before the first batch and after :meth:`shutdown`.
+        time, also before the first batch and after :meth:`shutdown`. Raises: RuntimeError in a forked child.
         """
         live = self._live()
         observed, figures = (self._observed or (None, _planned(self))) if live is None else live.observe()

@@ -183,7 +183,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._loader._end_workers()
 
     def observe(self) -> tuple[Observed, ServiceFigures]:
-        """What can be told of this epoch. Any thread."""
+        """What can be told of this epoch. Any thread. Raises: RuntimeError in a forked child."""
+        check_process(self._pid, "loader")
         observed = Observed.of(
             self._clock,
             self._batches.merges(),

@@ -59,8 +59,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             batch's number, so that augmentation is the same for any number of workers, and after a resume or a crash.
             ``"torch"`` seeds each worker once, as torch does: exact for a fixed number of workers.
         worker_method: ``"multiprocessing"``, or ``"thread"``: worker threads, which share the dataset; see ``threads``.
-        on_worker_death: ``"restart"``: a worker that dies is replaced, and the batches stay the same; ``"raise"``:
-            RuntimeError in torch's words.
+        on_worker_death: ``"restart"`` replaces a worker that dies; ``"raise"``: RuntimeError in torch's words.
         last_batch: Gluon's: ``"keep"``, ``"discard"`` (``drop_last``) or ``"rollover"``, which carries what is left of
             an epoch into the next one.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.

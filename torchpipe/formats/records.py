@@ -41,6 +41,10 @@ class Records(Iterator[T_co], ABC):
                 return done
         return count
 
+    def leave_out(self) -> bool:
+        """Pass over the next record, which is wrong; False if there is no telling where it ends. May raise as well."""
+        return self.skip(1) == 1
+
     @abstractmethod
     def place(self) -> dict[str, Any]:
         """Where the next record begins: plain data."""

@@ -145,7 +145,11 @@ class TableRecords(Records[Any]):
         part = self._chunk.slice(self._row - self._first, _ROWS_AT_ONCE * self.step)
         if self.step > 1:
             part = part.take(list(range(0, part.num_rows, self.step)))
-        self._made, self._made_first = self._rows(part), self._row
+        try:
+            self._made = self._rows(part)
+        except ValueError:  # of one row in it: the others come, and it raises in its place
+            self._made = self._rows(part.slice(0, 1))
+        self._made_first = self._row
 
     def _leave_block(self) -> None:
         self._block += 1
@@ -167,6 +171,9 @@ class TableRecords(Records[Any]):
             if self._row >= reach and (length is not None or not self._to_chunk()):
                 self._leave_block()
         return passed
+
+    def leave_out(self) -> bool:
+        return self._to_chunk() and super().leave_out()  # what cannot be decoded at all raises
 
     def place(self) -> dict[str, Any]:
         return {"block": self._block, "row": self._row}

@@ -67,7 +67,10 @@ class RecordsIterator(ExpandingIterator[T]):
         super().__init__(node, context, node.datapipe)
         self.position = 0  # records up to the last one yielded, those passed over included; kept when striding
         self._striding: tuple[int, int] | None = None
+        self._item: Any = None  # of the input, whose file is open
         self._opened: Records[T] | None = None
+        self._passing = False  # over records of other shards
+        self._behind: Records[T] | None = None  # the file again, behind a record that is wrong
 
     def stride(self, parts: int, part: int) -> bool:
         self._striding = (parts, part)
@@ -95,7 +98,14 @@ class RecordsIterator(ExpandingIterator[T]):
             raise
         if self._striding is not None:
             self._opened.step = self._striding[0]
+        self._item = item
         return self._opened
+
+    def run(self) -> Iterator[T]:
+        if self._behind is not None:
+            self._current, self._behind = self._behind, None
+            yield from self._hand_out(self._current)
+        yield from super().run()
 
     def _hand_out(self, parts: Iterable[T]) -> Iterator[T]:
         if not isinstance(parts, Records):  # nothing has been opened yet
@@ -106,6 +116,10 @@ class RecordsIterator(ExpandingIterator[T]):
         except Exception as error:
             error.add_note(f"{node_name(self.node)}: while reading {parts.path}, {parts.where()}")
             parts.close()  # its place is still known
+            item = f"{parts.path}, {parts.where()}"  # what on_error() notes
+            if (failures := self.context.failures) is not None and failures.skips and not self._passing:
+                self._behind = self._passed_over(parts)
+            item += "" if self._behind is not None else " and what is behind it"
             raise
         parts.close()
         self._leave()
@@ -118,14 +132,33 @@ class RecordsIterator(ExpandingIterator[T]):
     def _kept(self, records: Records[T], parts: int, part: int) -> Iterator[T]:
         while True:
             others = (part - self.position) % parts
+            self._passing = True
             passed = records.skip(others) if others else 0
+            self._passing = False
             self.position += passed
             if passed < others or (record := next(records, _END)) is _END:
                 return
             self.position += 1
             yield record
 
+    def _passed_over(self, failed: Records[T]) -> Records[T] | None:
+        """The file of ``failed`` behind the record that is wrong; None if there is no telling where that ends."""
+        again = None
+        try:
+            again = self.expand(self._item)
+            again.load_state_dict(failed.state_dict())
+            if again.leave_out():
+                return again
+        except Exception:  # it is the same again, of what is read when passing over: on_error() has the first one
+            pass
+        if again is not None:
+            again.close()
+        return None
+
     def leave_out(self) -> bool:
+        if self._behind is not None:
+            self.position += 1  # as every other shard counts it, which passes over it unseen
+            return True
         # A shard that strides may be the only one to see the error, and would then count other records than the rest
         return self._striding is None and super().leave_out()
 

@@ -188,8 +188,9 @@ class DataLoader2(Viewable, Generic[T_co]):
         """What the live epoch, or else the last one, has done so far: who waits for whom, and what to change.
 
         ``print(loader.stats())`` begins with one sentence. Asks no process and stops nothing; from any thread, at any
-        time, also before the first item and after :meth:`shutdown`.
+        time, also before the first item and after :meth:`shutdown`. Raises: RuntimeError in a forked child.
         """
+        self._check_process()
         live = self._live
         observed = self._observed if live is None else live.observe()
         return as_stats(observed, self.reading_service.figures(), self._total(), self.num_shards)

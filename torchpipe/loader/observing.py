@@ -25,6 +25,7 @@ from torchpipe.stats import (
     StageStats,
 )
 from torchpipe.stats.advice import advise
+from torchpipe.stats.budget import available_cores
 from torchpipe.stats.clock import Clock
 from torchpipe.stats.service import ServiceFigures
 from torchpipe.stats.sheet import resident_bytes
@@ -113,7 +114,7 @@ def as_stats(observed: Observed | None, figures: ServiceFigures, total: int | No
         workers=figures.workers,
         shards=shards,
         method=figures.method,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=available_cores(),
         restarts=figures.restarts,
         longest_dispatch_buffer=figures.longest_dispatch_buffer,
         consumer=observed.consumer,

@@ -115,7 +115,9 @@ class ReplayIterator(NodeIterator[Any]):
         if apply_sharding is not None:
             among = division(self.node)
             group = () if among is Division.BOTH else (getattr(self.node, "sharding_group_filter", None),)
-            apply_sharding(*self.context.share(among), *group)
+            parts, part = self.context.share(among)
+            if parts > 1:  # of one part, what torch's own loaders have told the node holds
+                apply_sharding(parts, part, *group)
         set_seed = _own_method(self._copy, "set_seed")
         if set_seed is not None:
             set_seed(derive_seed(*self.context.stream_key(self.node)) >> 1)  # torch's nodes take 63 bits

@@ -22,13 +22,13 @@ from torchpipe.errors import StateError, TorchpipeError
 from torchpipe.node.failure import add_note
 from torchpipe.node.traits import callable_name, node_name
 from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.state.left_out import MOST_NOTED, is_note
 
 if TYPE_CHECKING:
     from torchpipe.node.iterator import NodeIterator
 
 __all__ = ["Failures", "Retries"]
 
-_MOST_NOTED = 1000
 _LONGEST = 300  # characters of a text that is noted
 _PASSED = "_torchpipe_passed"  # set on an exception that is not to be handled any more
 _ITEM_NAMES = ("item", "path", "place", "position", "batch")  # how nodes call what they have in hand
@@ -135,7 +135,7 @@ class Failures:
 
     def _note(self, node: str, error: Exception, item: str) -> None:
         self.count += 1
-        if len(self.noted) < _MOST_NOTED:
+        if len(self.noted) < MOST_NOTED:
             self.noted.append([node[:_LONGEST], f"{type(error).__name__}: {_short(error)}", item])
             of = "" if self.budget is None else f" of {self.budget}"
             _log.warning("left out an item in %s: %s (%d%s)", node, " ".join(self.noted[-1][1:]), self.count, of)
@@ -145,11 +145,9 @@ class Failures:
 
     def load(self, state: Any) -> None:
         """Raises: StateError for what :meth:`state` does not make."""
-        count, noted = (state.get("count"), state.get("noted")) if isinstance(state, dict) else (None, None)
-        sound = type(count) is int and count >= 0 and type(noted) is list and len(noted) <= min(count, _MOST_NOTED)
-        if not sound or not all(type(entry) is list and [type(text) for text in entry] == [str] * 3 for entry in noted):  # type: ignore[union-attr]
+        if not is_note(state):
             raise StateError(f"what was left out is a count and texts, the state says {state!r:.60}")
-        self.count, self.noted = count, [list(entry) for entry in noted]  # type: ignore[assignment, union-attr]
+        self.count, self.noted = state["count"], [list(entry) for entry in state["noted"]]
 
 
 def _short(error: BaseException) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from torchpipe.state.codec import decode
 from torchpipe.state.cursor import Cursor
 
-__all__ = ["LEFT_OUT", "LeftOut", "left_out"]
+__all__ = ["LEFT_OUT", "MOST_NOTED", "LeftOut", "is_note", "left_out"]
 
-LEFT_OUT = "left_out"
-"""The key of it in the state of a node: a dict of ``count`` and ``noted``."""
+MOST_NOTED = 1000
+
+LEFT_OUT = "torchpipe.on_error"
+"""The key of it in the state of a node, which no user's item has: a dict of ``count`` and ``noted``."""
 
 
 class LeftOut(NamedTuple):
@@ -35,6 +37,19 @@ def left_out(state: Mapping[str, Any] | bytes) -> tuple[int, list[LeftOut]]:
     return sum(entry["count"] for entry in found), noted
 
 
+def is_note(entry: Any) -> TypeGuard[dict[str, Any]]:
+    """Is this what ``on_error`` puts into a state: how many items, and three texts for each of the first of them?"""
+    if not isinstance(entry, dict) or entry.keys() != {"count", "noted"}:
+        return False
+    count, noted = entry["count"], entry["noted"]
+    return (
+        type(count) is int
+        and type(noted) is list
+        and len(noted) <= min(count, MOST_NOTED)
+        and all(type(texts) is list and [type(text) for text in texts] == [str] * 3 for texts in noted)
+    )
+
+
 def _found(value: Any) -> Iterator[dict[str, Any]]:
     stack = [value]
     while stack:
@@ -44,7 +59,7 @@ def _found(value: Any) -> Iterator[dict[str, Any]]:
                 stack.append(decode(value.snapshot, keep_opaque=True))
         elif isinstance(value, Mapping):
             entry = value.get(LEFT_OUT)
-            if isinstance(entry, dict) and entry.keys() == {"count", "noted"}:
+            if is_note(entry):
                 yield entry
             stack.extend(value.values())
         elif isinstance(value, list):

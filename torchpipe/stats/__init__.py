@@ -15,6 +15,7 @@ from torchpipe.stats.model import (
     QueueStats,
     StageStats,
 )
+from torchpipe.stats.profile import NodeProfile, Profile, Rate
 
 __all__ = [
     "Advice",
@@ -25,9 +26,12 @@ __all__ = [
     "LoaderStats",
     "MergeStats",
     "Moment",
+    "NodeProfile",
     "NodeStats",
     "Prediction",
     "ProcessStats",
+    "Profile",
     "QueueStats",
+    "Rate",
     "StageStats",
 ]

@@ -10,11 +10,12 @@ again; n workers deliver n items in that time, as long as the loop, this process
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from torchpipe.stats.model import Advice, Bottleneck, LoaderStats, NodeStats, Prediction, ProcessStats
 
-__all__ = ["advise"]
+__all__ = ["advise", "foretell"]
 
 _LITTLE = 0.05  # who waits less than this part of the time does not wait
 _MOST_WORKERS = 64
@@ -32,8 +33,8 @@ def advise(stats: LoaderStats) -> Advice:
     found = _find(stats)
     outlook = _Outlook.of(stats)
     scales = found.bottleneck in ("workers", "node", "source", "consumer", "nothing")
-    predictions = outlook.predictions(stats.workers) if scales else ()
     keeps_up = outlook.keeps_up() if scales else None
+    predictions = outlook.predictions([1, 2, 4, 8, 16, max(1, stats.workers), keeps_up or 1]) if scales else ()
     sentence = f"You waited {_percent(consumer.wait_share)} of the time. {found.text}"
     hint, change = _hint(stats, found, outlook, keeps_up)
     return Advice(
@@ -44,6 +45,20 @@ def advise(stats: LoaderStats) -> Advice:
         keeps_up=keeps_up,
         predictions=predictions,
     )
+
+
+def foretell(
+    stats: LoaderStats, workers: Iterable[int], *, item_s: float, cpu_s: float, loop_s: float
+) -> tuple[Prediction, ...]:
+    """What so many workers would deliver, where an item takes ``item_s`` of one process, ``cpu_s`` of a core, and
+    ``loop_s`` of the loop; ``stats`` tell what part of it every shard would do again. Empty if too little is known.
+    """
+    known = _Outlook.of(stats)
+    factor = item_s / max(1e-12, known.worker_s + known.repeated_s)
+    outlook = replace(
+        known, worker_s=factor * known.worker_s, repeated_s=factor * known.repeated_s, cpu_s=cpu_s, loop_s=loop_s
+    )
+    return outlook.predictions(workers) if stats.consumer.items > 1 else ()
 
 
 def _before_first(stats: LoaderStats) -> Advice:
@@ -68,31 +83,36 @@ def _find(stats: LoaderStats) -> _Found:
         return _Found("consumer", "The data keeps up: the slowest step is your own code.")
     wait_s, merged_s = consumer.wait_s, sum(merge.wait_s for merge in stats.merges)
     for stage in stats.stages:
-        if not stage.device:
-            continue
-        moving_s = stage.feed.transfer_s / max(1, stage.threads)
-        if moving_s > stage.feed.pull_s:
+        feed = stage.feed
+        if wait_s > 2 * feed.consumer_wait_s:  # it has what is asked for: the time goes behind it
+            return _in_main(stats)
+        moving_s = feed.transfer_s / max(1, stage.threads)
+        if stage.device and moving_s > feed.pull_s:
             return _Found(
                 "device",
-                f"The slowest step is {stage.name}: moving batches takes {_ms(moving_s, stage.feed.items)} each",
+                f"The slowest step is {stage.name}: moving batches takes {_ms(moving_s, feed.items)} each",
                 stage.node,
                 "Let several batches move at a time (transfer_threads=2, host_prefetch=2), or make them smaller "
                 "(dtype=, uint8 images converted on the device).",
             )
-        wait_s = stage.feed.pull_s
-    if wait_s - merged_s > merged_s:
-        node = _slowest([node for node in stats.nodes if node.section == "main"])
-        name = "the main section" if node is None else f"`{node.name}`"
-        return _Found(
-            "main",
-            f"The slowest step is {name}, which runs in this process, once",
-            None if node is None else node.number,
-            "Put it before the merge (before to_device(), or let is_replicable() return True), where every worker does "
-            "a part of it.",
-        )
+        wait_s = feed.pull_s if stage.device else min(wait_s, feed.consumer_wait_s)
+    if wait_s > 2 * merged_s:
+        return _in_main(stats)
     if not stats.workers:
         return _in_process(stats)
     return _among_workers(stats)
+
+
+def _in_main(stats: LoaderStats) -> _Found:
+    node = _slowest([node for node in stats.nodes if node.section == "main"])
+    name = "the main section" if node is None else f"`{node.name}`"
+    return _Found(
+        "main",
+        f"The slowest step is {name}, which runs in this process, once",
+        None if node is None else node.number,
+        "Put it before the merge (before to_device(), or let is_replicable() return True), where every worker does a "
+        "part of it.",
+    )
 
 
 def _in_process(stats: LoaderStats) -> _Found:
@@ -230,7 +250,7 @@ class _Outlook:
         consumer = stats.consumer
         delivered = max(1, consumer.items - 1)
         workers = [process for process in stats.processes if process.kind in ("worker", "thread")]
-        made = sum(worker.items for worker in workers) if workers else delivered
+        made = sum(worker.items for worker in workers) if workers else consumer.items
         busy_s = sum(process.busy_s for process in workers or stats.processes)
         repeated = [node for node in stats.nodes if node.repeated and node.section == "shard"]
         measured = all(node.self_s is not None for node in repeated)
@@ -275,17 +295,16 @@ class _Outlook:
             return None
         return next((count for count in range(1, _MOST_WORKERS + 1) if self.rate(count) >= wanted), None)
 
-    def predictions(self, workers: int) -> tuple[Prediction, ...]:
+    def predictions(self, counts: Iterable[int]) -> tuple[Prediction, ...]:
         if not self.known:
             return ()
-        counts = sorted({1, 2, 4, 8, 16, max(1, workers), self.keeps_up() or 1})
         return tuple(
             Prediction(
                 workers=count,
                 items_per_s=(rate := self.rate(count)),
                 wait_share=min(1.0, max(0.0, 1 - rate * self.loop_s)),
             )
-            for count in counts
+            for count in sorted(set(counts))
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-__all__ = ["Budget", "budget_of"]
+__all__ = ["Budget", "available_cores", "budget_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,12 @@ class Budget:
 
     def filled(self) -> Budget:
         """With what this machine has."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return Budget(cores=self.cores or cores, memory_bytes=self.memory_bytes or _available_bytes() // 2)
+        return Budget(cores=self.cores or available_cores(), memory_bytes=self.memory_bytes or _available_bytes() // 2)
+
+
+def available_cores() -> int:
+    """How many this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def budget_of(autotune: bool | Budget, num_workers: int) -> Budget | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torchpipe.stats.model import LoaderStats, NodeStats, ProcessStats
 
-__all__ = ["as_text", "format_bytes", "format_count", "format_seconds"]
+__all__ = ["as_text", "format_bytes", "format_count", "format_seconds", "format_table"]
 
 _DASH = "-"
 
@@ -18,9 +18,9 @@ def as_text(stats: LoaderStats) -> str:
     advice = stats.advice
     parts = [" ".join(part for part in (advice.sentence, advice.change) if part), _loop(stats)]
     if stats.nodes:
-        parts.append(_table([_NODE_HEAD, *(_node(node, stats) for node in stats.nodes)]))
+        parts.append(format_table([_NODE_HEAD, *(_node(node, stats) for node in stats.nodes)]))
     if len(stats.processes) > 1:
-        parts.append(_table([_PROCESS_HEAD, *(_process(process) for process in stats.processes)]))
+        parts.append(format_table([_PROCESS_HEAD, *(_process(process) for process in stats.processes)]))
     if advice.predictions:
         foretold = (f"{item.workers}: {format_count(item.items_per_s)}/s" for item in advice.predictions)
         parts.append("items/s with so many workers, as predicted: " + ", ".join(foretold))
@@ -79,7 +79,7 @@ def _process(process: ProcessStats) -> Sequence[str]:
     )
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Columns side by side; the first two to the left, the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []

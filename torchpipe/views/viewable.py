@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from torchpipe.stats import LoaderStats
 
 if TYPE_CHECKING:
+    from torchpipe.views.lanes import Trace
     from torchpipe.views.watching import Watch
 
 __all__ = ["GraphFormat", "Viewable"]
@@ -63,10 +64,7 @@ class Viewable:
         """
         from torchpipe.views.watching import begin_watch
 
-        if isinstance(every_s, bool) or not isinstance(every_s, int | float):
-            raise TypeError(f"every_s must be a number of seconds, got {every_s!r}")
-        if not 0.01 <= every_s <= 3600:
-            raise ValueError(f"every_s must be 0.01 to 3600 seconds, got {every_s!r}")
+        _check_seconds(every_s)
         return begin_watch(self, every_s)
 
     def report(self, path: str | os.PathLike[str], *, title: str = "torchpipe") -> Path:
@@ -81,3 +79,24 @@ class Viewable:
         from torchpipe.views.report import write_report
 
         return write_report(self.stats(), path, title)
+
+    def trace(self, path: str | os.PathLike[str], every_s: float = 0.02) -> Trace:
+        """Write what every process is at, over time: ``with loader.trace("trace.json"):``, or until ``close()``.
+
+        Perfetto and chrome://tracing open the file. It has a lane for the loop and each process, with what took most of
+        every ``every_s`` seconds; the fill of queues; restarts and the like as marks. Timestamps are torch.profiler's,
+        so its events can be put into the same file.
+
+        Raises: OSError if the file cannot be written; ValueError or TypeError for ``every_s``.
+        """
+        from torchpipe.views.lanes import Trace
+
+        _check_seconds(every_s)
+        return Trace(self, path, every_s)
+
+
+def _check_seconds(every_s: float) -> None:
+    if isinstance(every_s, bool) or not isinstance(every_s, int | float):
+        raise TypeError(f"every_s must be a number of seconds, got {every_s!r}")
+    if not 0.001 <= every_s <= 3600:
+        raise ValueError(f"every_s must be 0.001 to 3600 seconds, got {every_s!r}")

@@ -56,7 +56,15 @@ def test_lengths_and_another_seed() -> None:
 def test_L8_forged_states_are_refused() -> None:
     part = IterableWrapper(range(10)).random_split({"a": 3, "b": 7}, seed=1)[0]
     state = iterate(part).state_dict()
-    changes: list[Any] = [{"weights": [1.0]}, {"weights": ["x", 1.0]}, {"left": 11}, {"random": [3, [1], None]}]
+    changes: list[Any] = [
+        {"weights": [1.0]},
+        {"weights": ["x", 1.0]},
+        {"left": 11},
+        {"left": 3},
+        {"weights": [0.0, 0.0]},
+        {"weights": [-3.0, 13.0]},
+        {"random": [3, [1], None]},
+    ]
     for change in changes:
         with pytest.raises(StateError):
             iterate(part).load_state_dict(state | change)

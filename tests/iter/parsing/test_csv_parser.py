@@ -58,12 +58,13 @@ def test_L7_errors_name_the_path(paths: list[str]) -> None:
     assert f"while decoding {paths[2]}" in undecoded.value.__notes__
 
 
-def test_L8_forged_columns_are_refused(paths: list[str]) -> None:
+@pytest.mark.parametrize("names", [3, ["a", {}]])
+def test_L8_forged_columns_are_refused(paths: list[str], names: Any) -> None:
     node = IterableWrapper(paths).open_files().parse_csv_as_dict()
     iterator = iterate(node)
     next(iterator)
     state = iterator.state_dict()
-    state["iterator"]["fieldnames"] = 3
+    state["iterator"]["fieldnames"] = names
     resumed = iterate(node)
     resumed.load_state_dict(state)
     with pytest.raises(StateError, match="columns of"):

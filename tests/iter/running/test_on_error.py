@@ -19,6 +19,7 @@ from torchpipe.iter import IterableWrapper, IterDataPipe
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import LeftOut, decode, encode, left_out
+from torchpipe.state.left_out import LEFT_OUT
 from torchpipe.testing import CountingSource, check_node
 
 
@@ -208,6 +209,15 @@ def raise_state_error(item: Any) -> Any:
     raise StateError("not this one")
 
 
+@pytest.mark.parametrize("key", ["left_out", "torchpipe.on_error"])
+def test_an_item_that_looks_like_a_note_is_an_item(key: str) -> None:
+    items: list[Any] = [{key: {"count": 5, "noted": number}} for number in range(4)]
+    items[3] = {"left_out": {"count": 5, "noted": []}}
+    loader = DataLoader2(IterableWrapper(items).on_error("skip").shuffle(buffer_size=4))
+    next(iter(loader))
+    assert left_out(loader.state_dict()) == (0, [])
+
+
 @given(st.lists(st.booleans(), max_size=30), st.integers(1, 4))
 def test_batches_hold_all_good_items(bad: list[bool], size: int) -> None:
     def check(index: int) -> int:
@@ -243,4 +253,4 @@ def test_wrong_arguments_are_refused(options: Any, kind: Any, message: str) -> N
 def test_L8_forged_states_are_refused(forged: Any) -> None:
     node = IterableWrapper([1]).on_error("skip")
     with pytest.raises(StateError):
-        iterate(node).load_state_dict(iterate(node).state_dict() | {"left_out": forged})
+        iterate(node).load_state_dict(iterate(node).state_dict() | {LEFT_OUT: forged})

@@ -195,7 +195,7 @@ def test_the_module_of_a_connection_says_how_they_are_written(path: Path, monkey
 
 
 def test_L8_forged_states_are_refused(path: Path) -> None:
-    for position, key in ((3, None), (0, [1]), (2, [1, 2]), (1, 1), (-1, [1])):
+    for position, key in ((3, None), (0, [1]), (2, [1, 2]), (1, 1), (-1, [1]), (1, [[1]])):
         state = {"position": position, "key": key}
         with pytest.raises(StateError):
             iterate(SqlReader(connecting(path), "items", key="id")).load_state_dict(state)

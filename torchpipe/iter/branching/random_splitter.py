@@ -143,11 +143,14 @@ class _PartIterator(NodeIterator[Any]):
     def set_state(self, state: dict[str, Any]) -> None:
         version, words, gauss = state["random"]
         self.weights = stored_items(state, "weights")
-        if len(self.weights) != len(self.node.main_datapipe.weights) or not all(
-            type(weight) is float and isfinite(weight) for weight in self.weights
+        splitter = self.node.main_datapipe
+        if len(self.weights) != len(splitter.weights) or not all(
+            type(weight) is float and isfinite(weight) and weight >= 0 for weight in self.weights
         ):
-            raise StateError(f"random_split has {len(self.node.main_datapipe.weights)} weights, not those of the state")
-        self.left = stored_count(state, "left", at_most=self.node.main_datapipe.total_length)
+            raise StateError(f"random_split has {len(splitter.weights)} weights, not those of the state")
+        self.left = stored_count(state, "left", at_most=splitter.total_length)
+        if abs(sum(self.weights) - self.left) > 1e-6 * splitter.total_length:
+            raise StateError(f"{self.left} items are left to random_split, and weights of {sum(self.weights):g}")
         self.random.setstate((version, tuple(words), gauss))
 
     def run(self) -> Iterator[Any]:

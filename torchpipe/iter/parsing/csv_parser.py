@@ -13,7 +13,7 @@ from torchpipe.iter._places import PlacedLines, lines_of
 from torchpipe.iter._text import Decoding
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.iterator import NodeIterator, refusing_misfits
 from torchpipe.node.validate import check_count, check_input
 
 __all__ = ["CSVDictParser", "CSVParser"]
@@ -163,5 +163,7 @@ class _PlacedRows(_Rows):
         if names is not None:
             if not isinstance(names, list):
                 raise StateError(f"the columns of {self._lines.path} are not a list in the state: {names!r:.40}")
+            with refusing_misfits(f"the columns of {self._lines.path}"):
+                set(names)  # rows have them as keys
             self._rows.fieldnames = names
         self._lines.load_state_dict(state)

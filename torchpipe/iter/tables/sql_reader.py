@@ -110,6 +110,8 @@ class _SqlIterator(NodeIterator[dict[str, Any]]):
         self.position, key = stored_count(state, "position"), state["key"]
         if key is not None and (type(key) is not list or len(key) != len(self.node.key)):
             raise StateError(f"the state has the key {key!r:.80}, and SqlReader reads by {', '.join(self.node.key)}")
+        if any(isinstance(value, list | tuple | dict | set) for value in key or ()):
+            raise StateError(f"the key of a row is made of single values, the state has {key!r:.80}")
         if (key is None) != (self.position == 0):
             raise StateError(f"the state stands after row {self.position}, with the key {key!r:.80}")
         self._last = key

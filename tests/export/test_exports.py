@@ -1,0 +1,164 @@
+"""What Prometheus, OpenTelemetry and TensorBoard get of a run with a death in it, read back with their own packages."""
+
+from __future__ import annotations
+
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.views.figures import BUSY
+from tests.views.held import ITEMS, held_loader, run_with_a_death
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.export import OpenTelemetryExporter, PrometheusExporter, TensorBoardExporter
+
+
+@pytest.fixture
+def loader(tmp_path: Path) -> Iterator[DataLoader2[int]]:
+    with held_loader(tmp_path) as loader:
+        yield loader
+
+
+def scraped(port: int | None) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_is_served_while_it_is_open_and_counts_over_epochs(loader: DataLoader2[int], tmp_path: Path) -> None:
+    with PrometheusExporter(loader, port=0, name="mine") as exporter:
+        mine = ("loader", "mine")
+        assert scraped(exporter.port)[("torchpipe_items_total", (mine,))] == 0
+        run_with_a_death(loader, tmp_path)
+        first = scraped(exporter.port)
+        assert first[("torchpipe_items_total", (mine,))] == ITEMS
+        assert first[("torchpipe_delivered", (mine,))] == ITEMS
+        assert first[("torchpipe_events_total", (("kind", "restart"), mine))] == 1
+        assert sum(value for (name, _), value in first.items() if name == "torchpipe_restarts_total") == 1
+        assert any(name == "torchpipe_process_seconds_total" and value for (name, _), value in first.items())
+        node = ("torchpipe_node_errors_total", (mine, ("node", "3 Mapper(Held)")))
+        assert first[node] == 0
+        assert len(list(loader)) == ITEMS
+        second = scraped(exporter.port)
+        assert second[("torchpipe_items_total", (mine,))] == 2 * ITEMS
+        assert second[("torchpipe_delivered", (mine,))] == ITEMS
+        falls = {key for key, value in first.items() if key[0].endswith("_total") and second.get(key, 0) < value}
+        assert not falls
+        with pytest.raises(OSError, match=f"port {exporter.port} of 127.0.0.1 is in use"):
+            PrometheusExporter(loader, port=exporter.port)
+    exporter.close()
+    with PrometheusExporter(loader, port=exporter.port) as again:  # the port is free
+        assert again.port == exporter.port
+    with pytest.raises(ValueError, match="either port="):
+        PrometheusExporter(loader)
+
+
+def test_prometheus_takes_a_registry_that_something_else_serves() -> None:
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()
+    with DataLoader(range(8), batch_size=4) as loader:  # type: ignore[arg-type]
+        with PrometheusExporter(loader, registry=registry):
+            assert len(list(loader)) == 2
+            assert 'torchpipe_items_total{loader="train"} 2.0' in generate_latest(registry).decode()
+        assert generate_latest(registry) == b""
+
+
+def test_opentelemetry_has_metrics_and_a_span_for_each_epoch(loader: DataLoader2[int], tmp_path: Path) -> None:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    reader, spans = InMemoryMetricReader(), InMemorySpanExporter()
+    meters, tracers = MeterProvider([reader]), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    exporter = OpenTelemetryExporter(loader, meter_provider=meters, tracer_provider=tracers, every_s=0.01)
+    with exporter:
+        run_with_a_death(loader, tmp_path)
+        told = read(reader)
+        assert told[("torchpipe.items", ())] == ITEMS
+        assert told[("torchpipe.events", (("kind", "restart"),))] == 1
+        assert ("torchpipe.wait", ()) in told
+        stream = iter(loader)  # an epoch that has not ended
+        next(stream)
+    exporter.close()
+    assert read(reader) == {}
+    first, second = spans.get_finished_spans()
+    assert first.name == second.name == "torchpipe.epoch"
+    assert first.attributes is not None
+    assert second.attributes is not None
+    assert (first.attributes["epoch"], first.attributes["items"], first.attributes["state"]) == (0, ITEMS, "finished")
+    assert (second.attributes["epoch"], second.attributes["state"]) == (1, "running")
+    restart = next(event for event in first.events if event.name == "restart")
+    assert "SIGKILL" in str((restart.attributes or {})["text"])
+    assert first.start_time is not None
+    assert first.end_time is not None
+    assert first.start_time <= restart.timestamp <= first.end_time
+    meters.shutdown()
+    tracers.shutdown()
+
+
+def read(reader: Any) -> dict[tuple[str, tuple[tuple[str, Any], ...]], float]:
+    data = reader.get_metrics_data()
+    return {
+        (metric.name, tuple(sorted(item for item in point.attributes.items() if item[0] != "loader"))): point.value
+        for resource in ([] if data is None else data.resource_metrics)
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+    }
+
+
+def test_tensorboard_has_scalars_and_events_as_text(loader: DataLoader2[int], tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with TensorBoardExporter(loader, tmp_path / "runs") as exporter:
+        run_with_a_death(loader, tmp_path)
+        exporter.write(5)
+        list(loader)
+        exporter.write(9)
+    exporter.close()
+    events = EventAccumulator(str(tmp_path / "runs"))
+    events.Reload()
+    tags = events.Tags()
+    assert {"data/items_per_s", "data/wait_share", "data/epoch", "data/restarts"} <= set(tags["scalars"])
+    assert [(item.step, item.value) for item in events.Scalars("data/epoch")] == [(5, 0), (9, 1)]
+    assert all(0 <= item.value <= 1 for item in events.Scalars("data/wait_share"))
+    (text,) = events.Tensors("data/events/text_summary")
+    assert b"SIGKILL" in text.tensor_proto.string_val[0]
+
+
+class Told:
+    """A loader that has just done what the figures say."""
+
+    def stats(self) -> Any:
+        return BUSY
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "make"),
+    [
+        ("prometheus_client", "prometheus", lambda: PrometheusExporter(Told(), port=0)),
+        ("opentelemetry", "opentelemetry", lambda: OpenTelemetryExporter(Told())),
+        ("torch.utils.tensorboard", "tensorboard", lambda: TensorBoardExporter(Told(), "folder")),
+    ],
+)
+def test_a_missing_package_names_its_extra(
+    package: str, extra: str, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"torchpipe\[{extra}\]"):
+        make()

@@ -1,0 +1,153 @@
+"""``torchpipe.profile``: what limits a graph, node by node, and what more workers, or free data, would bring."""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from torchpipe import DataLoader, DataLoader2, IterDataPipe, profile
+from torchpipe.iter import IterableWrapper
+from torchpipe.stats import Profile
+
+SLOW_S = 0.01
+SECONDS = 0.15
+
+
+def slow(item: Any) -> Any:
+    time.sleep(SLOW_S)
+    return item
+
+
+def plus_one(item: int) -> int:
+    return item + 1
+
+
+def numbers(length: int = 100_000) -> Any:
+    return IterableWrapper(range(length))
+
+
+@pytest.fixture(scope="module")
+def found() -> Profile:
+    graph = numbers().shuffle().sharding_filter().map(slow).map(plus_one).batch(2)
+    return profile(graph, seconds=SECONDS, workers=(1, 4), step=slow)
+
+
+def test_the_slowest_node_is_named(found: Profile) -> None:
+    slowest = next(node for node in found.nodes if node.number == found.slowest)
+    assert slowest.name == "Mapper(slow)"
+    assert (slowest.share or 0) > 0.8
+    assert "`Mapper(slow)`" in found.sentence
+    assert str(found).startswith(found.sentence)
+    assert slowest.error == ""
+
+
+def test_each_prefix_and_each_node_alone(found: Profile) -> None:
+    alone = {node.name: node.alone_per_s or 0 for node in found.nodes}
+    prefix = {node.name: node.prefix_per_s or 0 for node in found.nodes}
+    assert len(alone) == 6
+    assert all(alone.values())
+    assert all(prefix.values())
+    # Quick nodes are held up by the slow one before them, and not alone
+    assert alone["Mapper(plus_one)"] > 3 * prefix["Mapper(plus_one)"]
+    assert alone["Mapper(slow)"] == pytest.approx(prefix["Mapper(slow)"], rel=0.3)
+    assert prefix["Shuffler"] > 3 * prefix["Mapper(slow)"]
+
+
+def test_what_workers_and_free_data_would_bring(found: Profile) -> None:
+    assert [item.workers for item in found.predictions] == [1, 4]
+    one, four = (item.items_per_s for item in found.predictions)
+    assert one == pytest.approx(found.items_per_s, rel=0.2)
+    assert four == pytest.approx(found.loop_per_s)  # four could do more than the loop takes
+    # A batch takes two sleeps to make and one in the loop
+    assert (found.loop_per_s or 0) == pytest.approx(2 * one, rel=0.3)
+    assert found.keeps_up in (2, 3)
+    assert found.predictions[0].wait_share > 0.3 > found.predictions[1].wait_share
+    slowest = next(node for node in found.nodes if node.number == found.slowest)
+    assert [rate.workers for rate in slowest.rates] == [1, 4]
+    assert slowest.rates[1].items_per_s == pytest.approx(4 * slowest.rates[0].items_per_s)
+
+
+def test_it_travels_as_json(found: Profile) -> None:
+    assert Profile.from_json(found.to_json()) == found
+
+
+class Sorted(IterDataPipe[int]):
+    """Reads all of its input before its first item."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[int]:
+        yield from sorted(self.source)
+
+
+def test_what_reads_all_of_its_input_comes_to_an_end() -> None:
+    found = profile(Sorted(numbers(1000)), seconds=0.02)
+    assert found.nodes[1].alone_per_s
+
+
+def test_what_uses_up_its_input_says_why_it_cannot_run_alone() -> None:
+    def read(file: io.StringIO) -> str:
+        with file:
+            return file.read()
+
+    found = profile(numbers(200).map(str).map(io.StringIO).map(read), seconds=0.02)
+    assert found.nodes[3].alone_per_s is None
+    assert "closed file" in found.nodes[3].error
+    assert found.nodes[3].prefix_per_s
+    assert found.nodes[2].error == ""
+    assert "closed file" in str(found)
+
+
+def test_nothing_of_the_users_is_changed() -> None:
+    loader = DataLoader2(numbers(10).shuffle())
+    loader.seed(3)
+    stream = iter(loader)
+    next(stream)
+    before = loader.state_dict(), random.getstate(), torch.get_rng_state()
+    profile(loader, seconds=0.01)
+    assert loader.state_dict() == before[0]
+    assert random.getstate() == before[1]
+    assert torch.equal(torch.get_rng_state(), before[2])
+    assert len(list(stream)) == 9
+
+
+def test_a_graph_without_items() -> None:
+    found = profile(IterableWrapper([]).map(plus_one), seconds=0.01, step=slow)
+    assert found.sentence == "The graph has no items."
+    assert found.items_per_s is found.loop_per_s is found.slowest is None
+
+
+def test_what_the_graph_raises_is_raised() -> None:
+    with pytest.raises(TypeError, match="can only concatenate"):
+        profile(IterableWrapper("abc").map(plus_one), seconds=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"seconds": 0}, ValueError, "positive number, got 0"),
+        ({"seconds": float("nan")}, ValueError, "positive number, got nan"),
+        ({"seconds": "1"}, ValueError, "positive number, got '1'"),
+        ({"workers": (0,)}, ValueError, "workers"),
+        ({"workers": (1.5,)}, TypeError, "workers"),
+        ({"step": 3}, TypeError, "step must be a function of a batch, got 3"),
+    ],
+    ids=repr,
+)
+def test_nonsense_is_refused_at_once(arguments: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        profile(numbers(), **arguments)
+
+
+def test_what_is_no_graph_is_refused() -> None:
+    with pytest.raises(TypeError, match="profile needs a datapipe or a DataLoader2, got \\[1\\]"):
+        profile([1])
+    with pytest.raises(TypeError, match=r"its stats\(\) say"):
+        profile(DataLoader([1]))  # type: ignore[arg-type]

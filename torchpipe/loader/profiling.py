@@ -1,0 +1,245 @@
+"""``torchpipe.profile``: what each node of a graph could do, alone and up to it, and what the loop could do.
+
+Runs in the user's process, which does all of it itself: what so many workers could do follows from that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from torchpipe.errors import GraphError
+from torchpipe.graph import plan
+from torchpipe.graph.rows import Row, rows_of
+from torchpipe.iter import IterableWrapper
+from torchpipe.loader.adapting import streamed, way_out
+from torchpipe.loader.dataloader2 import DataLoader2
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.traits import DataPipe, inputs_of, is_node, with_inputs
+from torchpipe.node.validate import check_count
+from torchpipe.stats.advice import foretell
+from torchpipe.stats.budget import available_cores
+from torchpipe.stats.model import LoaderStats, NodeStats, Prediction
+from torchpipe.stats.profile import NodeProfile, Profile, Rate
+
+__all__ = ["profile"]
+
+_KEPT = 64  # items of a node that those after it are given, again and again
+_FULL = 0.97  # of what the step could take: that much keeps up
+
+
+def profile(
+    graph: Any,
+    *,
+    seconds: float = 0.5,
+    workers: Sequence[int] = (1, 2, 4, 8),
+    step: Callable[[Any], object] | None = None,
+    seed: int = 0,
+) -> Profile:
+    """Run the graph in this process, node by node, to find what limits it, and what so many workers could do.
+
+    Each node is run for ``seconds`` with all before it, and as long alone: reading the first 64 items of its inputs
+    again and again, as if they were free. ``step``, what your loop does with a batch, is run on 64 cached batches.
+    Nothing is left changed: no position, no random state of yours. Functions with side effects have these, though.
+
+    ``graph``: a node, or a ``DataLoader2``, whose graph is taken. A node that takes longer than ``seconds`` for its
+    first items is run until two have come.
+
+    Raises: TypeError and ValueError for arguments that cannot be right; what the graph raises as a whole. What a single
+    node raises when it is run alone is told in its row (``error``): one that reads its input's files, say.
+    """
+    root = _graph_of(graph)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise ValueError(f"seconds, the time for each node, must be a positive number, got {seconds!r}")
+    counts = [check_count("workers", count, at_least=1) for count in workers]
+    if step is not None and not callable(step):
+        raise TypeError(f"step must be a function of a batch, got {step!r}: profile(graph, step=lambda batch: ...)")
+    whole = _Run.of(root, seconds, seed, measure=True)
+    if whole.error is not None:
+        raise whole.error
+    assert whole.stats is not None
+    rows = [row for row in rows_of(plan(root)) if row.node is not None]
+    nodes = _node_profiles(rows, whole, seconds, seed, counts)
+    loop_per_s = None if step is None or not whole.kept else _stepped(step, whole.kept, seconds)
+    loop_s = 0.0 if loop_per_s is None else 1 / loop_per_s
+    outlook = _outlook(whole, [*range(1, 65), *counts], loop_s)
+    wanted = None if loop_per_s is None else _FULL * loop_per_s
+    keeps_up = next((item.workers for item in outlook if wanted is not None and item.items_per_s >= wanted), None)
+    slowest = max((node for node in nodes if node.share), key=lambda node: node.share or 0.0, default=None)
+    found = Profile(
+        sentence="",
+        slowest=None if slowest is None else slowest.number,
+        items_per_s=whole.rate,
+        loop_per_s=loop_per_s,
+        keeps_up=keeps_up,
+        predictions=tuple(item for item in outlook if item.workers in counts),
+        nodes=tuple(nodes),
+        cores=available_cores(),
+    )
+    return replace(found, sentence=_sentence(found, slowest))
+
+
+def _graph_of(graph: Any) -> Any:
+    if isinstance(graph, DataLoader2):
+        return graph.datapipe
+    if isinstance(graph, TorchDataLoader):
+        raise TypeError(
+            f"profile takes a graph apart, and a {type(graph).__name__} has none: with measure=True, its stats() say "
+            "what each step takes"
+        )
+    if not is_node(graph):
+        raise TypeError(f"profile needs a datapipe or a DataLoader2, got {graph!r}: {way_out(graph)}")
+    return streamed(graph)
+
+
+@dataclass
+class _Run:
+    """A node run in this process: items a second once the first has come, CPU seconds to a second, the first items."""
+
+    rate: float | None = None
+    cpu_share: float | None = None
+    kept: list[Any] = field(default_factory=list)
+    stats: LoaderStats | None = None
+    error: Exception | None = None
+
+    @classmethod
+    def of(cls, node: DataPipe, seconds: float, seed: int, *, measure: bool = False) -> _Run:
+        """Epoch after epoch, until the time is over and two items have come; or one epoch, if that has fewer."""
+        run = cls()
+        try:
+            with DataLoader2(node, measure=measure) as loader:
+                loader.seed(seed)
+                began = first = time.perf_counter()
+                cpu_s, items = time.process_time(), 0
+                until = began + seconds
+                while not items or (time.perf_counter() < until and items > 1):
+                    before = items
+                    for item in loader:
+                        items += 1
+                        if items == 1:
+                            first, cpu_s = time.perf_counter(), time.process_time()
+                        if len(run.kept) < _KEPT:
+                            run.kept.append(item)
+                        if items > 1 and time.perf_counter() >= until:
+                            break
+                    if items == before:
+                        break
+                run.stats = loader.stats()
+            spent_s = time.perf_counter() - (first if items > 1 else began)
+            if items:
+                run.rate = max(1, items - 1) / max(1e-9, spent_s)
+                run.cpu_share = (time.process_time() - cpu_s) / max(1e-9, spent_s)
+        except Exception as error:  # the node's own, of which the whole graph's is raised and others are told
+            run.error = error
+        return run
+
+
+class _Again(Sequence[Any]):
+    """``items`` over and over, ``length`` in all: what reads all of its input comes to an end."""
+
+    def __init__(self, items: list[Any], length: int) -> None:
+        self._items, self._length = items, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < self._length:
+            raise IndexError(index)
+        return self._items[index % len(self._items)]
+
+
+def _node_profiles(rows: list[Row], whole: _Run, seconds: float, seed: int, counts: list[int]) -> list[NodeProfile]:
+    assert whole.stats is not None
+    measured = {node.number: node for node in whole.stats.nodes}
+    together_s = sum(node.self_s or 0.0 for node in measured.values())
+    runs: dict[int, _Run] = {}
+    nodes = []
+    for row in rows:
+        assert row.node is not None
+        last = row.node is rows[-1].node
+        run = runs[id(row.node)] = whole if last else _Run.of(row.node, seconds, seed)
+        alone = run if not row.inputs else _alone(row.node, runs, seconds, seed)
+        errors = {
+            str(each.error).splitlines()[0] for each in (run, alone) if each.error is not None and str(each.error)
+        }
+        nodes.append(
+            NodeProfile(
+                number=row.number,
+                name=row.name,
+                section=row.section,
+                repeated=row.repeated,
+                prefix_per_s=run.rate,
+                alone_per_s=alone.rate,
+                cpu_share=alone.cpu_share,
+                share=_share(measured.get(row.number), together_s),
+                rates=tuple(Rate(workers=count, items_per_s=_with(alone, row, count)) for count in counts)
+                if alone.rate
+                else (),
+                error="; ".join(sorted(errors)),
+            )
+        )
+    return nodes
+
+
+def _alone(node: DataPipe, runs: dict[int, _Run], seconds: float, seed: int) -> _Run:
+    given: dict[int, DataPipe] = {}
+    for item in inputs_of(node):
+        run = runs.get(id(item), _Run())
+        if not run.kept or not isinstance(item, IterDataPipe):
+            return _Run(error=GraphError("it cannot be run alone: what it reads is no stream of items, or has none"))
+        length = _KEPT + int(seconds * (run.rate or 0.0))  # what that node makes in the time
+        given[id(item)] = IterableWrapper(_Again(run.kept, length), deepcopy=False)
+    return _Run.of(with_inputs(node, lambda item: given[id(item)]), seconds, seed)
+
+
+def _outlook(whole: _Run, counts: list[int], loop_s: float) -> tuple[Prediction, ...]:
+    if whole.stats is None or whole.rate is None:
+        return ()
+    item_s = 1 / whole.rate
+    return foretell(whole.stats, counts, item_s=item_s, cpu_s=item_s * (whole.cpu_share or 0.0), loop_s=loop_s)
+
+
+def _share(measured: NodeStats | None, together_s: float) -> float | None:
+    if measured is None or measured.self_s is None or not together_s:
+        return None
+    return measured.self_s / together_s
+
+
+def _with(alone: _Run, row: Row, workers: int) -> float:
+    """Items a second of a node with so many workers."""
+    assert alone.rate is not None
+    if row.section != "shard" or row.repeated:
+        return alone.rate
+    return alone.rate * max(1.0, min(float(workers), available_cores() / max(0.01, alone.cpu_share or 0.0)))
+
+
+def _stepped(step: Callable[[Any], object], batches: list[Any], seconds: float) -> float:
+    """Batches a second that ``step`` takes, after it has taken one."""
+    cycle = itertools.cycle(batches)
+    step(next(cycle))
+    began, taken = time.perf_counter(), 0
+    while not taken or time.perf_counter() < began + seconds:
+        step(next(cycle))
+        taken += 1
+    return taken / max(1e-9, time.perf_counter() - began)
+
+
+def _sentence(found: Profile, slowest: NodeProfile | None) -> str:
+    if found.items_per_s is None:
+        return "The graph has no items."
+    text = f"One process makes {found.items_per_s:.3g} items/s"
+    if slowest is not None:
+        text += f"; the slowest step is `{slowest.name}`, {100 * (slowest.share or 0):.0f} % of that time"
+    if found.loop_per_s is None:
+        return text + "."
+    text += f". Your step could take {found.loop_per_s:.3g}/s"
+    if found.keeps_up is None:
+        return text + ", which no number of workers reaches here."
+    return text + f": {found.keeps_up} worker{'s' if found.keeps_up > 1 else ''} would keep up."
