@@ -91,6 +91,15 @@ def test_watch_iterates_and_says_who_is_slow(run: Run, module: str, tmp_path: Pa
     assert json.loads(run("watch", f"{module}:loader", "--json")[1])["state"] == "finished"
 
 
+def test_profile_says_what_each_node_could_do(run: Run, module: str) -> None:
+    code, text, _ = run("profile", f"{module}:make", "--seconds", "0.01")
+    assert code == 0
+    assert "Mapper(abs)" in text
+    sys.modules.pop(Path(module).stem)
+    told = json.loads(run("profile", f"{module}:loader", "--seconds", "0.01", "--json")[1])
+    assert [node["name"] for node in told["nodes"]] == ["IterableWrapper", "ShardingFilter", "Mapper(abs)"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -104,6 +113,7 @@ def test_watch_iterates_and_says_who_is_slow(run: Run, module: str, tmp_path: Pa
         (("explain", "{}:make", "--format", "png"), "invalid choice"),
         (("explain", "no/such/file.py:graph"), "there is no file"),
         (("watch", "{}:graph", "--items", "-1"), "--items"),
+        (("profile", "{}:graph", "--seconds", "0"), "positive number"),
         (("state", "show", "no_such_file.pt"), "no_such_file.pt"),
         (("state", "show", "."), "is a folder"),
         (("state",), "required"),

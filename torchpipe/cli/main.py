@@ -74,6 +74,13 @@ def _parser() -> argparse.ArgumentParser:
     watch.add_argument("--report", metavar="FILE.html", help="write a report of it")
     watch.set_defaults(run=_watch)
 
+    profile = commands.add_parser(
+        "profile", parents=[common], help="what each node of a graph could do, run in process"
+    )
+    profile.add_argument("target", metavar="MODULE:NAME", help="as for explain")
+    profile.add_argument("--seconds", type=float, default=0.5, metavar="S", help="for each node (default: 0.5)")
+    profile.set_defaults(run=_profile)
+
     state = commands.add_parser("state", help="look into checkpoints; runs nothing that is in them")
     of_state = state.add_subparsers(required=True, metavar="COMMAND")
     show = of_state.add_parser("show", parents=[common], help="the loader states in a checkpoint")
@@ -137,6 +144,14 @@ def _watch(options: argparse.Namespace) -> tuple[int, Any]:
         return 0, stats.to_dict() if options.json else str(stats)
     finally:
         loader.shutdown()
+
+
+def _profile(options: argparse.Namespace) -> tuple[int, Any]:
+    from torchpipe.cli.targets import loader_of
+    from torchpipe.loader.profiling import profile
+
+    found = profile(loader_of(options.target), seconds=options.seconds)
+    return 0, found.to_dict() if options.json else str(found)
 
 
 def _show(options: argparse.Namespace) -> tuple[int, Any]:

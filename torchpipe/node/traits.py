@@ -137,9 +137,8 @@ def _check_output(node: DataPipe) -> None:
         name = type(node).__name__.strip("_").removesuffix("IterDataPipe")
         raise GraphError(
             f"{name} of torch or torchdata cannot stand in a graph: its outputs share one buffer, so passes, shards "
-            "and resumes would lose and repeat items. Let each branch read the source itself, as in "
-            "source.map(f).zip(source.map(g)), with a filter() in each where a Demultiplexer was, or make all values "
-            "in one map()"
+            "and resumes would lose and repeat items. Use torchpipe's own, which share a position: "
+            "source.fork(2) instead of Forker(source, 2), source.demux(2, fn) instead of Demultiplexer(source, 2, fn)"
         )
 
 

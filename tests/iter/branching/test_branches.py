@@ -397,7 +397,7 @@ def test_wrong_arguments_are_refused() -> None:
         (lambda: source.unzip(0), ValueError, "sequence_length"),  # type: ignore[misc]
         (lambda: source.unzip(2, columns_to_skip=[0, 1]), ValueError, "nothing is left"),  # type: ignore[misc]
         (lambda: source.unzip(2, columns_to_skip=[2]), ValueError, "column to skip"),  # type: ignore[misc]
-        (lambda: list(source.unzip(2)[0]), TypeError, "len"),  # type: ignore[misc]
+        (lambda: list(source.unzip(2)[0]), TypeError, "takes sequences, got item 0 of type int: 0"),  # type: ignore[misc]
         (lambda: list(IterableWrapper([(1, 2, 3)]).unzip(2)[0]), ValueError, "of length 3"),
         (lambda: list(source.demux(2, lambda item: 2)[0]), ValueError, "between 0 and 1, 2 is returned for item 0"),
         (lambda: list(source.demux(2, lambda item: None)[0]), ValueError, "drop_none=True"),

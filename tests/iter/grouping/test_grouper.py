@@ -56,6 +56,9 @@ def test_groups() -> None:
 def test_L7_a_group_that_is_too_small_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="Failed to group items: 3 are waiting.*has 1 of the 2"):
         list(IterableWrapper(range(9)).groupby(third, buffer_size=3, group_size=2))
+    with pytest.raises(TypeError, match="unhashable") as caught:
+        list(IterableWrapper([7]).groupby(lambda item: [item]))  # type: ignore[arg-type,return-value]
+    assert "got the key [7] for 7" in caught.value.__notes__[0]
 
 
 def test_L8_forged_states_are_refused() -> None:
@@ -93,6 +96,8 @@ def test_columns() -> None:
     assert len(IterableWrapper(dicts).batch(2).rows2columnar()) == 2
     with pytest.raises(KeyError, match="no column 'c'"):
         list(IterableWrapper(dicts).batch(2).rows2columnar(["c"]))
+    with pytest.raises(TypeError, match="got 1: is a batch"):
+        list(IterableWrapper(rows).rows2columnar(["x", "y"]))
     with pytest.raises(ValueError, match="2 values.*and 1 column_names"):
         list(IterableWrapper(rows).batch(2).rows2columnar(["x"]))
     with pytest.raises(TypeError, match="IterableWrapper"):

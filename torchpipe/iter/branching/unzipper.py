@@ -58,6 +58,11 @@ class _UnZipper(Container):
         self.columns = columns
 
     def deal(self, item: Any, number: int, fn: Any, branches: Collection[int]) -> Iterable[tuple[int, Any]]:
+        if not hasattr(item, "__len__"):
+            raise TypeError(
+                f"unzip(sequence_length={self.sequence_length}) takes sequences, got item {number} of type "
+                f"{type(item).__name__}: {item!r:.200}"
+            )
         if len(item) != self.sequence_length:
             raise ValueError(
                 f"unzip(sequence_length={self.sequence_length}) got item {number} of length {len(item)}: {item!r:.200}"

@@ -135,6 +135,11 @@ class _ZipWithIterIterator(NodeIterator[Any]):
     def run(self) -> Iterator[Any]:
         for item in self.source.items():
             key = self.key_fn(item)
+            try:
+                hash(key)
+            except TypeError as error:
+                error.add_note(f"key_fn gives {key!r:.200} for {item!r:.200}: make it a tuple, say, or a text")
+                raise
             while key not in self.buffer:
                 self._take_reference(item, key)
             merged = [self.merge(item, self.buffer.pop(key))]

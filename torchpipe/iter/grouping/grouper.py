@@ -94,7 +94,11 @@ class _GroupIterator(NodeIterator[Any]):
         size, limit = self.node.group_size, self.node.buffer_size
         for item in self.source.items():
             key = self.key_fn(item)
-            group = self.groups.setdefault(key, [])
+            try:
+                group = self.groups.setdefault(key, [])
+            except TypeError as error:
+                error.add_note(f"groupby got the key {key!r:.200} for {item!r:.200}: make it a tuple, say, or a text")
+                raise
             group.append(item)
             self.waiting += 1
             full = len(group) == size

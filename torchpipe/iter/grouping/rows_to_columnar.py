@@ -57,6 +57,10 @@ class _ColumnarIterator(NodeIterator[dict[Any, list[Any]]]):
             if missing:
                 raise KeyError(f"rows2columnar found no column {missing[0]!r} in the row {row!r:.200}")
             return iter(row.items()) if not names else ((name, row[name]) for name in names)
+        if not hasattr(row, "__len__"):
+            raise TypeError(
+                f"rows2columnar takes rows that are dicts or sequences, got {row!r:.200}: is a batch() missing?"
+            )
         if len(row) != len(names):
             raise ValueError(
                 f"rows2columnar got a row of {len(row)} values, {row!r:.200}, and {len(names)} column_names: "
