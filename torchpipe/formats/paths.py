@@ -6,7 +6,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 __all__ = ["MOST_NAMES", "expand_braces", "expand_paths", "is_remote"]
@@ -82,23 +82,23 @@ def _split(inner: str) -> list[str]:
     return parts
 
 
-def expand_paths(what: str, paths: Any) -> tuple[str, ...]:
+def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
     """The files that ``paths`` names: one path or several, in which braces and globs may stand, URLs too.
 
     What exists under the very name is that file. Globs give sorted names, and ``**`` goes down. ``what`` is who asks,
-    for errors. Raises: TypeError for what is no path; FileNotFoundError for a local file that is missing and a glob
-    that finds nothing; ValueError without any path.
+    for errors; ``storage_options`` are fsspec's. Raises: TypeError for what is no path; FileNotFoundError for a local
+    file that is missing and a glob that finds nothing; ValueError without any path.
     """
     given: Iterable[Any] = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(given, Iterable) or isinstance(given, bytes | dict | set | frozenset):
         raise TypeError(f"{what} needs paths, got {paths!r:.80} of type {type(paths).__name__}")
-    found = tuple(one for path in given for one in _found(what, path))
+    found = tuple(one for path in given for one in _found(what, path, storage_options))
     if not found:
         raise ValueError(f"{what} needs at least one path, got none")
     return found
 
 
-def _found(what: str, path: Any) -> Sequence[str]:
+def _found(what: str, path: Any, storage_options: Mapping[str, Any] | None) -> Sequence[str]:
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"{what} needs paths, got {path!r:.80} of type {type(path).__name__}")
     text = os.fspath(path)
@@ -106,10 +106,10 @@ def _found(what: str, path: Any) -> Sequence[str]:
         raise TypeError(f"{what} needs paths as text, got the bytes {text!r:.80}: decode them with os.fsdecode()")
     if not is_remote(text) and os.path.exists(text):
         return [text]
-    return [one for name in expand_braces(text) for one in _globbed(what, name)]
+    return [one for name in expand_braces(text) for one in _globbed(what, name, storage_options)]
 
 
-def _globbed(what: str, name: str) -> Sequence[str]:
+def _globbed(what: str, name: str, storage_options: Mapping[str, Any] | None) -> Sequence[str]:
     if not _GLOB.search(name):
         if not is_remote(name) and not os.path.exists(name):
             raise FileNotFoundError(f"{what} found no file {name!r} (working directory {os.getcwd()!r})")
@@ -117,7 +117,7 @@ def _globbed(what: str, name: str) -> Sequence[str]:
     if is_remote(name):
         import fsspec  # takes a while, and local files do without
 
-        system, path = fsspec.core.url_to_fs(name)
+        system, path = fsspec.core.url_to_fs(name, **(storage_options or {}))
         found = sorted(map(system.unstrip_protocol, system.glob(path)))
     else:
         found = sorted(glob.glob(name, recursive=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torchpipe.errors import StateError
 from torchpipe.node.context import Context
@@ -20,7 +20,7 @@ class Lister(IterDataPipe[str]):
     """Base of such nodes. ``roots`` is a node that yields roots, or a tuple of them."""
 
     thins = True
-    fingerprint_ignores = ("roots",)  # a run may move to where the data lies elsewhere
+    fingerprint_ignores: ClassVar[tuple[str, ...]] = ("roots",)  # a run may move to where the data lies elsewhere
 
     form = ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -42,8 +42,11 @@ class PathList(IterDataPipe[str]):
         return KeysIterator(self, context, self.paths, len(self.paths), lambda: range(len(self.paths)))
 
 
-def as_paths(name: str, paths: Any) -> IterDataPipe[Any]:
-    """``paths`` if it is a node, else a node of these paths. Raises: as :class:`PathList`, for ``name``."""
+def as_paths(name: str, paths: Any, storage_options: Mapping[str, Any] | None = None) -> IterDataPipe[Any]:
+    """``paths`` if it is a node, else a node of these paths; globs are looked up with ``storage_options``.
+
+    Raises: as :class:`PathList`, for ``name``.
+    """
     if isinstance(paths, TorchIterDataPipe):
         return paths  # type: ignore[return-value]
-    return PathList(expand_paths(name, paths))
+    return PathList(expand_paths(name, paths, storage_options))

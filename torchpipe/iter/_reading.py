@@ -47,7 +47,7 @@ class FileReader(IterDataPipe[T]):
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
 
     def __init__(self, name: str, paths: Any, storage_options: Mapping[str, Any] | None) -> None:
-        self.datapipe = as_paths(name, paths)
+        self.datapipe = as_paths(name, paths, storage_options)
         self.storage_options = None if storage_options is None else dict(storage_options)
 
     @abstractmethod

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.servers import s3_server
-from torchpipe.iter import FSSpecFileLister, IterableWrapper, S3FileLister, S3FileLoader
+from torchpipe.iter import FSSpecFileLister, IterableWrapper, S3FileLister, S3FileLoader, TextLineReader
+from torchpipe.node.fingerprint import fingerprint
 from torchpipe.testing import CountingSource, check_node
 
 
@@ -79,6 +80,32 @@ def test_L2_exact_resume_of_archives_in_a_bucket(bucket: Any) -> None:
 
 def text(pair: Any) -> Any:
     return pair[0], pair[1].read().rstrip()
+
+
+def test_globs_are_looked_up_with_the_options(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"endpoint_url": bucket.endpoint_url, "key": "test", "secret": "test"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    lines = TextLineReader("s3://bucket/ot*", storage_options=options)
+    assert list(lines) == ["o" * 20_000]
+
+
+def test_L3_what_the_objects_are_reached_with_is_no_part_of_the_graph(bucket: Any) -> None:
+    options = {"endpoint_url": bucket.endpoint_url, "key": "test", "secret": "test"}
+    folders = IterableWrapper(["s3://bucket/train/sh"])
+    graphs = [
+        lambda more: folders.list_files_by_s3(**more),
+        lambda more: FSSpecFileLister("s3://bucket/train", "*.tar", **more),
+        lambda more: folders.list_files_by_s3().open_files_by_fsspec(mode="rb", **more).load_from_tar().map(text),
+        lambda more: IterableWrapper([("a", b"1")]).save_by_fsspec("wb", root="s3://bucket/saved", **more),
+        lambda more: IterableWrapper(["http://localhost/x"]).read_from_http(**({"auth": ("a", "b")} if more else {})),
+    ]
+    for graph in graphs:
+        assert fingerprint(graph({})) == fingerprint(graph(options))
+    for graph in graphs[:3]:
+        stream, resumed = iter(graph({})), iter(graph(options))
+        next(stream)
+        resumed.load_state_dict(stream.state_dict())  # type: ignore[attr-defined]
+        assert list(resumed) == list(stream)
 
 
 def test_L7_errors_arrive(bucket: Any) -> None:

@@ -33,6 +33,7 @@ class FSSpecFileLister(Lister):
     """
 
     form = "list_files_by_fsspec"
+    fingerprint_ignores = ("roots", "retries", "kwargs_for_connection")  # how it is reached
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ class FSSpecFileOpener(IterDataPipe[tuple[str, StreamWrapper]]):
     """
 
     form = "open_files_by_fsspec"
+    fingerprint_ignores = ("retries", "kwargs_for_connection")  # how the files are reached
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ class FSSpecSaver(IterDataPipe[str]):
     """
 
     form = "save_by_fsspec"
+    fingerprint_ignores = ("retries", "kwargs_for_connection")  # how the files are reached
 
     def __init__(
         self,

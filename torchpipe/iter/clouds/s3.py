@@ -57,6 +57,7 @@ class S3FileLister(Lister):
     """
 
     form = "list_files_by_s3"
+    fingerprint_ignores = ("roots", "storage_options")  # how it is reached
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ _PAGE_BYTES = 1 << 20
 
 class _WebReader(IterDataPipe[tuple[str, StreamWrapper]]):
     form = ""
+    fingerprint_ignores = ("timeout", "retries", "query_params")  # how a file is reached, tokens among it
 
     def __init__(
         self,
