@@ -15,8 +15,8 @@ from torchpipe import DataLoader, DataLoader2, IterDataPipe, profile
 from torchpipe.iter import IterableWrapper
 from torchpipe.stats import Profile
 
-SLOW_S = 0.01
-SECONDS = 0.15
+SLOW_S = 0.03
+SECONDS = 0.3
 
 
 def slow(item: Any) -> Any:
@@ -34,14 +34,14 @@ def numbers(length: int = 100_000) -> Any:
 
 @pytest.fixture(scope="module")
 def found() -> Profile:
-    graph = numbers().shuffle().sharding_filter().map(slow).map(plus_one).batch(2)
+    graph = numbers().shuffle(buffer_size=10).sharding_filter().map(slow).map(plus_one).batch(2)
     return profile(graph, seconds=SECONDS, workers=(1, 4), step=slow)
 
 
 def test_the_slowest_node_is_named(found: Profile) -> None:
     slowest = next(node for node in found.nodes if node.number == found.slowest)
     assert slowest.name == "Mapper(slow)"
-    assert (slowest.share or 0) > 0.8
+    assert (slowest.share or 0) > 0.5
     assert "`Mapper(slow)`" in found.sentence
     assert str(found).startswith(found.sentence)
     assert slowest.error == ""
@@ -55,19 +55,19 @@ def test_each_prefix_and_each_node_alone(found: Profile) -> None:
     assert all(prefix.values())
     # Quick nodes are held up by the slow one before them, and not alone
     assert alone["Mapper(plus_one)"] > 3 * prefix["Mapper(plus_one)"]
-    assert alone["Mapper(slow)"] == pytest.approx(prefix["Mapper(slow)"], rel=0.3)
+    assert 0.5 < alone["Mapper(slow)"] / prefix["Mapper(slow)"] < 2
     assert prefix["Shuffler"] > 3 * prefix["Mapper(slow)"]
 
 
 def test_what_workers_and_free_data_would_bring(found: Profile) -> None:
     assert [item.workers for item in found.predictions] == [1, 4]
     one, four = (item.items_per_s for item in found.predictions)
-    assert one == pytest.approx(found.items_per_s, rel=0.2)
+    assert one == pytest.approx(found.items_per_s)
     assert four == pytest.approx(found.loop_per_s)  # four could do more than the loop takes
     # A batch takes two sleeps to make and one in the loop
-    assert (found.loop_per_s or 0) == pytest.approx(2 * one, rel=0.3)
+    assert 1.4 < (found.loop_per_s or 0) / one < 2.8
     assert found.keeps_up in (2, 3)
-    assert found.predictions[0].wait_share > 0.3 > found.predictions[1].wait_share
+    assert found.predictions[0].wait_share > 0.25 > found.predictions[1].wait_share
     slowest = next(node for node in found.nodes if node.number == found.slowest)
     assert [rate.workers for rate in slowest.rates] == [1, 4]
     assert slowest.rates[1].items_per_s == pytest.approx(4 * slowest.rates[0].items_per_s)
