@@ -95,7 +95,7 @@ class Slow:
     """Sleeps: so many workers as there are may do so at once."""
 
     def __call__(self, item: int) -> int:
-        time.sleep(0.004)
+        time.sleep(0.02)
         return item * 3
 
 
@@ -133,15 +133,15 @@ def test_L1_autotune_chooses_and_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     with DataLoader2(graph, reading_service=service) as loader:
         for item in loader:
             received.append(item)
-            if any(event.kind == "tuned" for event in loader.stats().events) and len(received) % 100 == 0:
-                break
+            if any(event.kind == "tuned" for event in loader.stats().events):
+                break  # the loop waits for nearly all of the time, and the workers do nothing else than work
         stats = loader.stats()
         assert stats.shards == 6
         assert 2 < stats.workers <= 6
         assert f"{stats.workers} of at most 6 workers" in stats.events[0].text
         stream = iter(loader)  # the next epoch begins with what was chosen
         next(stream)
-        assert loader.stats().workers > 2
+        assert loader.stats().workers == stats.workers
     with DataLoader2(graph, reading_service=MultiProcessingReadingService(1, "fork", num_shards=6)) as plain:
         plain.seed(0)
         assert received == list(itertools.islice(plain, len(received)))

@@ -25,6 +25,7 @@ _FIRST = (
     "torchpipe.errors",
     "torchpipe.state",
     "torchpipe.stats",
+    "torchpipe.export",
     "torchpipe.graph",
     "torchpipe.device",
     "torchpipe.xla.drop_in",
@@ -39,6 +40,7 @@ _FIRST = (
     "torchpipe.integrations.torchdata_nodes",
     "torchpipe.testing",
     "torchpipe.formats.content",
+    "torchpipe.formats.tfrecord",
     "torchpipe.utils",
 )
 NODES = "torchpipe.iter"  # so many that each of its rooms has a page
