@@ -185,7 +185,7 @@ def test_nodes_know_neither_each_other_nor_the_graph() -> None:
     for item in all_imports():
         if item.importer in NODE_PACKAGES or not is_within(item.importer, NODE_PACKAGES):
             continue
-        shared = top_of(item.importer) == top_of(item.target) and item.target.rpartition(".")[2].startswith("_")
+        shared = top_of(item.importer) == top_of(item.target) and "._" in item.target
         if is_within(item.target, (*NODE_PACKAGES, "torchpipe.graph")) and not shared:
             wrong.append(str(item))
     assert not wrong, "\n  ".join(["nodes that import others:", *wrong])

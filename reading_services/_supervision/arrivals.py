@@ -12,7 +12,7 @@ from reading_services._transport.payloads import Delivery, Receiver
 from reading_services._transport.remote_error import load_error
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.failure import add_note
+from torchpipe.node.failures.failure import add_note
 
 __all__ = ["Arrival", "warning_category"]
 

@@ -28,7 +28,7 @@ from reading_services._transport.messages import Stop
 from reading_services._transport.payloads import Receiver
 from reading_services._transport.status_page import Field, StatusPage
 from reading_services._workers.worker import WorkerSetup, run_worker
-from torchpipe.node.failure import add_note
+from torchpipe.node.failures.failure import add_note
 from torchpipe.stats.sheet import STARTING
 
 __all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]

@@ -18,7 +18,7 @@ from typing import Any
 from reading_services._transport.arena import Arena, Reservation, SlotReader, SlotWriter
 from reading_services._transport.items import dump_items, load_items
 from reading_services._transport.messages import Layout, Placed
-from torchpipe.node.failure import add_note
+from torchpipe.node.failures.failure import add_note
 
 __all__ = ["Delivery", "Packer", "Receiver", "shortage_text"]
 

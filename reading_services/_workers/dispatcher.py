@@ -36,7 +36,7 @@ from reading_services._workers.worker import WorkerSetup, serve, tracing
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry, Mark
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.failure import add_note
+from torchpipe.node.failures.failure import add_note
 from torchpipe.stats.sheet import AWAITING_CREDIT, IDLE, MAKING, SENDING, STARTING
 
 __all__ = ["Dispatcher", "run_dispatcher"]

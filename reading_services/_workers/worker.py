@@ -43,7 +43,7 @@ from reading_services._workers.dispatch_link import RemoteSupply, Superseded, co
 from reading_services._workers.parent import watch_parent
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
-from torchpipe.node.failure import add_note
+from torchpipe.node.failures.failure import add_note
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, SENDING, STARTING

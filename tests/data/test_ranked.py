@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from torchpipe import DataLoader
-from torchpipe.data.ranked import _Share
+from torchpipe.data.ranks.dealt import _Share
 from torchpipe.errors import StateMismatchError
 
 

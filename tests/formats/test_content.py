@@ -15,7 +15,7 @@ import zstandard
 
 from tests.reads import bytes_read_by
 from torchpipe.errors import StateError
-from torchpipe.formats.content import Content, check_compression, recompress
+from torchpipe.formats.places.content import Content, check_compression, recompress
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,

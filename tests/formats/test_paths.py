@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from torchpipe.formats import paths
-from torchpipe.formats.paths import expand_braces, expand_paths
+from torchpipe.formats.places import paths
+from torchpipe.formats.places.paths import expand_braces, expand_paths
 from torchpipe.iter import PathList
 from torchpipe.testing import check_node
 

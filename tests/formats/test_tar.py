@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchpipe.errors import StateError
-from torchpipe.formats.content import Content
+from torchpipe.formats.places.content import Content
 from torchpipe.formats.tar import TarFiles
 
 NAMES = [

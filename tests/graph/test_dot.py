@@ -11,7 +11,7 @@ import torch
 
 from torchpipe.graph import to_dot
 from torchpipe.iter import IterableWrapper
-from torchpipe.iter._streams import wrap_stream
+from torchpipe.iter._shared.streams import wrap_stream
 from torchpipe.utils import StreamWrapper, janitor, pin_memory_fn, to_graph
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torchpipe.data.fetch import Failure, Fetch, TimedFetch, collating_in
 from torchpipe.data.figures import Steps
-from torchpipe.data.order import Order
+from torchpipe.data.order.sampling import Order
 from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom
 from torchpipe.stats import MergeStats

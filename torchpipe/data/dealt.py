@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import Steps
-from torchpipe.data.order import Order
+from torchpipe.data.order.sampling import Order
 from torchpipe.errors import StateError
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.failure import add_note
+from torchpipe.node.failures.failure import add_note
 from torchpipe.state import Cursor
 from torchpipe.stats import MergeStats
 from torchpipe.stats.clock import Clock

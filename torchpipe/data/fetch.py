@@ -14,10 +14,10 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
 from torch.utils.data._utils import worker as torch_worker
 
-from torchpipe.data import thread_info
-from torchpipe.iter._collating import default_collate_in
+from torchpipe.data.threads import info as thread_info
+from torchpipe.iter._shared.collating import default_collate_in
 from torchpipe.node.context import Memory
-from torchpipe.node.failure import add_note
+from torchpipe.node.failures.failure import add_note
 from torchpipe.stats.node_sheet import ERRORS, NodeSheet
 
 __all__ = [

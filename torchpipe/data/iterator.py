@@ -16,7 +16,7 @@ from torchpipe.ahead.background import RunAhead
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
 from torchpipe.data.processes import torch_words
-from torchpipe.data.state import Position
+from torchpipe.data.states.state import Position
 from torchpipe.device.prepare import stage_for
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.loader.observing import Observed
@@ -28,7 +28,7 @@ from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
-    from torchpipe.data.order import Order
+    from torchpipe.data.order.sampling import Order
 
 __all__ = ["DataLoaderIterator"]
 

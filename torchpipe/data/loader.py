@@ -13,24 +13,25 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from torch.utils.data.dataloader import _DatasetKind
 
-from torchpipe.data import processes, threads
+from torchpipe.data import processes
 from torchpipe.data.arguments import check_arguments
 from torchpipe.data.batches import Batches, LocalBatches
-from torchpipe.data.draws import Draws
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
 from torchpipe.data.iterator import DataLoaderIterator
 from torchpipe.data.known_names import KnownToTools
-from torchpipe.data.order import Order, begin_order, check_order
-from torchpipe.data.ranked import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
-from torchpipe.data.rollover import LastBatch, with_last_batch
-from torchpipe.data.standing import check_standing, forget, load_into, restore, standing
-from torchpipe.data.state import Position, check_position, identity_of, of_rank, read, write
-from torchpipe.data.stateful_states import is_stateful_loaders, position_of
+from torchpipe.data.order.draws import Draws
+from torchpipe.data.order.rollover import LastBatch, with_last_batch
+from torchpipe.data.order.sampling import Order, begin_order, check_order
+from torchpipe.data.order.standing import check_standing, forget, load_into, restore, standing
+from torchpipe.data.ranks.dealt import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
+from torchpipe.data.states.state import Position, check_position, identity_of, of_rank, read, write
+from torchpipe.data.states.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
+from torchpipe.data.threads import dealt as threads
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
-from torchpipe.node.holders import OpaqueWarnings
+from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
 from torchpipe.state import as_text
 from torchpipe.stats.budget import Budget, budget_of
@@ -58,10 +59,9 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         worker_seeding: ``"batch"`` seeds ``random``, numpy and torch for each batch, from the epoch's seed and the
             batch's number, so that augmentation is the same for any number of workers, and after a resume or a crash.
             ``"torch"`` seeds each worker once, as torch does: exact for a fixed number of workers.
-        worker_method: ``"multiprocessing"``, or ``"thread"``: worker threads, which share the dataset; see ``threads``.
+        worker_method: ``"multiprocessing"``, or ``"thread"``: worker threads, which share the dataset.
         on_worker_death: ``"restart"`` replaces a worker that dies; ``"raise"``: RuntimeError in torch's words.
-        last_batch: Gluon's: ``"keep"``, ``"discard"`` (``drop_last``) or ``"rollover"``, which carries what is left of
-            an epoch into the next one.
+        last_batch: Gluon's: ``"keep"``, ``"discard"``, or ``"rollover"``: what is left goes into the next epoch.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
         max_deaths: deaths at one and the same batch that are no accident any more but an error that names it.
         max_restarts: how many workers may be replaced in an epoch; None: any number.
@@ -326,7 +326,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next ``iter()`` go on after the batches that ``state_dict`` counts. ``{}`` forgets any position.
 
-        A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/data/stateful_states.py`` says which.
+        A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/data/states/stateful.py`` says which.
         An iterator that is at work becomes invalid, and says so. Runs no code from the state, unless ``allow_pickle``.
 
         Raises: StateMismatchError if the state belongs to another dataset length, batch size or sampler (both are

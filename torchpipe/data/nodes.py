@@ -25,7 +25,7 @@ from torchpipe.data.fetch import (
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.epoch import WorkerInfo
-from torchpipe.iter._collating import stack_without_files
+from torchpipe.iter._shared.collating import stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torchpipe.data.dealt import DealtBatches, ending_what_fails, lane_positions
 from torchpipe.data.fetch import Fetch
 from torchpipe.data.nodes import FetchDealt, InitWorker
-from torchpipe.data.order import Order
+from torchpipe.data.order.sampling import Order
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.errors import WorkerDiedError
 from torchpipe.execution.reading_service import EpochStart

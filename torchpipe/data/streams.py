@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
-from torchpipe.data import processes, thread_shards
+from torchpipe.data import processes
 from torchpipe.data.batches import Batches
 from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards
-from torchpipe.data.ranks import agreed, ranks_of
-from torchpipe.data.state import Position
+from torchpipe.data.ranks.graph import agreed, ranks_of
+from torchpipe.data.states.state import Position
+from torchpipe.data.threads import shards as thread_shards
 from torchpipe.errors import StateError
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.datapipe import IterDataPipe

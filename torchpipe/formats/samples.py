@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.formats.content import Content
+from torchpipe.formats.places.content import Content
 from torchpipe.formats.records import Records
 from torchpipe.formats.tar import Member, TarFiles
 

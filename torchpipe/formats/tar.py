@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.formats.content import BUFFER_BYTES, Content
+from torchpipe.formats.places.content import BUFFER_BYTES, Content
 
 __all__ = ["Member", "TarFiles"]
 

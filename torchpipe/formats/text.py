@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.formats.content import Content
+from torchpipe.formats.places.content import Content
 from torchpipe.formats.records import Records
 
 __all__ = ["CsvRows", "JsonLines", "Lines", "TextLines", "check_encoding"]

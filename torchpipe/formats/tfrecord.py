@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from torchpipe.errors import StateError
-from torchpipe.formats.content import Content
 from torchpipe.formats.crc32c import masked_crc32c
+from torchpipe.formats.places.content import Content
 from torchpipe.formats.records import Records
 
 __all__ = ["TFRecords", "read_record", "record_offsets", "write_record"]

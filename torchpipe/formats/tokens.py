@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from torchpipe.formats.paths import is_remote
+from torchpipe.formats.places.paths import is_remote
 
 __all__ = ["MappedTokens", "TokenSequences"]
 

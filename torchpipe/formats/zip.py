@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.formats.content import open_stored
+from torchpipe.formats.places.content import open_stored
 from torchpipe.formats.records import Records
 
 __all__ = ["ZipFiles"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torchpipe.data.standing import chain_of, place_of
+from torchpipe.data.order.standing import chain_of, place_of
 from torchpipe.errors import StateMismatchError
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.state.ranks import merge

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from torchpipe.iter._paths import PathList
+from torchpipe.iter._shared.paths import PathList
 from torchpipe.iter.archives.decompressor import CompressionType, Decompressor, Extractor
 from torchpipe.iter.archives.file_decompressors import Bz2FileLoader, XzFileLoader
 from torchpipe.iter.archives.rar_loader import RarArchiveLoader

@@ -23,7 +23,7 @@ from torchpipe.loader.iterator import DataLoader2Iterator
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.loader.single_consumer import check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, Place, state_of_all
-from torchpipe.node.holders import OpaqueWarnings
+from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count

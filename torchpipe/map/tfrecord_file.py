@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from torchpipe.formats.example import example_parser
-from torchpipe.formats.paths import expand_paths, is_remote
+from torchpipe.formats.places.paths import expand_paths, is_remote
 from torchpipe.formats.tfrecord import read_record, record_offsets
 from torchpipe.node.datapipe import MapDataPipe
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchpipe.formats.paths import expand_paths
+from torchpipe.formats.places.paths import expand_paths
 from torchpipe.formats.tokens import MappedTokens, TokenSequences
 from torchpipe.node.datapipe import MapDataPipe
 from torchpipe.node.validate import check_count

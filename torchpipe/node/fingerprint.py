@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torchpipe.node.containers import found_in
+from torchpipe.node.inputs.containers import found_in
 from torchpipe.node.traits import DataPipe, callable_name, inputs_of, is_node, traits_of, walk
 from torchpipe.state.flat import digest
 

@@ -25,7 +25,7 @@ from torch.utils.data.datapipes.iter.combining import _ContainerTemplate
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.errors import GraphError
-from torchpipe.node.containers import found_in, replaced_in
+from torchpipe.node.inputs.containers import found_in, replaced_in
 from torchpipe.node.protocol import NodeProtocol
 
 __all__ = [

@@ -15,7 +15,7 @@ from reading_services import MultiProcessingReadingService
 from torchpipe import Context, DataLoader2, IterDataPipe, NodeIterator
 from torchpipe.errors import GraphError, StateError
 from torchpipe.iter import Demultiplexer, Forker, IterableWrapper, RoundRobinDemultiplexer, UnZipper
-from torchpipe.iter._streams import wrap_stream
+from torchpipe.iter._shared.streams import wrap_stream
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
 from torchpipe.testing import CountingSource, check_node

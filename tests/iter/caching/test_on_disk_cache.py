@@ -18,7 +18,7 @@ from tests.sources import wait_until
 from torchpipe import CacheTimeout, DataLoader2
 from torchpipe.errors import GraphError
 from torchpipe.iter import EndOnDiskCacheHolder, IterableWrapper, OnDiskCacheHolder
-from torchpipe.iter._leases import lease
+from torchpipe.iter._shared.leases import lease
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.servers import Page, WebServer, web_server
-from torchpipe.formats import retrying
+from torchpipe.formats.places import retrying
 from torchpipe.iter import GDriveReader, HttpReader, IterableWrapper, OnlineReader
 from torchpipe.testing import CountingSource, check_node
 

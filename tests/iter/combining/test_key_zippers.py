@@ -9,7 +9,7 @@ import pytest
 
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper, IterKeyZipper, MapKeyZipper
-from torchpipe.iter._streams import wrap_stream
+from torchpipe.iter._shared.streams import wrap_stream
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node

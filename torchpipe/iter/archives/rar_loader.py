@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torchpipe.iter._members import ArchiveLoader
-from torchpipe.iter._optional import needs
-from torchpipe.iter._streams import StreamWrapper
+from torchpipe.iter._shared.members import ArchiveLoader
+from torchpipe.iter._shared.optional import needs
+from torchpipe.iter._shared.streams import StreamWrapper
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["RarArchiveLoader"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.iter._streams import StreamWrapper, wrap_stream
+from torchpipe.iter._shared.streams import StreamWrapper, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

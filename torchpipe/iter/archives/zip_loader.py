@@ -6,9 +6,9 @@ import zipfile
 from collections.abc import Sequence
 from typing import Any
 
-from torchpipe.iter._members import ArchiveLoader
-from torchpipe.iter._places import can_seek
-from torchpipe.iter._streams import StreamWrapper
+from torchpipe.iter._shared.members import ArchiveLoader
+from torchpipe.iter._shared.places import can_seek
+from torchpipe.iter._shared.streams import StreamWrapper
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["ZipArchiveLoader"]

@@ -6,7 +6,7 @@ import copy as copying
 from collections.abc import Collection, Iterable
 from typing import Any, Literal, TypeVar
 
-from torchpipe.iter._shared_pass import Container
+from torchpipe.iter._shared.shared_pass import Container
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count, check_input
 

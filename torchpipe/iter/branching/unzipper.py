@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-from torchpipe.iter._shared_pass import Container
+from torchpipe.iter._shared.shared_pass import Container
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count, check_input
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
-from torchpipe.formats.remote import entries_of
-from torchpipe.formats.retrying import DEFAULT_RETRIES
-from torchpipe.iter._iopath import check_no_manager
-from torchpipe.iter._listing import Lister
+from torchpipe.formats.places.remote import entries_of
+from torchpipe.formats.places.retrying import DEFAULT_RETRIES
+from torchpipe.iter._shared.iopath import check_no_manager
+from torchpipe.iter._shared.listing import Lister
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count
 

@@ -7,10 +7,10 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchpipe.formats.remote import open_url
-from torchpipe.formats.retrying import DEFAULT_RETRIES
-from torchpipe.iter._iopath import check_no_manager
-from torchpipe.iter._streams import StreamWrapper, close_stream, wrap_stream
+from torchpipe.formats.places.remote import open_url
+from torchpipe.formats.places.retrying import DEFAULT_RETRIES
+from torchpipe.iter._shared.iopath import check_no_manager
+from torchpipe.iter._shared.streams import StreamWrapper, close_stream, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

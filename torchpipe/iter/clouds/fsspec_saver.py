@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torchpipe.formats.paths import is_remote
-from torchpipe.formats.remote import write_url
-from torchpipe.formats.retrying import DEFAULT_RETRIES
-from torchpipe.iter._iopath import check_no_manager
-from torchpipe.iter._pairs import naming_path
-from torchpipe.iter._saving import place_in, write_local
+from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.places.remote import write_url
+from torchpipe.formats.places.retrying import DEFAULT_RETRIES
+from torchpipe.iter._shared.iopath import check_no_manager
+from torchpipe.iter._shared.pairs import naming_path
+from torchpipe.iter._shared.saving import place_in, write_local
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

@@ -9,9 +9,9 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
-from torchpipe.formats.retrying import DEFAULT_RETRIES
-from torchpipe.formats.web import WebFile, check_options, open_web
-from torchpipe.iter._streams import StreamWrapper, wrap_stream
+from torchpipe.formats.places.retrying import DEFAULT_RETRIES
+from torchpipe.formats.places.web import WebFile, check_options, open_web
+from torchpipe.iter._shared.streams import StreamWrapper, wrap_stream
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

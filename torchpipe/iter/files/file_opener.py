@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from torchpipe.formats.remote import open_url
-from torchpipe.iter._streams import StreamWrapper, close_stream, wrap_stream
+from torchpipe.formats.places.remote import open_url
+from torchpipe.iter._shared.streams import StreamWrapper, close_stream, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchpipe.iter._pairs import naming_path
-from torchpipe.iter._saving import place_in, write_local
+from torchpipe.iter._shared.pairs import naming_path
+from torchpipe.iter._shared.saving import place_in, write_local
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchpipe.iter._expanding import ExpandingIterator
-from torchpipe.iter._pairs import naming_path, path_and_stream
-from torchpipe.iter._places import can_seek, go_to_place
-from torchpipe.iter._streams import StreamWrapper, close_stream
+from torchpipe.iter._shared.expanding import ExpandingIterator
+from torchpipe.iter._shared.pairs import naming_path, path_and_stream
+from torchpipe.iter._shared.places import can_seek, go_to_place
+from torchpipe.iter._shared.streams import StreamWrapper, close_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

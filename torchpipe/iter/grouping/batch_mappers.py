@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from torchpipe.iter._columns import apply_to_columns, single_output, with_columns
-from torchpipe.iter._expanding import ExpandingIterator
+from torchpipe.iter._shared.columns import apply_to_columns, single_output, with_columns
+from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup

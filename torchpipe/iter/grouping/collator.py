@@ -8,10 +8,10 @@ from typing import Any, TypeVar, overload
 
 from torch.utils.data import default_collate
 
-from torchpipe.iter._collating import default_collate_in
+from torchpipe.iter._shared.collating import default_collate_in
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.failure import add_note
+from torchpipe.node.failures.failure import add_note
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_columns, check_input
 

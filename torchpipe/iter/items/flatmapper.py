@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
-from torchpipe.iter._columns import with_columns
-from torchpipe.iter._expanding import ExpandingIterator
-from torchpipe.iter._positioned import positioned
+from torchpipe.iter._shared.columns import with_columns
+from torchpipe.iter._shared.expanding import ExpandingIterator
+from torchpipe.iter._shared.positioned import positioned
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from torchpipe.iter._itemwise import Itemwise, check_parts
+from torchpipe.iter._shared.itemwise import Itemwise, check_parts
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count, check_input
 

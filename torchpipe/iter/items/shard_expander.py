@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torchpipe.formats.paths import expand_braces
-from torchpipe.iter._expanding import ExpandingIterator
+from torchpipe.formats.places.paths import expand_braces
+from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.iter._sizes import checked_size, length_of
+from torchpipe.iter._shared.sizes import checked_size, length_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
 from torchpipe.errors import StateError
-from torchpipe.iter._columns import with_columns
-from torchpipe.iter._several_open import END, Opened, SeveralOpenIterator
-from torchpipe.iter._switchable import Switchable
+from torchpipe.iter._shared.columns import with_columns
+from torchpipe.iter._shared.several_open import END, Opened, SeveralOpenIterator
+from torchpipe.iter._shared.switchable import Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count, stored_items

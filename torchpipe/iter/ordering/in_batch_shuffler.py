@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.iter._switchable import Switchable
+from torchpipe.iter._shared.switchable import Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

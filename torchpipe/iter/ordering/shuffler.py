@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.indexed.selecting import SelectingIterator
-from torchpipe.iter._switchable import Switchable
+from torchpipe.iter._shared.switchable import Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup

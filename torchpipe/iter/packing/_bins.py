@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from torchpipe.errors import StateError
-from torchpipe.iter._arrays import FIELD, KINDS, as_array, field_name
+from torchpipe.iter._shared.arrays import FIELD, KINDS, as_array, field_name
 from torchpipe.node.iterator import stored_count
 
 __all__ = ["Bin", "Layout", "Segment", "stored_bin", "stored_segment"]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from torchpipe.iter._arrays import FIELD, as_array, field_name
+from torchpipe.iter._shared.arrays import FIELD, as_array, field_name
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

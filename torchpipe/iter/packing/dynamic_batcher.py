@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.iter._sizes import checked_size, length_of
+from torchpipe.iter._shared.sizes import checked_size, length_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_items

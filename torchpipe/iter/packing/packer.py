@@ -11,7 +11,7 @@ from torchpipe.errors import StateError
 from torchpipe.iter.packing._bins import Bin, Layout, Segment, stored_bin, stored_segment
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.failure import add_note
+from torchpipe.node.failures.failure import add_note
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
 from torchpipe.node.validate import check_choice, check_count, check_input
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.iter._expanding import ExpandingIterator
-from torchpipe.iter._pairs import naming_path, path_and_stream
-from torchpipe.iter._places import PlacedLines, lines_of
-from torchpipe.iter._text import Decoding
+from torchpipe.iter._shared.expanding import ExpandingIterator
+from torchpipe.iter._shared.pairs import naming_path, path_and_stream
+from torchpipe.iter._shared.places import PlacedLines, lines_of
+from torchpipe.iter._shared.text import Decoding
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchpipe.iter._expanding import ExpandingIterator
-from torchpipe.iter._pairs import path_and_stream
-from torchpipe.iter._places import Lines, PlacedLines, lines_of
-from torchpipe.iter._text import Decoding
+from torchpipe.iter._shared.expanding import ExpandingIterator
+from torchpipe.iter._shared.pairs import path_and_stream
+from torchpipe.iter._shared.places import Lines, PlacedLines, lines_of
+from torchpipe.iter._shared.text import Decoding
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

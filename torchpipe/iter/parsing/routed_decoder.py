@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data.datapipes.utils.decoder import Decoder, basichandlers, extension_extract_fn, imagehandler
 
-from torchpipe.iter._pairs import naming_path
+from torchpipe.iter._shared.pairs import naming_path
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

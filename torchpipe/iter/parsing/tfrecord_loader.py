@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 from torchpipe.formats.example import example_parser
 from torchpipe.formats.tfrecord import read_record
-from torchpipe.iter._expanding import ExpandingIterator
-from torchpipe.iter._pairs import naming_path, path_and_stream
-from torchpipe.iter._places import can_seek, go_to_place
-from torchpipe.iter._streams import StreamWrapper, close_stream
+from torchpipe.iter._shared.expanding import ExpandingIterator
+from torchpipe.iter._shared.pairs import naming_path, path_and_stream
+from torchpipe.iter._shared.places import can_seek, go_to_place
+from torchpipe.iter._shared.streams import StreamWrapper, close_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

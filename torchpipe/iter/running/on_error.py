@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar
 
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.failures.tolerance import Failures
 from torchpipe.node.iterator import NodeIterator, Positions
-from torchpipe.node.tolerance import Failures
 from torchpipe.node.validate import check_choice, check_count, check_error_types, check_input
 from torchpipe.state.left_out import LEFT_OUT
 

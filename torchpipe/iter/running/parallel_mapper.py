@@ -18,7 +18,7 @@ import torch
 
 from torchpipe.ahead.call_threads import CallThreads
 from torchpipe.errors import GraphError, StateError
-from torchpipe.iter._columns import apply_to_columns, single_output
+from torchpipe.iter._shared.columns import apply_to_columns, single_output
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count, stored_items

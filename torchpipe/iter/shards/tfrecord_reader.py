@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.content import Content, check_compression
 from torchpipe.formats.example import example_parser
+from torchpipe.formats.places.content import Content, check_compression
 from torchpipe.formats.tfrecord import TFRecords
-from torchpipe.iter._paths import Paths
-from torchpipe.iter._reading import FileReader, path_of
+from torchpipe.iter._shared.paths import Paths
+from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import functional_datapipe
 
 __all__ = ["TFRecordReader"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.content import Content, check_compression
 from torchpipe.formats.decoding import IMAGES, decoders
+from torchpipe.formats.places.content import Content, check_compression
 from torchpipe.formats.samples import TarSamples, check_endings
-from torchpipe.iter._paths import Paths
-from torchpipe.iter._reading import FileReader, path_of
+from torchpipe.iter._shared.paths import Paths
+from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import functional_datapipe
 from torchpipe.node.validate import check_function
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchpipe.formats.zip import ZipFiles
-from torchpipe.iter._paths import Paths
-from torchpipe.iter._reading import FileReader, path_of
+from torchpipe.iter._shared.paths import Paths
+from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import functional_datapipe
 
 __all__ = ["ZipReader"]

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
-from torchpipe.iter._listing import Lister
+from torchpipe.iter._shared.listing import Lister
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["FileLister"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from torchpipe.formats.paths import is_remote
-from torchpipe.formats.remote import open_url
-from torchpipe.iter._expanding import ExpandingIterator
-from torchpipe.iter._optional import needs
-from torchpipe.iter._pairs import naming_path
+from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.places.remote import open_url
+from torchpipe.iter._shared.expanding import ExpandingIterator
+from torchpipe.iter._shared.optional import needs
+from torchpipe.iter._shared.pairs import naming_path
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup

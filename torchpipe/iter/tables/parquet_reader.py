@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.columns import batch_maker, check_columns, check_filter, check_format
-from torchpipe.formats.parquet import ParquetBlocks, import_parquet, rows_in
-from torchpipe.formats.tables import TableRecords
-from torchpipe.iter._paths import PathList, Paths
-from torchpipe.iter._reading import FileReader, path_of
+from torchpipe.formats.tables.blocks import TableRecords
+from torchpipe.formats.tables.columns import batch_maker, check_columns, check_filter, check_format
+from torchpipe.formats.tables.parquet import ParquetBlocks, import_parquet, rows_in
+from torchpipe.iter._shared.paths import PathList, Paths
+from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import functional_datapipe
 from torchpipe.node.validate import check_count
 

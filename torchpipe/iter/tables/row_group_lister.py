@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchpipe.formats.parquet import RowGroups, import_parquet
-from torchpipe.iter._paths import Paths
-from torchpipe.iter._reading import FileReader, path_of
+from torchpipe.formats.tables.parquet import RowGroups, import_parquet
+from torchpipe.iter._shared.paths import Paths
+from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import functional_datapipe
 
 __all__ = ["RowGroupLister"]

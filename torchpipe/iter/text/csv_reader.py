@@ -6,10 +6,10 @@ import csv
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.content import Content, check_compression
+from torchpipe.formats.places.content import Content, check_compression
 from torchpipe.formats.text import CsvRows, check_encoding
-from torchpipe.iter._paths import Paths
-from torchpipe.iter._reading import FileReader, path_of
+from torchpipe.iter._shared.paths import Paths
+from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import functional_datapipe
 
 __all__ = ["CsvReader"]

@@ -1,0 +1,3 @@
+"""The order of an epoch: what is drawn, sampled and carried over."""
+
+__all__: list[str] = []

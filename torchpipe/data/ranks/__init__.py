@@ -1,0 +1,3 @@
+"""A ``DataLoader`` among the ranks of ``torch.distributed``."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""What a ``DataLoader`` saves and loads."""
+
+__all__: list[str] = []

@@ -1,0 +1,218 @@
+"""The state of a ``DataLoader``: flat, checked before anything of it is used. Runs in the user's process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchpipe.data.iterable import saved_shards
+from torchpipe.data.order.standing import chain_of, check_generators, place_of
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.node.iterator import stored_count
+from torchpipe.state import Cursor, decode, encode, from_text
+from torchpipe.state.flat import damaged, shown
+
+__all__ = ["KEYS", "VERSION", "Position", "check_position", "identity_of", "of_rank", "read", "write"]
+
+VERSION = 1
+_IDENTITY = ("dataset", "length", "batch_size", "drop_last", "sampler")
+KEYS = ("version", *_IDENTITY, "epoch", "delivered", "payload")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """``delivered`` batches of ``epoch`` have been handed out; ``order`` and ``batches`` tell how to go on.
+
+    ``order`` None: the epoch has not begun. ``finished``: it has ended, and the next one follows. ``standing``: what
+    the epoch that follows takes over, where none is under way. ``default``: where torch's default generator stands, if
+    epochs' seeds are drawn from it.
+    """
+
+    epoch: int
+    delivered: int
+    order: dict[str, Any] | None = None
+    batches: dict[str, Any] | None = None
+    finished: bool = False
+    standing: dict[str, Any] | None = None
+    default: torch.Tensor | None = None
+
+
+def identity_of(loader: Any) -> dict[str, Any]:
+    """What a state must have in common with the loader that it is loaded into."""
+    sampler = loader._index_sampler
+    inner = getattr(sampler, "sampler", sampler)
+    size = getattr(sampler, "batch_size", None) if loader.batch_size is None else loader.batch_size
+    if loader.distributed:
+        size = None  # the position counts samples
+    try:
+        length = len(loader.dataset)
+    except Exception:  # iterable ones have none; a user's may fail in any way
+        length = -1
+    return {
+        "dataset": "iterable" if loader._is_iterable else "map-style",
+        "length": length,
+        "batch_size": size if type(size) is int else -1,
+        "drop_last": bool(loader.drop_last),
+        "sampler": type(inner).__name__,
+    }
+
+
+def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat dict that users keep, but for its payload, which becomes text; its keys are always the same."""
+    numbers = {"epoch": position.epoch, "delivered": position.delivered}
+    payload = encode(
+        {
+            "identity": dict(identity),
+            "numbers": numbers,
+            "order": position.order,
+            "batches": position.batches,
+            "finished": position.finished,
+            "standing": position.standing,
+            "default": position.default,
+        }
+    )
+    return {"version": VERSION, **identity, **numbers, "payload": payload}
+
+
+def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Position:
+    """Raises: StateMismatchError, showing both sides; StateError for what is no such state, or damaged."""
+    if not isinstance(state, Mapping):
+        raise StateError(f"a loader's state is the dict from state_dict(), got {type(state).__name__}")
+    missing = [key for key in KEYS if key not in state]
+    if missing:
+        raise StateError(
+            f"not the state of a torchpipe DataLoader: {', '.join(missing)} missing, it has "
+            f"{', '.join(map(str, state))[:200] or 'nothing'}. Pass the dict from state_dict() as it was"
+        )
+    if state["version"] != VERSION:
+        raise StateMismatchError(
+            f"the state has version {shown(state['version'])}, this torchpipe reads version {VERSION}: load it with "
+            "the version of torchpipe that wrote it"
+        )
+    payload = _open(state, allow_pickle)
+    different = [name for name in _IDENTITY if payload["identity"].get(name) != identity[name]]
+    if different:
+        saved, ours = ({name: side[name] for name in different} for side in (payload["identity"], identity))
+        raise StateMismatchError(
+            f"the state belongs to another loader. saved: {_listed(saved)}; here: {_listed(ours)}. Make the loader as "
+            "it was when the state was saved, or begin a new run"
+        )
+    return Position(
+        epoch=state["epoch"],
+        delivered=state["delivered"],
+        order=payload["order"],
+        batches=payload["batches"],
+        finished=payload["finished"],
+        standing=payload["standing"],
+        default=payload["default"],
+    )
+
+
+def of_rank(batches: dict[str, Any] | None, sampler: Any) -> dict[str, Any] | None:
+    """What there is besides a count of batches is a rank's own, where a sampler divides: say whose."""
+    ranks, rank = place_of(chain_of(sampler))
+    return batches | {"rank": rank} if batches and ranks > 1 else batches
+
+
+def check_position(position: Position, iterable: bool, num_workers: int, sampler: Any = None) -> None:
+    """Raises: StateError where the parts of ``position`` do not go together, or not with such a loader."""
+    batches = position.batches or {}
+    here = place_of(chain_of(sampler))[1]
+    if batches.get("rank", here) != here:
+        raise StateMismatchError(
+            f"the state is that of rank {shown(batches['rank'])}, and this is rank {here}: with in_order=False, "
+            "worker_seeding='torch' and datasets that have a state, a position is more than a count of batches. Load "
+            "on each rank the state that it saved"
+        )
+    if iterable:
+        under_way = position.batches is not None
+        if under_way:
+            saved_shards(batches)
+            stored_count(batches, "seed", (1 << 63) - 1)
+            _check_begins(batches.get("begins"), batches["shards"])
+            counts = batches["stream"].get("counts")
+            if type(counts) is not list or not all(type(count) is int for count in counts):
+                raise damaged(f"the counts of its shards' batches are {shown(counts)}")
+            if sum(counts) != position.delivered:
+                raise damaged(f"{position.delivered} batches were delivered, and its shards made {sum(counts)} of them")
+    else:
+        under_way = position.order is not None
+        _check_done(batches.get("done", []), position.delivered)
+        if "lanes" in batches:
+            _check_lanes(batches["lanes"], batches.get("again"), num_workers)
+        if "dataset" in batches and num_workers:
+            raise StateMismatchError(
+                "the state has the state of a dataset that was read in process (num_workers=0), and this loader has "
+                f"num_workers={num_workers}, each with a dataset and a state of its own: load it with num_workers=0"
+            )
+    if position.finished == under_way and (under_way or position.delivered):
+        raise damaged(f"{position.delivered} batches of its epoch were delivered, and nothing says how to go on")
+    if batches and not under_way:
+        raise damaged("it says where its batches stand, and not where their order does")
+
+
+def _check_begins(begins: Any, shards: int) -> None:
+    """Where each worker's dataset began, if another library's state said so."""
+    if begins is not None and not (
+        type(begins) is list
+        and len(begins) == shards
+        and all(isinstance(item, dict) and {"dataset", "iterator"} <= set(item) for item in begins)
+    ):
+        raise damaged(f"where its dataset began is {shown(begins)}")
+
+
+def _check_done(done: Any, delivered: int) -> None:
+    if type(done) is not list or any(type(number) is not int or number < delivered for number in done):
+        raise damaged(f"the batches that were handed out before their turn are {shown(done)}")
+
+
+def _check_lanes(lanes: Any, again: Any, num_workers: int) -> None:
+    """``again``: of each worker, the entries that its cursor skips."""
+    if type(lanes) is not list or type(again) is not list or len(lanes) != len(again):
+        raise damaged(f"the states of its workers are {shown(lanes)}, and what they make again {shown(again)}")
+    for state, entries in zip(lanes, again):
+        cursor = Cursor.from_state(state)
+        if cursor is None or type(entries) is not list or len(entries) != cursor.skip or cursor.count < cursor.skip:
+            raise damaged(f"a worker's state is {shown(state)}, which makes {shown(entries)} again")
+        if not all(type(entry) is tuple and len(entry) == 2 and type(entry[0]) is int for entry in entries):
+            raise damaged(f"what a worker makes again is {shown(entries)}, not numbers of batches and their indices")
+    if len(lanes) != num_workers:
+        raise StateMismatchError(
+            f"the state has the states of {len(lanes)} workers (worker_seeding='torch', or a dataset with a "
+            f"state_dict of its own), and this loader has num_workers={num_workers}: make it with as many"
+        )
+
+
+def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:
+    """The payload, once it agrees with what stands beside it."""
+    data = state["payload"]
+    if not isinstance(data, str | bytes):
+        raise damaged(f"payload is {shown(data)}, and no text")
+    payload = decode(from_text(data) if isinstance(data, str) else data, allow_pickle=allow_pickle)
+    parts = ("identity", "numbers", "order", "batches", "finished", "standing", "default")
+    if not isinstance(payload, dict) or any(name not in payload for name in parts):
+        raise damaged("its payload is no DataLoader's")
+    if not isinstance(payload["identity"], dict) or not isinstance(payload["numbers"], dict):
+        raise damaged("its payload does not say whose it is")
+    if any(not isinstance(payload[name], dict | None) for name in ("order", "batches", "standing")):
+        raise damaged("its payload holds no position")
+    if payload["default"] is not None:
+        check_generators([payload["default"]], [torch.default_generator])
+    if type(payload["finished"]) is not bool:
+        raise damaged("it does not say whether its epoch has ended")
+    for name in ("epoch", "delivered"):
+        value = state[name]
+        if type(value) is not int or not 0 <= value < 1 << 62:
+            raise damaged(f"{name} is {shown(value)}")
+    inside = {**payload["identity"], **payload["numbers"]}
+    for name in (*_IDENTITY, "epoch", "delivered"):
+        if type(inside.get(name)) is not type(state[name]) or inside[name] != state[name]:
+            raise damaged(f"{name} is {shown(state[name])}, but its payload says {shown(inside.get(name))}")
+    return payload
+
+
+def _listed(side: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={'None' if value == -1 else shown(value)}" for name, value in side.items())

@@ -1,0 +1,3 @@
+"""Worker threads (``worker_method="thread"``)."""
+
+__all__: list[str] = []

@@ -1,0 +1,157 @@
+"""``torch.utils.data.get_worker_info()`` in threads that are workers: what it returns, and generators of their own.
+
+Runs in the user's process, in worker threads.
+
+torch keeps the information in one global of its module, for a process is one worker there. Nobody can make that global
+answer by thread, since the function reads it from its module's namespace; and replacing the function in its modules
+would miss whoever has imported it before. So, while at least one worker thread lives, the function itself, the object
+that everybody has, is given other code: ask the calling thread, and if that is no worker, do what torch's code does.
+The global is left as it is: who reads or sets it, such as torch's workers in processes, finds what was there. The last
+thread that ends puts torch's code back. A forked child has no worker threads, and begins with torch's code.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data._utils.collate import collate_tensor_fn
+
+from torchpipe.randomness.global_random import batch_seeds
+
+__all__ = ["BatchGenerators", "answer", "enter", "is_worker", "leave", "put_info", "thread_fields"]
+
+_torchs: Any = torch_worker.get_worker_info
+_torchs_code: CodeType = _torchs.__code__  # kept: a thread may be running it while it is replaced
+
+
+def _stand_in() -> Any:  # runs with the names of torch's module
+    from torchpipe.data.threads.info import answer
+
+    return answer()
+
+
+_stand_in_code = _stand_in.__code__
+
+
+@dataclass(frozen=True, slots=True)
+class _Generators:
+    """As torch's ``_RNG``, for versions that have none."""
+
+    random_generator: random.Random
+    torch_generator: torch.Generator
+    numpy_generator: np.random.Generator
+
+
+class BatchGenerators:
+    """The generators of one worker thread, seeded anew for each batch, from (seed, epoch, batch).
+
+    ``rng`` has ``random_generator``, ``torch_generator`` and ``numpy_generator``. The first two give what ``random``
+    and torch's default generator give in a worker process, or without workers, for the same batch.
+    """
+
+    def __init__(self) -> None:
+        kind: Callable[..., Any] = getattr(torch_worker, "_RNG", _Generators)
+        self._random, self._torch = random.Random(0), torch.Generator()
+        self._numpy = np.random.Generator(np.random.PCG64(0))
+        self.rng = kind(random_generator=self._random, torch_generator=self._torch, numpy_generator=self._numpy)
+
+    def seed(self, seed: int, epoch: int, batch: int) -> None:
+        for_python, for_torch, for_numpy = batch_seeds(seed, epoch, batch)
+        self._random.seed(for_python)
+        self._torch.manual_seed(for_torch)
+        self._numpy.bit_generator.state = np.random.PCG64(for_numpy).state
+
+
+class _Worker(threading.local):
+    inside = False
+    info: Any = None
+    rng: Any = None
+
+
+class _Switch:
+    """Which code torch's function has: the stand-in's while there are worker threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._before = _torchs_code
+        self.original = _torchs  # a function of the code that was there before
+
+    def enter(self) -> None:
+        with self._lock:
+            self._threads += 1
+            if _torchs.__code__ is not _stand_in_code:
+                self._before = _torchs.__code__
+                self.original = FunctionType(self._before, _torchs.__globals__)
+                _torchs.__code__ = _stand_in_code
+
+    def leave(self) -> None:
+        with self._lock:
+            self._threads -= 1
+            if not self._threads:
+                self.restore()
+
+    def restore(self) -> None:
+        if _torchs.__code__ is _stand_in_code:  # else somebody has put other code there since, and keeps it
+            _torchs.__code__ = self._before
+
+
+_worker = _Worker()
+_switch = _Switch()
+
+
+def _after_fork() -> None:
+    """The forking thread's values would be here, and the lock as it was; the worker threads are not."""
+    global _worker, _switch
+    _switch.restore()
+    _worker, _switch = _Worker(), _Switch()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def enter(info: Any, rng: Any) -> None:
+    """The calling thread is a worker from now on, until :meth:`leave`."""
+    _worker.inside, _worker.info, _worker.rng = True, info, rng
+    _switch.enter()
+
+
+def leave() -> None:
+    _worker.inside, _worker.info, _worker.rng = False, None, None
+    _switch.leave()
+
+
+def is_worker() -> bool:
+    """Is the calling thread a worker?"""
+    return _worker.inside
+
+
+def put_info(info: Any) -> Any:
+    """Let the calling thread, a worker, have ``info``: what it had before."""
+    before, _worker.info = _worker.info, info
+    return before
+
+
+def thread_fields() -> dict[str, Any]:
+    """The fields of ``WorkerInfo`` that only worker threads have; nothing in another thread."""
+    return {"rng": _worker.rng, "worker_method": "thread"} if _worker.inside else {}
+
+
+def answer() -> Any:
+    """What ``get_worker_info()`` returns to the calling thread."""
+    if not _worker.inside:
+        return _switch.original()
+    # torch's stacking of tensors asks whether it is to make a file of shared memory for each, to be sent to another
+    # process; whoever calls it (default_collate, a function of the user's), nothing is sent from here.
+    asks_where_to_stack = sys._getframe(2).f_code is collate_tensor_fn.__code__
+    return None if asks_where_to_stack else _worker.info

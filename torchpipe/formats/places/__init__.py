@@ -1,0 +1,3 @@
+"""The places in which files lie, and how they are opened."""
+
+__all__: list[str] = []

@@ -1,0 +1,240 @@
+"""The content of one file as a stream of bytes that can go back to a place: local or remote, compressed or not.
+
+Runs wherever its reader runs.
+
+A file that is not compressed is gone to by seeking. A compressed one can be begun at its *members* alone: gzip calls
+the parts so that lie one behind the other in a file (RFC 1952, 2.2), zstandard (RFC 8878) and xz call them frames and
+streams. What lies between the beginning of the member around a place and the place itself is decompressed again.
+"""
+
+from __future__ import annotations
+
+import bz2
+import io
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO
+
+from torchpipe.errors import StateError
+from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.places.remote import open_url
+
+__all__ = ["COMPRESSIONS", "Content", "check_compression", "open_stored", "recompress"]
+
+BUFFER_BYTES = 1 << 18
+_INPUT_BYTES = 1 << 16  # of compressed data at a time
+_ENDINGS = {
+    ".gz": "gzip", ".gzip": "gzip", ".bgz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".xz": "xz",
+    ".zst": "zstd", ".zstd": "zstd",
+}  # fmt: skip
+_PADDED = ("gzip", "xz")  # zeros may stand behind a member
+COMPRESSIONS = ("infer", "gzip", "bz2", "xz", "zstd", None)
+
+
+def check_compression(value: object) -> Any:
+    """``value``. Raises: ValueError unless it is one of ``COMPRESSIONS``."""
+    if value not in COMPRESSIONS:
+        raise ValueError(f"compression must be one of {', '.join(map(repr, COMPRESSIONS))}, got {value!r}")
+    return value
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError as missing:
+        raise ImportError(
+            'zstandard reads .zst files and is not installed: pip install "torchpipe[zstd]"', name="zstandard"
+        ) from missing
+    return zstandard
+
+
+def _decompressor(kind: str) -> Callable[[], Any]:
+    """What makes objects with ``decompress(data)``, ``eof`` and ``unused_data``, one for each member."""
+    if kind == "gzip":
+        return lambda: zlib.decompressobj(31)
+    if kind == "zstd":
+        return lambda: _zstandard().ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+    return bz2.BZ2Decompressor if kind == "bz2" else lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+
+def open_stored(
+    path: str, storage_options: Mapping[str, Any] | None = None, buffer_bytes: int = BUFFER_BYTES
+) -> BinaryIO:
+    """The file as it is stored, buffered: local ones by ``open``, URLs by fsspec with these options."""
+    if not is_remote(path):
+        return open(path, "rb", buffering=buffer_bytes)
+    return open_url(path, options=storage_options, buffer_bytes=buffer_bytes)  # type: ignore[no-any-return]
+
+
+class _Members(io.RawIOBase):
+    """What is in the members of a compressed file, in order. Notes where members begin.
+
+    Raises: EOFError for a file that is cut off, ValueError for one that is damaged; both name it.
+    """
+
+    def __init__(self, path: str, kind: str, file: BinaryIO, start: tuple[int, int]) -> None:
+        self.path = path
+        self.starts = [start]  # (place in the file, place in the content) of members; those that may be gone back to
+        self._kind = kind
+        self._file = file
+        self._new = _decompressor(kind)
+        self._member: Any = None
+        self._stored, self._made = start  # how far each has been read, and made
+        self._input = b""
+        self._output = memoryview(b"")
+        self._ended = False
+        file.seek(start[0])
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._output and not self._ended:
+            self._make()
+        count = min(len(self._output), len(buffer))
+        buffer[:count] = self._output[:count]
+        self._output = self._output[count:]
+        return count
+
+    def _make(self) -> None:
+        if not self._input:
+            self._input = self._file.read(_INPUT_BYTES)
+            self._stored += len(self._input)
+        if self._member is None:
+            self._begin_member()
+            return
+        if not self._input:
+            raise EOFError(f"{self.path} is cut off: its {self._kind} data end within a member, at byte {self._stored}")
+        try:
+            made = self._member.decompress(self._input)
+        except Exception as error:  # zlib.error, OSError, LZMAError, ZstdError
+            raise ValueError(
+                f"{self.path} is damaged: its {self._kind} data cannot be read before byte {self._stored} ({error})"
+            ) from error
+        self._input = b""
+        self._output = memoryview(made)
+        self._made += len(made)
+        if self._member.eof:
+            self._input, self._member = self._member.unused_data, None
+
+    def _begin_member(self) -> None:
+        if self._kind in _PADDED and self._stored > len(self._input):
+            self._input = self._input.lstrip(b"\0")
+        if self._input:
+            start = (self._stored - len(self._input), self._made)
+            if start != self.starts[-1]:
+                self.starts.append(start)
+            while len(self.starts) > 1 and self.starts[1][1] < self._made - BUFFER_BYTES:
+                del self.starts[0]  # whoever reads is no more than one buffer behind
+            self._member = self._new()
+        elif self._file.read(1):
+            self._file.seek(-1, os.SEEK_CUR)  # there were zeros alone
+        elif self._stored == 0:
+            raise EOFError(f"{self.path} is empty, and so no {self._kind} file: was it written to its end?")
+        else:
+            self._ended = True
+
+
+class Content:
+    """A file's content: ``stream`` reads it from where it stands, ``go_to`` changes that place.
+
+    ``size`` is that of the stored file in bytes. Raises: the OSError of a file that cannot be opened; ImportError where
+    zstandard is missing; reading, EOFError for compressed data that are cut off and ValueError for damaged ones.
+    """
+
+    def __init__(
+        self, path: str, compression: str | None = "infer", storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        ending = os.path.splitext(path)[1].lower()
+        self.path = path
+        self.kind = _ENDINGS.get(ending) if compression == "infer" else compression
+        if self.kind == "zstd":
+            _zstandard()
+        self._file = open_stored(path, storage_options)
+        self.size = self._file.seek(0, os.SEEK_END)
+        self._file.seek(0)
+        self.stream: BinaryIO = self._file
+        if self.kind is not None:
+            self._begin_at((0, 0))
+
+    def _begin_at(self, start: tuple[int, int]) -> None:
+        assert self.kind is not None
+        self._members = _Members(self.path, self.kind, self._file, start)
+        self.stream = io.BufferedReader(self._members, BUFFER_BYTES)
+
+    def mark(self, place: int) -> list[int]:
+        """What :meth:`go_to` needs for ``place``, up to which the content has been read: plain data."""
+        return [place] if self.kind is None else [place, *self._start(place)]
+
+    def behind(self, place: int) -> int:
+        """How many bytes :meth:`go_to` would decompress again to come back to ``place``."""
+        return 0 if self.kind is None else place - self._start(place)[1]
+
+    def _start(self, place: int) -> tuple[int, int]:
+        return next(start for start in reversed(self._members.starts) if start[1] <= place)
+
+    def go_to(self, mark: Sequence[int]) -> None:
+        """Let ``stream`` stand at the place of which :meth:`mark` said this; only before anything is read.
+
+        Raises: StateError if there is no such place.
+        """
+        if not all(type(number) is int and number >= 0 for number in mark) or len(mark) != (3 if self.kind else 1):
+            raise StateError(f"the state does not name a place in {self.path}, but {mark!r:.80}")
+        place, *start = mark
+        if not start:
+            self._check(place <= self.size, place)
+            self._file.seek(place)
+            return
+        self._check(start[0] <= self.size and start[1] <= place, place)
+        self._begin_at((start[0], start[1]))
+        try:
+            found = self.pass_over(place - start[1])
+        except (EOFError, ValueError) as error:
+            raise StateError(f"the place {place} of {self.path}, which the state names, cannot be read") from error
+        self._check(found, place)
+
+    def pass_over(self, count: int) -> bool:
+        """Let ``stream`` stand ``count`` bytes further on, unread if that can be; False if the content ends before."""
+        if self.kind is None:
+            return self.stream.seek(count, os.SEEK_CUR) <= self.size
+        while count and (passed := len(self.stream.read(min(count, BUFFER_BYTES)))):
+            count -= passed
+        return not count
+
+    def _check(self, holds: bool, place: int) -> None:
+        if not holds:
+            raise StateError(f"{self.path} has no place {place}, at which the state stands: is it the same file?")
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.stream.close()
+        self._file.close()
+
+
+def recompress(source: str, target: str, member_bytes: int = 1 << 22) -> None:
+    """Write the content of ``source`` to ``target``, in members of ``member_bytes`` each, to be read from any of them.
+
+    By their endings, ``.gz`` or ``.zst``; what reads such files reads these. Resuming within them then decompresses
+    ``member_bytes`` at most. Raises: ValueError for another ending.
+    """
+    import gzip
+
+    kind = _ENDINGS.get(os.path.splitext(target)[1].lower())
+    if kind not in ("gzip", "zstd"):
+        raise ValueError(f"recompress writes .gz and .zst files, got {target!r}")
+    compress = gzip.compress if kind == "gzip" else _zstandard().ZstdCompressor(write_checksum=True).compress
+    content = Content(source)
+    partial = f"{target}.{os.getpid()}.partial"
+    try:
+        with open(partial, "wb") as file:
+            part = content.stream.read(member_bytes)
+            file.write(compress(part))
+            while part := content.stream.read(member_bytes):
+                file.write(compress(part))
+        os.replace(partial, target)
+    finally:
+        content.close()
+        if os.path.exists(partial):
+            os.remove(partial)

@@ -1,0 +1,115 @@
+"""Files on web servers, by the standard library: read as streams that go on where they stood. Runs where its reader
+does.
+
+Reading goes on with a request for the rest (RFC 9110, 14), after an error that passes and after a ``seek``; a server
+that answers such requests with the whole file is read from the start and passed over.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from torchpipe.formats.places.retrying import DEFAULT_RETRIES, ReopenedFile
+
+__all__ = ["OPTIONS", "WebFile", "check_options", "open_web"]
+
+_BUFFER_BYTES = 1 << 18
+OPTIONS = ("allow_redirects", "auth", "cookies", "headers", "params", "proxies", "verify")
+"""The options of a request, with the names that the package ``requests`` gives them."""
+
+
+class WebFile(io.BufferedReader):
+    """A response as a stream; ``headers`` are those of the first one."""
+
+    headers: Mapping[str, str]
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def check_options(form: str, options: Mapping[str, Any]) -> None:
+    """Raises: TypeError for an option that is none of ``OPTIONS``."""
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise TypeError(f"{form} has no option {unknown[0]!r}: there are {', '.join(OPTIONS)}")
+
+
+def open_web(
+    url: str, timeout: float | None = None, options: Mapping[str, Any] | None = None, retries: int = DEFAULT_RETRIES
+) -> WebFile:
+    """Open ``url``; ``timeout`` in seconds is for each wait on the server.
+
+    Raises: ValueError for what is no ``http://`` or ``https://``; ``urllib.error.HTTPError``, whose text has the status
+    and the URL, ``urllib.error.URLError``.
+    """
+    if not url.lower().startswith(("http://", "https://")):
+        raise ValueError(f"{url!r:.200} is no URL of a web server: it begins neither with http:// nor https://")
+    options = options or {}
+    opener = _opener(options)
+    full = url + ("&" if "?" in url else "?") + _query(options["params"]) if options.get("params") else url
+    headers = _headers(options)
+    first: list[Mapping[str, str]] = []
+
+    def open_at(place: int) -> tuple[Any, int | None]:
+        request = urllib.request.Request(full, headers=headers | _range(place, first))
+        try:
+            response: Any = opener.open(request) if timeout is None else opener.open(request, timeout=timeout)
+        except urllib.error.HTTPError as error:
+            error.close()  # it is the response as well
+            raise urllib.error.HTTPError(url, error.code, f"{error.msg} for url: {url}", error.headers, None) from None
+        first.append(response.headers)
+        length = response.headers.get("Content-Length")
+        if response.status == 206:
+            return response, None if length is None else int(length) + place
+        for _ in range(0, place, _BUFFER_BYTES):
+            response.read(min(_BUFFER_BYTES, place - _))
+        return response, None if length is None else int(length)
+
+    file = WebFile(ReopenedFile(url, open_at, retries), _BUFFER_BYTES)
+    file.headers = first[0]
+    return file
+
+
+def _range(place: int, first: list[Mapping[str, str]]) -> dict[str, str]:
+    """The rest of the file, if it is the same as before."""
+    if not place:
+        return {}
+    tag = first[0].get("ETag") if first else None
+    return {"Range": f"bytes={place}-"} | ({} if tag is None or tag.startswith("W/") else {"If-Range": tag})
+
+
+def _query(params: Any) -> str:
+    return params if isinstance(params, str) else urllib.parse.urlencode(params, doseq=True)
+
+
+def _headers(options: Mapping[str, Any]) -> dict[str, str]:
+    headers = {"Accept-Encoding": "identity", **options.get("headers", {})}
+    if "auth" in options:
+        user, password = options["auth"]
+        headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+    if "cookies" in options:
+        headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in options["cookies"].items())
+    return headers
+
+
+def _opener(options: Mapping[str, Any]) -> urllib.request.OpenerDirector:
+    handlers: list[Any] = [] if options.get("allow_redirects", True) else [_NoRedirects]
+    if "proxies" in options:
+        handlers.append(urllib.request.ProxyHandler(options["proxies"]))
+    verify = options.get("verify", True)
+    if verify is not True:
+        trust = ssl.create_default_context(cafile=verify or None)
+        if verify is False:
+            trust.check_hostname = False
+            trust.verify_mode = ssl.CERT_NONE
+        handlers.append(urllib.request.HTTPSHandler(context=trust))
+    return urllib.request.build_opener(*handlers)

@@ -1,0 +1,3 @@
+"""Tables: blocks of rows, columns as arrays."""
+
+__all__: list[str] = []

@@ -1,0 +1,166 @@
+"""Parquet files, row group by row group. Runs wherever its reader runs; imports pyarrow when used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from torchpipe.errors import StateError
+from torchpipe.formats.places.content import open_stored
+from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.records import Records
+from torchpipe.formats.tables.blocks import Blocks, in_chunks
+from torchpipe.formats.tables.columns import import_pyarrow
+
+__all__ = ["ParquetBlocks", "RowGroups", "import_parquet", "open_parquet", "rows_in"]
+
+
+def import_parquet(filtered: bool) -> Any:
+    """``pyarrow.parquet``. With ``filtered``, what filters rows is imported too, which takes a second (it needs
+    pandas):
+
+    when a node is made, so that the workers that are forked off have it. Raises: as :func:`import_pyarrow`.
+    """
+    import_pyarrow()
+    if filtered:
+        import_module("pyarrow.dataset")
+    return import_module("pyarrow.parquet")
+
+
+def open_parquet(path: str, storage_options: Mapping[str, Any] | None) -> tuple[Any, int]:
+    """A ``pyarrow.parquet.ParquetFile`` and its size. Raises: ValueError, with the path, for what is no such file."""
+    pa = import_pyarrow()
+
+    source = open_stored(path, storage_options) if is_remote(path) else path
+    try:
+        file = import_parquet(False).ParquetFile(source)
+        return file, os.path.getsize(path) if isinstance(source, str) else source.seek(0, os.SEEK_END)
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+            raise
+        raise ValueError(f"{path} is no parquet file, or a damaged one: {error}") from error
+
+
+def rows_in(path: str, storage_options: Mapping[str, Any] | None, group: int | None = None) -> list[int]:
+    """How many rows each row group has, or ``group`` alone: read from the end of the file."""
+    file, _ = open_parquet(path, storage_options)
+    try:
+        groups = range(file.num_row_groups) if group is None else [group]
+        return [file.metadata.row_group(number).num_rows for number in groups]
+    finally:
+        file.close(force=True)
+
+
+class ParquetBlocks(Blocks):
+    """The row groups of a parquet file, or ``group`` alone: its ``columns``, and the rows that ``keep`` keeps.
+
+    Raises: ValueError for a column or row group that the file has not, and for what is no parquet file.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        group: int | None,
+        columns: Sequence[str] | None,
+        keep: Any,
+        use_threads: bool,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        self.path = path
+        self._file, self.size = open_parquet(path, storage_options)
+        self._keep = keep
+        self._use_threads = use_threads
+        self._storage_options = storage_options
+        self._fragment: Any = None
+        names = self._file.schema_arrow.names
+        self._columns = list(columns or names)
+        missing = [name for name in self._columns if name not in names]
+        total = self._file.num_row_groups
+        if missing or not (group is None or 0 <= group < total):
+            self.close()
+            raise ValueError(
+                f"{path} has no column {missing[0]!r}: its columns are {', '.join(names)}"
+                if missing
+                else f"{path} has no row group {group}: it has {total}"
+            )
+        self._groups: Sequence[int] = range(total) if group is None else [group]
+        self.count = len(self._groups)
+
+    def length(self, block: int) -> int | None:
+        if self._keep is not None:
+            return None
+        length: int = self._file.metadata.row_group(self._groups[block]).num_rows
+        return length
+
+    def chunks(self, block: int, rows: int) -> Iterator[Any]:
+        group = self._groups[block]
+        if self._keep is not None:
+            return in_chunks(self._filtered(group), rows)
+        batches = self._file.iter_batches(
+            batch_size=rows, row_groups=[group], columns=self._columns, use_threads=self._use_threads
+        )
+        return in_chunks((batch.select(self._columns) for batch in batches), rows)
+
+    def _filtered(self, group: int) -> Iterator[Any]:
+        if self._fragment is None:
+            self._fragment = self._as_fragment()
+        fragment = self._fragment.subset(row_group_ids=[group])
+        scanner = fragment.scanner(columns=self._columns, filter=self._keep, use_threads=self._use_threads)
+        yield from scanner.to_batches()
+
+    def _as_fragment(self) -> Any:
+        """The file as a part of a data set, which knows of each row group the least and the greatest values."""
+        import pyarrow.dataset
+        import pyarrow.fs
+
+        path, system = self.path, pyarrow.fs.LocalFileSystem()
+        if is_remote(path):
+            import fsspec
+
+            remote, path = fsspec.core.url_to_fs(path, **(self._storage_options or {}))
+            system = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(remote))
+        fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, filesystem=system)
+        fragment.ensure_complete_metadata()
+        return fragment
+
+    def close(self) -> None:
+        self._file.close(force=True)
+
+
+class RowGroups(Records[tuple[str, int]]):
+    """(path, number) of each row group of a parquet file. Place: the number."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, Any] | None) -> None:
+        file, self.size = open_parquet(path, storage_options)
+        self.path = path
+        self._count = file.num_row_groups
+        self._next = 0
+        file.close(force=True)
+
+    def __next__(self) -> tuple[str, int]:
+        if self._next >= self._count:
+            raise StopIteration
+        self._next += 1
+        return self.path, self._next - 1
+
+    def skip(self, count: int) -> int:
+        passed: int = min(count, self._count - self._next)
+        self._next += passed
+        return passed
+
+    def place(self) -> dict[str, Any]:
+        return {"group": self._next}
+
+    def go_to(self, place: dict[str, Any]) -> None:
+        group = place["group"]
+        if type(group) is not int or not 0 <= group <= self._count:
+            raise StateError(f"{self.path} has {self._count} row groups, and the state names number {group!r:.40}")
+        self._next = group
+
+    def where(self) -> str:
+        return f"row group {self._next}"
+
+    def close(self) -> None:
+        pass  # nothing is open

@@ -1,0 +1,3 @@
+"""What several rooms of nodes share."""
+
+__all__: list[str] = []

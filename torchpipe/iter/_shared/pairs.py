@@ -1,0 +1,39 @@
+"""Pairs (path, open stream), as ``open_files`` yields them: checking what a node gets. Runs wherever its nodes run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import IOBase
+from typing import Any
+
+from torchpipe.iter._shared.streams import StreamWrapper, wrap_stream
+
+__all__ = ["naming_path", "path_and_stream"]
+
+
+def path_and_stream(form: str, item: Any, *, binary: bool = True) -> tuple[str, StreamWrapper]:
+    """The path and the stream of a pair; other open files than StreamWrappers are wrapped in one.
+
+    Raises: TypeError, with the functional form that got it, for what is no such pair.
+    """
+    kind, mode = ("binary stream", "mode='b'") if binary else ("stream", "")
+    if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], str | os.PathLike)):
+        raise TypeError(f"{form} needs pairs (path, {kind}), as from open_files({mode}), got {item!r:.200}")
+    path, stream = os.fspath(item[0]), item[1]
+    if not isinstance(stream, IOBase | StreamWrapper) and not hasattr(stream, "read"):
+        raise TypeError(f"{form} needs a {kind} for {path!r}, got {stream!r:.200}")
+    return path, stream if isinstance(stream, StreamWrapper) else wrap_stream(stream, name=path)
+
+
+@contextmanager
+def naming_path(path: str, doing: str = "reading") -> Iterator[None]:
+    """Add to an exception which file it came from."""
+    try:
+        yield
+    except Exception as error:
+        note = f"while {doing} {path}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise

@@ -1,0 +1,85 @@
+"""What a function makes of one item, as a list or as an iterator that knows its place. Runs wherever its node runs."""
+
+from __future__ import annotations
+
+import collections
+import io
+from collections.abc import Iterator, MappingView, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchpipe.iter._shared.places import go_to_place
+from torchpipe.iter._shared.streams import StreamWrapper
+from torchpipe.node.iterator import stored_count
+from torchpipe.node.traits import callable_name
+
+__all__ = ["positioned"]
+
+# Containers that have all their items at hand. Sequences of other types may load each item when it is asked for.
+_HELD = (list, tuple, str, bytes, range, dict, collections.deque, MappingView, np.ndarray, torch.Tensor, set, frozenset)
+# Open files of just these types, whose lines readline() gives as iterating does.
+_FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedRandom, io.FileIO, io.StringIO, io.BytesIO)
+
+
+def positioned(node: str, result: Any, fn: object) -> Any:
+    """``result``, which ``fn`` returned to ``node``: a list if it is a container, else an iterator, with a state if
+    there is a position to go to. Raises: TypeError for what is not iterable.
+    """
+    if isinstance(result, _HELD):
+        return list(result)  # type: ignore[arg-type]
+    if not (hasattr(result, "__iter__") or hasattr(result, "__getitem__")):
+        raise TypeError(
+            f"{node} needs something iterable, {callable_name(fn)} returned {result!r} of type "
+            f"{type(result).__name__}: return an empty list for an item that gives nothing"
+        )
+    file = result.file_obj if isinstance(result, StreamWrapper) else result
+    if type(file) in _FILES and file.seekable():
+        return _Lines(file, result)
+    own_iter = getattr(type(result), "__iter__", None)
+    if own_iter is None or own_iter is Sequence.__iter__:
+        return _Indexed(result)
+    return iter(result)
+
+
+class _Indexed(Iterator[Any]):
+    """The items of what is read by index until an IndexError, as Python itself does. State: the index."""
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+        self._index = 0
+
+    def __next__(self) -> Any:
+        try:
+            item = self._items[self._index]
+        except IndexError:
+            raise StopIteration from None
+        self._index += 1
+        return item
+
+    def state_dict(self) -> dict[str, int]:
+        return {"index": self._index}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._index = stored_count(state, "index")
+
+
+class _Lines(Iterator[Any]):
+    """The lines of an open file, read so that it can tell where it stands. State: that place."""
+
+    def __init__(self, file: Any, owner: Any) -> None:
+        self._file = file
+        self._owner = owner  # a StreamWrapper closes its file when nobody refers to it
+
+    def __next__(self) -> Any:
+        line = self._file.readline()
+        if not line:
+            raise StopIteration
+        return line
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self._file.tell()}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        go_to_place(self._file, state)

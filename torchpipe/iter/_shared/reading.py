@@ -1,0 +1,168 @@
+"""What nodes share that read the records of files, with an exact place. Runs wherever their shard runs.
+
+A reader's input gives paths. Its state is the input's *before* the current path and the place within that file:
+resuming pulls the path again, opens the file and goes there, whatever lies before. A sharding point straight after a
+reader makes it pass over the records that the shard does not keep, which a format can do without making them.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from torchpipe.formats.records import Records, behind_of
+from torchpipe.iter._shared.expanding import ExpandingIterator
+from torchpipe.iter._shared.paths import as_paths
+from torchpipe.node.announce import COMPRESSED
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.traits import node_name
+
+__all__ = ["FileReader", "RecordsIterator", "path_of"]
+
+T = TypeVar("T")
+
+_END: Any = object()
+_MUCH_BYTES = 64 << 20  # reading so much again takes a moment, and is announced
+
+
+def path_of(name: str, item: object) -> str:
+    """An item as a path. Raises: TypeError."""
+    if isinstance(item, str | os.PathLike):
+        path = os.fspath(item)
+        if isinstance(path, str):
+            return path
+    raise TypeError(f"{name} needs paths, got {item!r:.80} of type {type(item).__name__}")
+
+
+class FileReader(IterDataPipe[T]):
+    """Base of the readers: ``paths`` is a node that yields paths, or what :class:`~torchpipe.iter.PathList` takes."""
+
+    at_hand = True
+    by_index = True  # nobody makes what another shard keeps
+    thins = True
+    fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
+
+    def __init__(self, name: str, paths: Any, storage_options: Mapping[str, Any] | None) -> None:
+        self.datapipe = as_paths(name, paths, storage_options)
+        self.storage_options = None if storage_options is None else dict(storage_options)
+
+    @abstractmethod
+    def records(self, item: Any) -> Records[T]:
+        """The records of the file that an item of the input names, from its start on."""
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        return RecordsIterator(self, context)
+
+
+class RecordsIterator(ExpandingIterator[T]):
+    """One pass over a :class:`FileReader`."""
+
+    node: FileReader[T]
+
+    def __init__(self, node: FileReader[T], context: Context) -> None:
+        super().__init__(node, context, node.datapipe)
+        self.position = 0  # records up to the last one yielded, those passed over included; kept when striding
+        self._striding: tuple[int, int] | None = None
+        self._item: Any = None  # of the input, whose file is open
+        self._opened: Records[T] | None = None
+        self._passing = False  # over records of other shards
+        self._behind: Records[T] | None = None  # the file again, behind a record that is wrong
+
+    def stride(self, parts: int, part: int) -> bool:
+        self._striding = (parts, part)
+        return True
+
+    def get_state(self) -> dict[str, Any]:
+        state = super().get_state()
+        return state if self._striding is None else {**state, "position": self.position}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        if self._striding is not None:
+            self.position = stored_count(state, "position")
+
+    def to_replay(self) -> tuple[str, int]:
+        records = self._current
+        size, count = behind_of(self._loaded) if records is None else records.behind()
+        return f"{COMPRESSED}{node_name(self.node)}", count if size >= _MUCH_BYTES else 0
+
+    def expand(self, item: Any) -> Records[T]:
+        try:
+            self._opened = self.node.records(item)
+        except Exception as error:
+            error.add_note(f"{node_name(self.node)}: while opening {item!r:.300}")
+            raise
+        if self._striding is not None:
+            self._opened.step = self._striding[0]
+        self._item = item
+        return self._opened
+
+    def run(self) -> Iterator[T]:
+        if self._behind is not None:
+            self._current, self._behind = self._behind, None
+            yield from self._hand_out(self._current)
+        yield from super().run()
+
+    def _hand_out(self, parts: Iterable[T]) -> Iterator[T]:
+        if not isinstance(parts, Records):  # nothing has been opened yet
+            yield from super()._hand_out(parts)
+            return
+        try:
+            yield from self._all(parts) if self._striding is None else self._kept(parts, *self._striding)
+        except Exception as error:
+            error.add_note(f"{node_name(self.node)}: while reading {parts.path}, {parts.where()}")
+            parts.close()  # its place is still known
+            item = f"{parts.path}, {parts.where()}"  # what on_error() notes
+            if (failures := self.context.failures) is not None and failures.skips and not self._passing:
+                self._behind = self._passed_over(parts)
+            item += "" if self._behind is not None else " and what is behind it"
+            raise
+        parts.close()
+        self._leave()
+
+    def _all(self, records: Records[T]) -> Iterator[T]:
+        for record in records:
+            self._handed_out += 1
+            yield record
+
+    def _kept(self, records: Records[T], parts: int, part: int) -> Iterator[T]:
+        while True:
+            others = (part - self.position) % parts
+            self._passing = True
+            passed = records.skip(others) if others else 0
+            self._passing = False
+            self.position += passed
+            if passed < others or (record := next(records, _END)) is _END:
+                return
+            self.position += 1
+            yield record
+
+    def _passed_over(self, failed: Records[T]) -> Records[T] | None:
+        """The file of ``failed`` behind the record that is wrong; None if there is no telling where that ends."""
+        again = None
+        try:
+            again = self.expand(self._item)
+            again.load_state_dict(failed.state_dict())
+            if again.leave_out():
+                return again
+        except Exception:  # it is the same again, of what is read when passing over: on_error() has the first one
+            pass
+        if again is not None:
+            again.close()
+        return None
+
+    def leave_out(self) -> bool:
+        if self._behind is not None:
+            self.position += 1  # as every other shard counts it, which passes over it unseen
+            return True
+        # A shard that strides may be the only one to see the error, and would then count other records than the rest
+        return self._striding is None and super().leave_out()
+
+    def close(self) -> None:
+        super().close()
+        if self._opened is not None:
+            self._opened.close()

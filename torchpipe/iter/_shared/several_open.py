@@ -1,0 +1,192 @@
+"""What nodes share that have several of their input's items open at once. Runs wherever their shard runs.
+
+A function makes something iterable of each item. The state has the items that are open, and where each stands; a resume
+calls the function again for them.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torchpipe.errors import GraphError, StateError
+from torchpipe.iter._shared.positioned import positioned
+from torchpipe.node.announce import announce_replay
+from torchpipe.node.context import Context
+from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
+from torchpipe.node.traits import DataPipe, callable_name, is_node, node_name
+from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.randomness.seeds import derive_seed
+
+__all__ = ["END", "Opened", "SeveralOpenIterator"]
+
+R = TypeVar("R")
+
+END: Any = object()
+_INNER = (
+    "epoch", "shard", "num_shards", "rank", "world_size", "local_shard", "section", "threads", "allow_pickle",
+    "announces", "memory", "policy", "replays", "restoring", "failures", "retries",
+)  # fmt: skip
+_SCRATCH = (0x1E4F,)  # any key: what is drawn from it is thrown away
+
+
+@dataclass(repr=False)
+class Opened:
+    """An item of the input that is open, or about to be opened again."""
+
+    item: Any
+    number: int  # of the item in the input
+    handed_out: int = 0
+    parts: Any = None  # an iterator, once opened
+    left: list[Any] | None = None  # what is left of a container
+    loaded: Any = None  # the iterator's state, until it is opened
+    again: bool = False  # out of a state, and not opened yet
+
+    def __repr__(self) -> str:
+        return repr(self.item)
+
+    def state(self) -> dict[str, Any]:
+        if self.left is not None:
+            return {"left": self.left[self.handed_out :]}
+        if self.parts is None and not self.again:
+            return {"item": self.item, "number": self.number}
+        state = {"item": self.item, "number": self.number, "handed_out": self.handed_out}
+        reached = self.loaded
+        if self.parts is not None and is_stateful(self.parts):
+            reached = copy.deepcopy(self.parts.state_dict())
+        return state if reached is None else {**state, "iterator": reached}
+
+    def close(self) -> None:
+        close = getattr(self.parts, "close", None)
+        if close is not None:
+            close()
+
+    @staticmethod
+    def stored(saved: dict[str, Any]) -> Opened:
+        """Out of a state. Raises: StateError, KeyError."""
+        if "left" in saved:
+            return Opened(None, 0, left=stored_items(saved, "left"))
+        made = Opened(saved["item"], stored_count(saved, "number"))
+        if "handed_out" not in saved:
+            return made
+        made.handed_out = stored_count(saved, "handed_out")
+        made.again = True
+        made.loaded = copy.deepcopy(saved.get("iterator"))
+        return made
+
+
+class SeveralOpenIterator(NodeIterator[R]):
+    """Base of their passes: say what is open in :meth:`those_open`, pull by :meth:`next_of`."""
+
+    def __init__(
+        self, node: DataPipe, context: Context, datapipe: DataPipe, form: str, fn: Callable[[Any], Iterable[R]]
+    ) -> None:
+        super().__init__(node, context, datapipe)
+        self.form = form
+        self.fn = self.with_retries(fn)
+        self.opened = 0  # items of the input
+        context.replays.append(self)
+
+    @abstractmethod
+    def those_open(self) -> Iterable[Opened]:
+        """All that is open."""
+
+    @property
+    def replayed(self) -> bool:
+        return False  # what is made again draws from no global random state
+
+    def to_replay(self) -> tuple[str, int]:
+        replayed = (
+            item.handed_out
+            for item in self.those_open()
+            if item.left is None and item.loaded is None and not is_stateful(item.parts)
+        )
+        return f"the iterators in {node_name(self.node)}", sum(replayed)
+
+    def announce(self) -> None:
+        """Say what will be replayed, once a state is loaded."""
+        if self.context.announces and self.to_replay()[1]:
+            announce_replay(*self.to_replay())
+
+    def next_of(self, place: Opened) -> Any:
+        """The next part, or the mark of the end. Opens what is not open yet."""
+        if place.again:
+            self._open_again(place)
+        elif place.parts is None and place.left is None:
+            self._open(place, GlobalRandom.present())
+        if place.left is not None:
+            if place.handed_out == len(place.left):
+                return END
+            part = place.left[place.handed_out]
+        else:
+            first = place.handed_out == 0 and not is_stateful(place.parts)
+            before = GlobalRandom.present() if first else None
+            part = next(place.parts, END)
+            if before is not None:
+                self._check_draws(before, place.item)
+        place.handed_out += 1
+        return part
+
+    def _open(self, place: Opened, before: GlobalRandom) -> None:
+        result: Any = self.fn(place.item)
+        if is_node(result):
+            inner = self.context
+            context = Context.for_graph(
+                result,
+                seed=derive_seed(*inner.stream_key(self.node), place.number),
+                **{name: getattr(inner, name) for name in _INNER},
+            )
+            place.parts = context.iterate(result)
+            return
+        parts = positioned(self.form, result, self.fn)
+        self._check_draws(before, place.item)
+        if isinstance(parts, list):
+            place.left = parts
+        else:
+            place.parts = parts
+
+    def _open_again(self, place: Opened) -> None:
+        """Go to where it stood. What is drawn meanwhile from the global random states is thrown away, and refused."""
+        place.again = False
+        scratch = GlobalRandom(_SCRATCH)
+        with scratch.installed():
+            before = GlobalRandom.present()
+            self._open(place, before)
+            if place.left is not None:
+                raise StateError(
+                    f"{callable_name(self.fn)} made an iterator of {place.item!r:.80} when the state was saved, and "
+                    "makes a container now: is it the same function?"
+                )
+            parts, loaded, place.loaded = place.parts, place.loaded, None
+            if loaded is not None:
+                if not is_stateful(parts):
+                    raise StateError(
+                        f"the state holds that of an iterator over {place.item!r:.80}, and {callable_name(self.fn)} "
+                        f"made a {type(parts).__name__} of it, without load_state_dict(): is it the same function?"
+                    )
+                with refusing_misfits(f"the iterator in {node_name(self.node)}"):
+                    parts.load_state_dict(loaded)
+                return
+            for done in range(0 if is_stateful(parts) else place.handed_out):
+                if next(parts, END) is END:
+                    raise StateError(
+                        f"{place.item!r:.80} gave only {done} items, and had given {place.handed_out} when the state "
+                        "was saved: is the data the same?"
+                    )
+            self._check_draws(before, place.item)
+
+    def _check_draws(self, before: GlobalRandom, item: Any) -> None:
+        if GlobalRandom.present().to_dict() != before.to_dict():
+            raise GraphError(
+                f"{callable_name(self.fn)} draws from the global random states for {item!r:.80}, and all that is open "
+                "at once shares them: after a resume it could not draw the same. Use shuffle() and random_map() behind "
+                f"{self.form}(), or let it return a node, or an iterator with state_dict()"
+            )
+
+    def close(self) -> None:
+        super().close()
+        for item in self.those_open():
+            item.close()

@@ -1,0 +1,354 @@
+"""One pass over an input, shared by the passes over several branches of it: ``fork``, ``demux``, ``unzip``.
+
+Runs wherever its shard runs.
+
+A *container* node stands between the input and its branches, which are nodes too. In each iteration context, the
+branches that are read join one :class:`SharedPass` over the input; what one branch reads ahead waits there for others.
+A branch that is read several times (``zip(a, a)``) takes part in as many shared passes. Branches that nothing in the
+graph reads get nothing, so ``first, _ = dp.fork(2)`` holds no items.
+
+State: each branch has the number of items that it has handed out; the shared pass has these numbers, what waits, and
+the input's state. Branches may be saved at different moments (before an item that is being taken apart, say); then the
+oldest state of the shared pass is taken, and each branch drops what it has handed out since. That is exact unless
+functions before draw from the global random states; a shard with such is run again from its start (``Context.torn``).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchpipe.errors import StateError
+from torchpipe.iter._shared.streams import close_streams
+from torchpipe.node.announce import warn_user
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
+from torchpipe.node.traits import node_name, walk
+from torchpipe.node.validate import check_count, check_input
+
+__all__ = ["Branch", "Container", "SharedPass"]
+
+_END: Any = object()
+
+
+class Container(IterDataPipe[Any]):
+    """What branches have in common. Not iterated itself. Define :meth:`deal`."""
+
+    at_hand = True
+    shared = True
+    thins = True
+    in_step = True  # is something of every item for each branch? Then it is a branch's lag that is bounded
+    alike = False  # is it the item itself?
+    form = ""
+
+    def __init__(self, datapipe: IterDataPipe[Any], num_instances: int, buffer_size: int) -> None:
+        check_input(self.form, datapipe)
+        self.main_datapipe = datapipe
+        self.num_instances = check_count("num_instances", num_instances, at_least=1)
+        self.buffer_size = check_count("buffer_size", buffer_size, at_least=-1)
+        if buffer_size < 0:
+            warn_user(
+                f"{self.form} has no bound: if one branch runs far ahead of another, its buffer grows until memory is "
+                "full. Give it a buffer_size",
+                UserWarning,
+            )
+
+    def branches(self) -> list[Any]:
+        return [Branch(self, index) for index in range(self.num_instances)]
+
+    def __len__(self) -> int:
+        return len(self.main_datapipe)
+
+    def length_of(self, branch: int) -> int:
+        """Of one branch. Raises: TypeError if it is unknown."""
+        return len(self.main_datapipe)
+
+    def function(self) -> Any:
+        """The user's function, if there is one, of which each pass has a copy if it has state."""
+        return None
+
+    @abstractmethod
+    def deal(self, item: Any, number: int, fn: Any, branches: Collection[int]) -> Iterable[tuple[int, Any]]:
+        """What item ``number`` of the input is to which branches, of those that are read."""
+
+    def hand_out(self, value: Any) -> Any:
+        """What a branch yields of what was dealt to it."""
+        return value
+
+    def iterate(self, context: Context) -> NodeIterator[Any]:
+        raise TypeError(f"{node_name(self)} is read by its branches")
+
+
+class Branch(IterDataPipe[Any]):
+    """One of the streams that a container makes. State: the number of items handed out, and the shared pass."""
+
+    thins = True
+
+    def __init__(self, main_datapipe: Container, instance_id: int) -> None:
+        self.main_datapipe = main_datapipe
+        self.instance_id = instance_id
+
+    def __len__(self) -> int:
+        return self.main_datapipe.length_of(self.instance_id)
+
+    def iterate(self, context: Context) -> NodeIterator[Any]:
+        return _BranchIterator(self, context)
+
+
+class SharedPass(NodeIterator[Any]):
+    """One pass over a container's input. Its iterators are in one thread, or none of them has one of its own."""
+
+    node: Container
+
+    def __init__(self, node: Container, context: Context, expected: set[int]) -> None:
+        super().__init__(node, context, node.main_datapipe)
+        self.expected = expected  # the branches that take part
+        self.readers: set[int] = set()  # those of them that have joined
+        self.started = False
+        self.torn = False
+        self.overflown = False
+        self._fn = self.adopt(node.function())
+        self._pulled = 0
+        self._ended = False
+        self._waiting: list[deque[Any]] = [deque() for _ in range(node.num_instances)]
+        self._read = [0] * node.num_instances
+        self._floor = [0] * node.num_instances  # what was read when the state was saved
+        self._loaded: int | None = None  # the moment of the state that was loaded
+
+    def run(self) -> Iterator[Any]:
+        raise TypeError(f"{node_name(self.node)} is read by its branches")
+
+    # --- reading
+
+    def next_for(self, branch: int, *, bounded: bool = True) -> Any:
+        """The next item of ``branch``, or the end's mark. Raises: BufferError if another one lags too far behind."""
+        waiting = self._waiting[branch]
+        while not waiting:
+            if self._ended:
+                return _END
+            if self.node.in_step and bounded:
+                self._check_lag(branch)
+            item = next(self.source.items(), _END)
+            if item is _END:
+                self._ended = True
+                return _END
+            number = self._pulled
+            self._pulled += 1
+            for target, value in self.node.deal(item, number, self._fn, self.expected):
+                if target not in self.expected:
+                    close_streams(value)
+                    continue
+                if bounded and target != branch and not self.node.in_step:
+                    self._check_room(branch, target)
+                self._waiting[target].append(value)
+            del item
+        self._read[branch] += 1
+        return waiting.popleft()
+
+    def _owed(self, branch: int) -> int:
+        """Items that had been read when the state was saved, and were not yet again."""
+        return max(0, self._floor[branch] - self._read[branch])
+
+    def _check_lag(self, branch: int) -> None:
+        limit = self.node.buffer_size
+        for other in self.expected:
+            if other != branch and len(self._waiting[other]) - self._owed(other) >= limit >= 0:
+                raise self._overflow(branch, other)
+
+    def _check_room(self, branch: int, target: int) -> None:
+        limit = self.node.buffer_size
+        if sum(map(len, self._waiting)) - sum(map(self._owed, self.expected)) >= limit >= 0:
+            raise self._overflow(branch, target)
+
+    def _overflow(self, branch: int, other: int) -> BufferError:
+        self.overflown = True
+        ever = "is read by nothing so far" if not self._read[other] else f"has read {self._read[other]} items"
+        return BufferError(
+            f"{node_name(self.node)} buffer overflow, buffer size {self.node.buffer_size} is insufficient: branch "
+            f"{branch} has read {self._read[branch]} items, while branch {other} {ever}. Read the branches in step "
+            "(zip, mux), leave out the one that is not needed, or raise buffer_size"
+        )
+
+    # --- joining and leaving
+
+    def catch_up(self, branch: int, count: int, name: str) -> None:
+        """Drop items of ``branch`` until ``count`` of them are read: those it has handed out since the state."""
+        self.started = True
+        if any(self._floor) and self._loaded is None:
+            raise StateError(f"the state of {node_name(self.node)} is not in the state of any of its branches")
+        if self._read[branch] > count:
+            raise StateError(
+                f"{name} was read up to item {count}, and {node_name(self.node)} has kept none before "
+                f"{self._read[branch]}: the state was changed, or put together from several"
+            )
+        while self._read[branch] < count:
+            if self.next_for(branch, bounded=False) is _END:
+                raise StateError(
+                    f"{name} ended after {self._read[branch]} of {count} items that the state says were handed out: "
+                    "has the data become shorter, or does a function not depend on its input alone?"
+                )
+
+    def leave(self, branch: int) -> None:
+        """``branch`` is read no further."""
+        if branch not in self.readers:
+            return
+        self.readers.discard(branch)
+        if not self.started:
+            return
+        self.expected.discard(branch)
+        left, self._waiting[branch] = self._waiting[branch], deque()
+        kept = {id(item) for waiting in self._waiting for item in waiting}
+        for item in left:
+            if id(item) not in kept:
+                close_streams(item)
+
+    def close(self) -> None:
+        if not self.readers:
+            super().close()
+
+    # --- state
+
+    def state_dict(self) -> dict[str, Any]:
+        for item in self.context.replays:
+            if item.replayed and self.node in walk(item.node):
+                raise StateError(
+                    f"{node_name(item.node)} reads a branch of {node_name(self.node)} and has no state: it would be "
+                    "run again from its start, while other branches go on. Give it state_dict() and load_state_dict(), "
+                    "or run the graph in a loader, which replays all of it then"
+                )
+        return super().state_dict()
+
+    def state_for(self, branch: int) -> dict[str, Any]:
+        """What ``branch`` saves of this pass: another branch's state, beside it, may have all of it already."""
+        return {"reached": self._reached()} if self.context.gather(self, branch) else self.state_dict()
+
+    def gathered(self, branches: set[int]) -> None:
+        """A state was taken, in which these branches are as they are now; others are as they were before."""
+        self.torn = not self.readers <= branches
+
+    def get_state(self) -> dict[str, Any]:
+        longest: list[Any] = max(map(list, self._waiting), key=len)
+        items = longest if self.node.alike else [item for waiting in self._waiting for item in waiting]
+        return {
+            "reached": self._reached(),
+            "read": list(self._read),
+            "pulled": self._pulled,
+            "ended": self._ended,
+            "waiting": [len(waiting) for waiting in self._waiting],
+            "items": items,
+        }
+
+    def _reached(self) -> list[int]:
+        """How many items of each branch were read, those included that are read again after a restore."""
+        return list(map(max, self._read, self._floor))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Called by each branch that is loaded: the oldest of their states counts."""
+        if self.started:
+            raise StateError(f"{node_name(self.node)} has already started: load a state into a new iterator")
+        with refusing_misfits(node_name(self.node)):
+            self._floor = list(map(max, self._floor, self._counts(state, "reached")))
+            if "items" not in state:
+                return
+            moment = sum(self._counts(state, "read"))
+        if self._loaded is not None:
+            if self._loaded <= moment:
+                return
+            self.source.close()
+            self.inputs = (self.context.iterate(self.node.main_datapipe),)
+        super().load_state_dict(state)
+        self._loaded = moment
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._read = self._counts(state, "read")
+        self._pulled = stored_count(state, "pulled")
+        self._ended = bool(state["ended"])
+        counts, items = self._counts(state, "waiting"), stored_items(state, "items")
+        if (max(counts) if self.node.alike else sum(counts)) != len(items):
+            raise StateError(f"{len(items)} items wait in the state, which says that there are {counts}")
+        for branch, count in enumerate(counts):
+            if self.node.alike:
+                self._waiting[branch] = deque(items[len(items) - count :])
+            else:
+                self._waiting[branch] = deque(items[:count])
+                del items[:count]
+
+    def _counts(self, state: dict[str, Any], name: str) -> list[int]:
+        counts = stored_items(state, name)
+        if len(counts) != self.node.num_instances:
+            raise StateError(f"{len(counts)} branches in the state, and {self.node.num_instances} here")
+        return [stored_count({name: count}, name) for count in counts]
+
+
+class _BranchIterator(NodeIterator[Any]):
+    node: Branch
+
+    def __init__(self, node: Branch, context: Context) -> None:
+        super().__init__(node, context)
+        self.count = 0
+        key = (id(node.main_datapipe), context.rounds)
+        self.shared: SharedPass = context.passes.setdefault(key, _Passes()).join(node, context)
+        self.inputs = (self.shared,)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.count = stored_count(state, "count")
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.get_state() | {"inputs": [self.shared.state_for(self.node.instance_id)]}
+
+    def leave_out(self) -> bool:
+        return not self.shared.overflown
+
+    def run(self) -> Iterator[Any]:
+        shared, branch, hand_out = self.shared, self.node.instance_id, self.node.main_datapipe.hand_out
+        shared.catch_up(branch, self.count, f"branch {branch} of {node_name(self.node.main_datapipe)}")
+        while True:
+            held = [shared.next_for(branch)]
+            if held[0] is _END:
+                return
+            self.count += 1
+            yield hand_out(held.pop())
+
+    def close(self) -> None:
+        if not self._closed:
+            self.shared.leave(self.node.instance_id)
+        super().close()
+
+
+@dataclass
+class _Passes:
+    """Those over one container, in one context and round."""
+
+    live: list[SharedPass] = field(default_factory=list)
+    begun: int = 0
+
+    def torn(self) -> str:
+        return next((node_name(item.node) for item in self.live if item.torn), "")
+
+    def join(self, node: Branch, context: Context) -> SharedPass:
+        """The first one in which the branch does not take part yet, and can; else a new one."""
+        branch = node.instance_id
+        self.begun -= sum(1 for item in self.live if not item.readers and not item.started)
+        self.live = [item for item in self.live if item.readers]
+        for shared in self.live:
+            if branch not in shared.readers and (branch in shared.expected or not shared.started):
+                break
+        else:
+            shared = SharedPass(node.main_datapipe, context, self._expected(node.main_datapipe, context))
+            self.live.append(shared)
+            self.begun += 1
+        shared.readers.add(branch)
+        shared.expected.add(branch)
+        return shared
+
+    def _expected(self, container: Container, context: Context) -> set[int]:
+        """The branches that will join too, as far as the graph tells."""
+        branches = (node for node in context.kept if isinstance(node, Branch) and node.main_datapipe is container)
+        return {node.instance_id for node in branches if context.reads(node) > self.begun}

@@ -1,0 +1,31 @@
+"""Text out of bytes. Runs wherever its nodes run."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any, NamedTuple
+
+from torchpipe.iter._shared.pairs import naming_path
+
+__all__ = ["Decoding"]
+
+
+class Decoding(NamedTuple):
+    """How bytes become text."""
+
+    encoding: str
+    errors: str
+
+    @staticmethod
+    def checked(encoding: str, errors: str) -> Decoding:
+        """Raises: LookupError for an encoding, or a way to treat errors, that Python does not have."""
+        codecs.lookup(encoding)
+        codecs.lookup_error(errors)
+        return Decoding(encoding, errors)
+
+    def text(self, line: Any, path: str) -> Any:
+        """``line`` as text, if it is bytes."""
+        if not isinstance(line, bytes | bytearray):
+            return line
+        with naming_path(path, "decoding"):
+            return line.decode(self.encoding, self.errors)

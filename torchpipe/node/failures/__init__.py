@@ -1,0 +1,3 @@
+"""What becomes of a node's failures."""
+
+__all__: list[str] = []

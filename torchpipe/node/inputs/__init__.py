@@ -1,0 +1,3 @@
+"""Where a node's inputs are found."""
+
+__all__: list[str] = []
