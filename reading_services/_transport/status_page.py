@@ -118,3 +118,6 @@ class PageTrace:
             close = getattr(stream, "close", None)
             if close is not None:
                 close()
+
+    def left_out(self, node_id: int) -> None:
+        """Nobody is to blame."""

@@ -112,6 +112,15 @@ def test_errors_are_counted_where_they_were_raised() -> None:
         assert stats.state == "closed"
 
 
+def test_items_left_out_are_counted_where_they_were() -> None:
+    graph = IterableWrapper(range(10)).sharding_filter().map(fail_at_7).map(double).on_error("skip")
+    for service in (None, MultiProcessingReadingService(2, "fork")):
+        with DataLoader2(graph, reading_service=service, measure=True) as loader:
+            assert len(list(loader)) == 9
+            nodes = loader.stats().nodes
+            assert [(node.skipped, node.errors) for node in nodes] == [(0, 0), (0, 0), (1, 0), (0, 0), (0, 0)]
+
+
 def test_a_dispatcher_and_services_in_a_row() -> None:
     dispatched = IterableWrapper(range(50)).map(double).sharding_round_robin_dispatch().map(double)
     service = SequentialReadingService(MultiProcessingReadingService(2, "fork"))

@@ -31,10 +31,13 @@ _INHERITED = ("shard", "num_shards", "rank", "world_size", "threads")  # by grap
 
 
 class Trace(Protocol):
-    """Notes which node is at work, for naming it after a crash."""
+    """Notes which node is at work: for naming it after a crash, or for what it takes."""
 
     def watch(self, stream: Any, node_id: int) -> Any:
         """``stream``, with ``node_id`` noted while it is being pulled."""
+
+    def left_out(self, node_id: int) -> None:
+        """The node has left out an item, since making it raised."""
 
 
 class Replayed(Protocol):

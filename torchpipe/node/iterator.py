@@ -173,11 +173,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             failures = self.context.failures
             stream = self.run() if failures is None else failures.watch(self)
             trace = self.context.trace
-            self._stream = stream if trace is None else trace.watch(stream, self._number_to_trace)
+            self._stream = stream if trace is None else trace.watch(stream, self.number_to_trace)
         return self._stream
 
     @property
-    def _number_to_trace(self) -> int:
+    def number_to_trace(self) -> int:
+        """What a trace knows this iterator's node by."""
         return APART if self.apart else self.context.node_id(self.node)
 
     def __iter__(self) -> Self:

@@ -15,7 +15,7 @@ from itertools import chain
 from time import perf_counter_ns
 from typing import Any
 
-from torchpipe.stats.node_sheet import ERRORS, NodeSheet
+from torchpipe.stats.node_sheet import ERRORS, SKIPPED, NodeSheet
 
 __all__ = ["APART", "ThreadTracing", "Tracing", "measures_by_default"]
 
@@ -81,6 +81,11 @@ class Tracing:
                 self._look()
             yield held.pop()
 
+    def left_out(self, node_id: int) -> None:
+        """The node has left out an item, since making it raised."""
+        if 0 <= node_id < self.sheet.nodes:
+            self.sheet.count(node_id, SKIPPED)
+
     def _look(self) -> None:
         """Is it worth what it has cost?"""
         self.wanted = self.wanted and self._items * self._cost_ns < _AT_FIRST_NS + _SHARE * self._busy_ns
@@ -117,7 +122,14 @@ class ThreadTracing:
         """``stream``, which is pulled by the thread that calls this."""
         if not self._wanted:
             return stream
-        return self._of.setdefault(threading.get_ident(), Tracing(self._sheet)).watch(stream, node_id)
+        return self._here().watch(stream, node_id)
+
+    def left_out(self, node_id: int) -> None:
+        """The node has left out an item, in the thread that calls this."""
+        self._here().left_out(node_id)
+
+    def _here(self) -> Tracing:
+        return self._of.setdefault(threading.get_ident(), Tracing(self._sheet))
 
 
 class _Watched(chain[Any]):

@@ -127,6 +127,8 @@ class Failures:
                 )
         if refusal is None:
             self._note(node_name(iterator.node), error, item)
+            if iterator.context.trace is not None:
+                iterator.context.trace.left_out(iterator.number_to_trace)
             return True
         if refusal:
             add_note(error, f"torchpipe: {refusal}")
