@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -19,6 +20,11 @@ from torchpipe.stats import FeedStats, LoaderStats, ProcessStats
 
 def double(item: int) -> int:
     return 2 * item
+
+
+def slow(item: int) -> int:
+    time.sleep(0.01)
+    return item
 
 
 def fail_at_7(item: int) -> int:
@@ -110,6 +116,16 @@ def test_errors_are_counted_where_they_were_raised() -> None:
         stats = loader.stats()
         assert [node.errors for node in stats.nodes] == [0, 0, 1, 0]
         assert stats.state == "closed"
+
+
+def test_more_workers_are_advised_for_a_loop_that_takes_all_while_cores_are_free() -> None:
+    graph = IterableWrapper(range(100)).sharding_filter().map(slow)
+    with DataLoader2(graph, reading_service=MultiProcessingReadingService(2, "fork"), measure=True) as loader:
+        list(loader)
+        advice = loader.stats().advice
+    assert "Mapper(slow)" in advice.sentence
+    assert "4 workers would make" in advice.sentence
+    assert "num_workers=4" in advice.change
 
 
 def test_items_left_out_are_counted_where_they_were() -> None:

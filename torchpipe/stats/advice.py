@@ -20,6 +20,7 @@ __all__ = ["advise", "foretell"]
 _LITTLE = 0.05  # who waits less than this part of the time does not wait
 _MOST_WORKERS = 64
 _FULL = 0.97  # of what the loop could take: that much keeps up
+_WORTH = 1.3  # what twice as many workers must bring to be advised
 _SKEW = 0.35  # by which a worker is busier than another where one shard holds up the others
 
 
@@ -219,6 +220,13 @@ def _hint(stats: LoaderStats, found: _Found, outlook: _Outlook, keeps_up: int | 
     if keeps_up is not None and keeps_up > stats.workers:
         many = f"{keeps_up} worker{'s' if keeps_up > 1 else ''}"
         return f"; with {many} it would keep up.", f"Use num_workers={keeps_up}.{unmeasured}"
+    more = 2 * max(1, stats.workers)
+    gain = outlook.rate(more) / outlook.rate(max(1, stats.workers)) if outlook.known else 1.0
+    if gain >= _WORTH:
+        return (
+            f"; {more} {_kind(stats)} would make {gain:.1f} times as many items.",
+            f"Use num_workers={more}, or make that step cheaper.{unmeasured}",
+        )
     limit = outlook.limit
     if limit == "cores":
         return (
