@@ -225,14 +225,21 @@ def test_a_worker_ignores_ctrl_c_and_has_none_of_the_main_process_s_handlers(met
 
 
 def test_ctrl_c_waits_for_the_end_of_a_start_and_is_not_lost() -> None:
-    reached = []
-    with pytest.raises(KeyboardInterrupt), _ctrl_c_held():
-        os.kill(os.getpid(), signal.SIGINT)
+    def take() -> None:
+        held.wait(60)
         signal.raise_signal(signal.SIGINT)
-        reached.append(True)
-    assert reached == [True]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+    # Not by os.kill(): whichever thread takes that one may do so long after the block
+    reached, held = [], threading.Event()
+    thread = threading.Thread(target=take)
+    thread.start()  # before the block: else it would inherit what is blocked
+    for send in (lambda: signal.raise_signal(signal.SIGINT), lambda: (held.set(), thread.join())):
+        with pytest.raises(KeyboardInterrupt), _ctrl_c_held():
+            send()
+            reached.append(send)
+        assert reached[-1] is send
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_a_ctrl_c_that_the_main_process_ignores_or_handles_stays_so() -> None:
@@ -241,7 +248,7 @@ def test_a_ctrl_c_that_the_main_process_ignores_or_handles_stays_so() -> None:
         before = signal.signal(signal.SIGINT, handler)
         try:
             with _ctrl_c_held():
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
             assert signal.getsignal(signal.SIGINT) is handler
         finally:
             signal.signal(signal.SIGINT, before)
