@@ -15,16 +15,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 
 from torchpipe import DataLoader2
 
-__all__ = ["Journal", "Training", "compare", "read_journal", "train"]
+__all__ = ["Journal", "Training", "compare", "entries", "read_journal", "start_anew", "train", "write"]
 
 _PATIENCE_S = 240.0
+
+J = TypeVar("J")
 
 
 def train(
@@ -50,7 +52,7 @@ def train(
         loader.load_state_dict(saved["loader"])
         step = saved["step"]
     with open(run / "log.jsonl", "a") as log:
-        _write(log, start=step)
+        write(log, start=step)
         while loader.epoch < epochs:
             batches = iter(loader)
             if batches.epoch >= epochs:  # the state was that of the very last batch
@@ -61,15 +63,16 @@ def train(
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-                _write(log, step=step, epoch=batches.epoch, loss=loss.item(), ids=batch["id"].tolist())
+                write(log, step=step, epoch=batches.epoch, loss=loss.item(), ids=batch["id"].tolist())
                 if step % checkpoint_every == 0:
                     state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
                     torch.save(state | {"loader": loader.state_dict()}, f"{checkpoint}.part")
                     os.replace(f"{checkpoint}.part", checkpoint)
-        _write(log, accuracy=accuracy())
+        write(log, accuracy=accuracy())
 
 
-def _write(log: Any, **fields: Any) -> None:
+def write(log: Any, **fields: Any) -> None:
+    """A line of the log, whole on the disk before the next step."""
     log.write(f"\n{json.dumps(fields)}\n")  # on a line of its own, also behind one that a kill has cut off
     log.flush()
 
@@ -89,7 +92,7 @@ class Journal:
 
 def read_journal(run: Path) -> Journal:
     journal = Journal()
-    for entry in _entries(run / "log.jsonl"):
+    for entry in entries(run / "log.jsonl"):
         if "start" in entry:
             journal.starts.append(entry["start"])
         elif "accuracy" in entry:
@@ -99,7 +102,8 @@ def read_journal(run: Path) -> Journal:
     return journal
 
 
-def _entries(path: Path) -> Iterator[dict[str, Any]]:
+def entries(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log, without what a kill has cut off."""
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
             entry = json.loads(line)
@@ -108,19 +112,20 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
         yield entry
 
 
-class Training:
-    """A training process, seen from outside."""
+class Training(Generic[J]):
+    """A training process, seen from outside; ``read`` reads the log in its folder."""
 
-    def __init__(self, command: Sequence[str], run: Path) -> None:
+    def __init__(self, command: Sequence[str], run: Path, read: Callable[[Path], J]) -> None:
         self._run = run
+        self._read = read
         with open(run / "output.txt", "ab") as output:
             self._process = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output)
         self.pid = self._process.pid
 
-    def until(self, condition: Callable[[Journal], bool]) -> None:
+    def until(self, condition: Callable[[J], bool]) -> None:
         """Wait until the log says so. Raises: RuntimeError if the process ends before, or it takes very long."""
         deadline = time.monotonic() + _PATIENCE_S
-        while not condition(read_journal(self._run)):
+        while not condition(self._read(self._run)):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the training has ended or hangs:\n{(self._run / 'output.txt').read_text()}")
             time.sleep(0.02)
@@ -134,6 +139,15 @@ class Training:
             raise RuntimeError(f"the training has failed:\n{(self._run / 'output.txt').read_text()}")
 
 
+def start_anew(data: Path) -> dict[str, Path]:
+    """Empty folders for the run that is left alone and the one that is killed, by name."""
+    runs = {name: data / name for name in ("uninterrupted", "interrupted")}
+    for run in runs.values():
+        shutil.rmtree(run, ignore_errors=True)
+        run.mkdir(parents=True)
+    return runs
+
+
 def compare(
     command: Callable[[Path], Sequence[str]], data: Path, items: int, what: str, *, epochs: int, learned: float
 ) -> int:
@@ -142,15 +156,12 @@ def compare(
     ``learned`` at least.
     """
     began = time.monotonic()
-    runs = {name: data / name for name in ("uninterrupted", "interrupted")}
-    for run in runs.values():
-        shutil.rmtree(run, ignore_errors=True)
-        run.mkdir(parents=True)
-    alone, killed = (Training(command(run), run) for run in runs.values())
+    runs = start_anew(data)
+    alone, killed = (Training(command(run), run, read_journal) for run in runs.values())
     killed.until(lambda journal: journal.steps.get(journal.last, [(0, 0.0, [])])[0][0] == 1)
     killed.kill()
     print(f"SIGKILL to the training process {killed.pid} after step {read_journal(runs['interrupted']).last}")
-    again = Training(command(runs["interrupted"]), runs["interrupted"])
+    again = Training(command(runs["interrupted"]), runs["interrupted"], read_journal)
     for training in (again, alone):
         training.wait()
     one, other = map(read_journal, runs.values())

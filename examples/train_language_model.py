@@ -11,18 +11,14 @@ what each source lacks. All of it is in the loader's state.
 from __future__ import annotations
 
 import argparse
-import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the script runs from anywhere
 
+from examples import jobs
 from examples.language.training import Curve, read_curve, train
-
-_PATIENCE_S = 240.0
 
 
 def main() -> int:
@@ -31,19 +27,22 @@ def main() -> int:
         train(options.run, options.steps, options.checkpoint_every)
         return 0
     began = time.monotonic()
-    runs = {name: options.data / name for name in ("uninterrupted", "interrupted")}
-    for run in runs.values():
-        shutil.rmtree(run, ignore_errors=True)
-        run.mkdir(parents=True)
-    alone, killed = (Training(options, run) for run in runs.values())
+    runs = jobs.start_anew(options.data)
+    alone, killed = (jobs.Training(command(options, run), run, read_curve) for run in runs.values())
     kill_at = options.steps * 5 // 8
     killed.until(lambda curve: curve.last >= kill_at)
     killed.kill()
     print(f"SIGKILL to the training process {killed.pid} after step {read_curve(runs['interrupted']).last}")
-    again = Training(options, runs["interrupted"])
+    again = jobs.Training(command(options, runs["interrupted"]), runs["interrupted"], read_curve)
     for training in (again, alone):
         training.wait()
     return report(*map(read_curve, runs.values()), options.steps, time.monotonic() - began)
+
+
+def command(options: argparse.Namespace, run: Path) -> list[str]:
+    """What starts the training process."""
+    given = ["--steps", str(options.steps), "--checkpoint-every", str(options.checkpoint_every)]
+    return [__file__, "--role", "train", "--run", str(run), *given]
 
 
 def report(alone: Curve, killed: Curve, steps: int, seconds: float) -> int:
@@ -62,34 +61,6 @@ def report(alone: Curve, killed: Curve, steps: int, seconds: float) -> int:
     if not learned:
         print("the loss has not fallen", file=sys.stderr)
     return 0 if same and learned and len(killed.starts) == 2 else 1
-
-
-class Training:
-    """A training process, seen from outside."""
-
-    def __init__(self, options: argparse.Namespace, run: Path) -> None:
-        self._run = run
-        command = [sys.executable, __file__, "--role", "train", "--run", str(run), "--steps", str(options.steps)]
-        command += ["--checkpoint-every", str(options.checkpoint_every)]
-        with open(run / "output.txt", "ab") as output:
-            self._process = subprocess.Popen(command, stdout=output, stderr=output)
-        self.pid = self._process.pid
-
-    def until(self, condition: Callable[[Curve], bool]) -> None:
-        """Wait until the log says so. Raises: RuntimeError if the process ends before, or it takes very long."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while not condition(read_curve(self._run)):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the training has ended or hangs:\n{(self._run / 'output.txt').read_text()}")
-            time.sleep(0.02)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def wait(self) -> None:
-        if self._process.wait(_PATIENCE_S):
-            raise RuntimeError(f"the training has failed:\n{(self._run / 'output.txt').read_text()}")
 
 
 def _options() -> argparse.Namespace:

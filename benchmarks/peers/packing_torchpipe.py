@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from benchmarks.harness.job import Job
+from benchmarks.peers._graphs import GraphLoader
 from benchmarks.workloads.p17_packing import LENGTH, shifted
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader2
 from torchpipe.map import MapDataPipe
 
 __all__ = ["Documents", "Loader", "graph"]
@@ -38,22 +37,9 @@ def graph(job: Job) -> Any:
     return documents.pack(LENGTH).batch(job.batch_size or 1, drop_last=True).collate(to_batch)
 
 
-class Loader:
+class Loader(GraphLoader):
     workers = 2
 
     def __init__(self, job: Job) -> None:
         service = MultiProcessingReadingService(self.workers, job.start_method if self.workers else None)
-        self.loader: DataLoader2[Any] = DataLoader2(graph(job), reading_service=service)
-        self.loader.seed(0)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.shutdown()
+        super().__init__(graph(job), service)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.harness.job import Job, Unsupported
+from benchmarks.peers._graphs import GraphLoader
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader2
 from torchpipe.iter import PathList
 
 __all__ = ["Loader", "samples"]
@@ -30,22 +29,9 @@ def samples(job: Job, in_all_tars: int) -> Any:
     return shards.read_webdataset(decode=False)
 
 
-class Loader:
+class Loader(GraphLoader):
     def __init__(self, job: Job) -> None:
         batches = samples(job, 256).map(_Decode(job)).batch(job.batch_size or 1)
         graph = batches.collate() if job.collate is None else batches.collate(job.collate)
         service = MultiProcessingReadingService(num_workers=job.workers, multiprocessing_context=job.start_method)
-        self.loader: DataLoader2[Any] = DataLoader2(graph, reading_service=service)
-        self.loader.seed(0)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.shutdown()
+        super().__init__(graph, service)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.harness.job import Job, Unsupported
-from torchpipe import DataLoader2
+from benchmarks.peers._graphs import GraphLoader
 from torchpipe.iter import PathList
 
 __all__ = ["Loader", "graph"]
@@ -19,19 +18,6 @@ def graph(job: Job) -> Any:
     return PathList(job.tables(job.count)).sharding_filter().read_parquet(list(job.columns), batch_size=job.batch_size)
 
 
-class Loader:
+class Loader(GraphLoader):
     def __init__(self, job: Job) -> None:
-        self.loader: DataLoader2[Any] = DataLoader2(graph(job))
-        self.loader.seed(0)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.shutdown()
+        super().__init__(graph(job))

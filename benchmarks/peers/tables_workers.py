@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from benchmarks.harness.job import Job
 from benchmarks.peers import tables
+from benchmarks.peers._graphs import GraphLoader
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader2
 
 __all__ = ["Loader"]
 
 
-class Loader(tables.Loader):
+class Loader(GraphLoader):
     def __init__(self, job: Job) -> None:
         service = MultiProcessingReadingService(num_workers=job.workers, multiprocessing_context=job.start_method)
-        self.loader = DataLoader2(tables.graph(job), reading_service=service)
-        self.loader.seed(0)
+        super().__init__(tables.graph(job), service)

@@ -5,12 +5,12 @@ The stream is divided at the indices, by ``sharding_filter``; making and collati
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.harness.job import Job
+from benchmarks.peers._graphs import GraphLoader
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
 
 __all__ = ["Loader", "graph", "stages"]
@@ -28,25 +28,12 @@ def graph(job: Job) -> Any:
     return batches.collate() if job.collate is None else batches.collate(job.collate)
 
 
-class Loader:
+class Loader(GraphLoader):
     def __init__(self, job: Job, *, measure: bool = False) -> None:
         service = MultiProcessingReadingService(
             num_workers=job.workers, multiprocessing_context=job.start_method if job.workers else None
         )
-        self.loader: DataLoader2[Any] = DataLoader2(graph(job), reading_service=service, measure=measure)
-        self.loader.seed(0)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.shutdown()
+        super().__init__(graph(job), service, measure=measure)
 
 
 def _identity(item: Any) -> Any:

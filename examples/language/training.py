@@ -6,15 +6,13 @@ It writes a JSON line for each step to ``<run>/log.jsonl``.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from examples.jobs import entries, write
 from examples.language.model import LanguageModel, next_byte_loss
 from examples.language.pipeline import PROSE, language_graph
 from reading_services import MultiProcessingReadingService
@@ -42,22 +40,17 @@ def train(run: Path, steps: int, checkpoint_every: int) -> None:
             loader.load_state_dict(saved["loader"])
             done = saved["step"]
         with open(run / "log.jsonl", "a") as log:
-            _write(log, start=done)
+            write(log, start=done)
             for step, batch in zip(range(done + 1, steps + 1), loader):
                 loss = next_byte_loss(model, batch)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                _write(log, step=step, loss=loss.item(), digest=_digest(batch), prose=_share_of_prose(batch))
+                write(log, step=step, loss=loss.item(), digest=_digest(batch), prose=_share_of_prose(batch))
                 if step % checkpoint_every == 0:
                     state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
                     torch.save(state | {"loader": loader.state_dict()}, f"{checkpoint}.part")
                     os.replace(f"{checkpoint}.part", checkpoint)
-
-
-def _write(log: Any, **fields: Any) -> None:
-    log.write(f"\n{json.dumps(fields)}\n")  # on a line of its own, also behind one that a kill has cut off
-    log.flush()
 
 
 def _digest(batch: dict[str, torch.Tensor]) -> str:
@@ -84,19 +77,10 @@ class Curve:
 
 def read_curve(run: Path) -> Curve:
     curve = Curve()
-    for entry in _entries(run / "log.jsonl"):
+    for entry in entries(run / "log.jsonl"):
         if "start" in entry:
             curve.starts.append(entry["start"])
         else:
             curve.steps.setdefault(entry["step"], []).append((entry["loss"], entry["digest"]))
             curve.prose.append(entry["prose"])
     return curve
-
-
-def _entries(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            entry = json.loads(line)
-        except ValueError:  # empty, or cut off by a kill
-            continue
-        yield entry

@@ -77,15 +77,15 @@ class TunedSupervisor(Supervisor):
     def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
         if self._tuner is None:
             return super().pull_any(lanes, timeout_s)
+        since = self._since
+        if time.monotonic() - since.begun >= _INTERVAL_S and since.chunks >= _LEAST_CHUNKS:
+            self._tune(time.monotonic())  # before anything is taken: if it raises, nothing is lost
+            since = self._since
         began = time.monotonic()
         lane, chunk = super().pull_any(lanes, timeout_s)
-        now = time.monotonic()
-        since = self._since
-        since.waited_s += now - began
+        since.waited_s += time.monotonic() - began
         since.items += len(chunk.items)
         since.chunks += 1
-        if now - since.begun >= _INTERVAL_S and since.chunks >= _LEAST_CHUNKS:
-            self._tune(now)
         return lane, chunk
 
     def _tune(self, now: float) -> None:

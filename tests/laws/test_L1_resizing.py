@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
 from reading_services._supervision import tuned
+from reading_services._supervision.tuned import TunedSupervisor
+from reading_services._supervision.tuning import Choice, Tuner
 from tests.laws.executors import make_loader, make_service, oracle, pids
 from tests.laws.graphs import GraphSpec
+from tests.laws.interrupts import Interrupt, Interrupter
 from tests.laws.test_L1_one_stream import RICH
 from tests.sources import wait_until
 from torchpipe import DataLoader, DataLoader2
@@ -53,6 +56,39 @@ def test_L1_another_number_of_processes_does_not_matter(dispatched: bool, steps:
 
 def test_L1_down_to_one_process_and_up_again_at_once() -> None:
     assert resized(RICH, {0: 1, 1: 4, 2: 1, 3: 2, 10: 1, 11: 3}) == oracle(RICH, 4)
+
+
+def test_L2_an_interrupt_while_processes_begin_or_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By ``autotune``, whose choices are forced here: another number at each pull."""
+    workers = itertools.cycle([1, 3, 2, 3])
+    monkeypatch.setattr(tuned, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(tuned, "_LEAST_CHUNKS", 1)
+    monkeypatch.setattr(TunedSupervisor, "_interval", lambda self, now: object())
+    monkeypatch.setattr(Tuner, "choose", lambda self, now, seen: Choice(next(workers), now.window))
+    (expected,) = oracle(RICH, 3, epochs=1)
+    number, beyond = 0, False
+    while not beyond:
+        number += 263
+        service = MultiProcessingReadingService(3, "fork", num_shards=3, autotune=True, worker_prefetch_cnt=1)
+        with make_loader(RICH, service) as loader:
+            stream = iter(loader)
+            got = list(itertools.islice(stream, 2))
+            interrupter = Interrupter(number, ("reading_services._supervision",))
+            try:
+                for _ in range(4):
+                    with interrupter:
+                        item = next(stream)
+                    got.append(item)
+                beyond = True
+            except Interrupt:
+                pass
+            state = loader.state_dict()
+            delivered = state["delivered"]
+            assert delivered in (len(got), len(got) + 1), interrupter.hit
+            loader.load_state_dict(state)
+            assert list(map(repr, got)) == expected[: len(got)]
+            assert list(map(repr, loader)) == expected[delivered:], interrupter.hit
+    assert number > 500
 
 
 class Squares:

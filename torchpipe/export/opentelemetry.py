@@ -130,11 +130,13 @@ class OpenTelemetryExporter:
         """End the span that is open, and tell no more. Flushing is the providers' affair. Idempotent."""
         if self._closed.is_set():
             return
-        self._look()
         self._closed.set()
         self._thread.join()
-        if self._span is not None:
-            self._end(self._seen)
+        try:
+            self._look()
+        finally:
+            if self._span is not None:
+                self._end(self._seen)
 
     def __enter__(self) -> Self:
         return self

@@ -90,9 +90,8 @@ class PrometheusExporter:
         self._registry.unregister(self)
         if self._server is not None:
             self._server.shutdown()
-            self._server.socket.shutdown(
-                socket.SHUT_RDWR
-            )  # workers that were forked have a copy, which would listen on
+            # Workers that were forked have a copy of the socket, which would listen on
+            self._server.socket.shutdown(socket.SHUT_RDWR)
             self._server.server_close()
             self._thread.join()
 
