@@ -92,10 +92,10 @@ def table(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
         figure = {key: number / divisor for key, number in entry["figures"][unit].items()}
         name = PEERS[entry["peer"]].label
         name = f"**{name}**" if entry["peer"] in _OWN else name
-        cells = [name, f"{figure['median']:,.4g} ({figure['min']:,.4g} - {figure['max']:,.4g})"]
+        cells = [name, f"{_number(figure['median'])} ({_number(figure['min'])} - {_number(figure['max'])})"]
         for key, _ in more:
             extra = entry["figures"].get(key)
-            cells.append("" if extra is None else f"{extra['median']:,.4g}")
+            cells.append("" if extra is None else _number(extra["median"]))
         cells.append(str(entry["rounds"]))
         busy = entry["figures"].get("others", {"median": 0.0})["median"]
         cells.append(f"{busy:.0%}" + (" (!)" if entry["all_busy"] else ""))
@@ -125,7 +125,8 @@ def ahead(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
 
 
 def overview(document: dict[str, Any]) -> str:
-    """The table for the project's README: a line for each workload, torchpipe beside DataLoader and the best other."""
+    """The table for the project's README: a line for each workload, torchpipe beside DataLoader and the best other;
+    the first of each is bold."""
     lines = ["| workload | torchpipe | torch DataLoader | the best other loader |", "|---|---|---|---|"]
     for workload, about in document["about"].items():
         unit = about["UNIT"]
@@ -135,19 +136,22 @@ def overview(document: dict[str, Any]) -> str:
             for e in document["summary"]
             if e["workload"] == workload and unit in e["figures"] and e["peer"] not in _NO_LOADERS
         }
-        mine = [medians.pop(peer) for peer in _OWN if peer in medians]
-        own = mine[0] if mine else None
+        own = next((medians[peer] for peer in _OWN if peer in medians), None)
         torch = medians.pop("torch", None)
-        best = sorted((median, peer) for peer, median in medians.items())
+        best = sorted((median, peer) for peer, median in medians.items() if "torchpipe" not in PEERS[peer].label)
         median, peer = (best[0] if less_is_better else best[-1]) if best else (None, "")
-        cells = [
-            f"{about['TITLE']} ({shown})",
-            "" if own is None else f"**{own:,.4g}**",
-            "" if torch is None else f"{torch:,.4g}",
-            "" if median is None else f"{median:,.4g} ({PEERS[peer].label})",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
+        known = [figure for figure in (own, torch, median) if figure is not None]
+        first = min(known, default=None) if less_is_better else max(known, default=None)
+        cells = ["" if figure is None else _number(figure, figure == first) for figure in (own, torch, median)]
+        cells[2] += f" ({PEERS[peer].label})" if peer else ""
+        lines.append(f"| {about['TITLE']} ({shown}) | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _number(figure: float, first: bool = False) -> str:
+    """Four digits at least; the first of a row is bold."""
+    text = f"{figure:,.0f}" if figure >= 1000 else f"{figure:.4g}"
+    return f"**{text}**" if first else text
 
 
 def _times(ratio: float) -> str:
