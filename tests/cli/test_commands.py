@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from torchpipe import DataLoader, DataLoader2
+from torchpipe.cli import doctor
 from torchpipe.cli.main import main
 from torchpipe.errors import OpaqueStateWarning
 from torchpipe.iter import IterableWrapper
@@ -193,6 +194,14 @@ def test_a_damaged_state_is_an_error(run: Run, tmp_path: Path) -> None:
         assert "damaged" in err
     torch.save({"model": torch.ones(2)}, file)
     assert "no state of a torchpipe loader" in run("state", "show", file)[2]
+
+
+def test_doctor_waits_for_no_worker_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_PATIENCE_S", 0.001)  # less than it takes to start Python
+    monkeypatch.setattr(torch.multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    (finding,) = doctor._start_methods()
+    assert (finding.about, finding.level) == ("start method spawn", "problem")
+    assert "timed out" in finding.text
 
 
 def test_doctor_examines_this_machine(run: Run) -> None:

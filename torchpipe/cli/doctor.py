@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -21,6 +21,7 @@ __all__ = ["Finding", "examine"]
 _FEW_FILES = 4096  # a worker takes some 8 descriptors, each file that a pipeline holds open one
 _LITTLE_MEMORY = 2 << 30  # a worker that imports torch takes some 200 MB
 _LITTLE_SHM = 1 << 30
+_PATIENCE_S = 60.0  # for a worker's first item
 
 
 @dataclass(frozen=True)
@@ -261,13 +262,13 @@ def _start_methods() -> Iterator[Finding]:
 
 
 def _runs_with(method: str) -> Exception | None:
-    from reading_services import MultiProcessingReadingService
-    from torchpipe.iter import IterableWrapper
-    from torchpipe.loader.dataloader2 import DataLoader2
+    from torchpipe.data.loader import DataLoader
 
+    items: Any = [0, 1, 2]
     try:
-        service = MultiProcessingReadingService(num_workers=1, multiprocessing_context=method)
-        with DataLoader2(IterableWrapper(range(3)), reading_service=service) as loader:
-            return None if list(loader) == [0, 1, 2] else RuntimeError("its items were not those that were asked for")
+        with DataLoader(
+            items, batch_size=None, num_workers=1, multiprocessing_context=method, timeout=_PATIENCE_S
+        ) as loader:
+            return None if list(loader) == items else RuntimeError("its items were not those that were asked for")
     except Exception as error:
         return error
