@@ -111,7 +111,7 @@ class Accounts:
             restarts=self._restarts.get(number, 0),
             items=sum(ledger.count - ledger.first for ledger in mine),
             chunks=sum(ledger.chunks for ledger in mine),
-            bytes=sum(ledger.nbytes for ledger in mine),
+            bytes=sum(ledger.nbytes for ledger in mine) if number >= 0 else spent.sent,
             making_s=spent.seconds(MAKING),
             sending_s=spent.seconds(SENDING),
             credit_wait_s=spent.seconds(AWAITING_CREDIT),

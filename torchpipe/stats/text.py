@@ -51,7 +51,7 @@ def _loop(stats: LoaderStats) -> str:
     return line + (f"; {stats.restarts} restarts" if stats.restarts else "")
 
 
-_NODE_HEAD = ("", "node", "where", "items", "items/s", "own time", "mean", "p90", "p99", "errors")
+_NODE_HEAD = ("", "node", "where", "items", "items/s", "own time", "mean", "p90", "p99", "bytes", "errors", "skipped")
 
 
 def _node(node: NodeStats, stats: LoaderStats) -> Sequence[str]:
@@ -70,11 +70,15 @@ def _node(node: NodeStats, stats: LoaderStats) -> Sequence[str]:
         _DASH if rate is None else format_count(rate),
         share,
         *times,
+        _DASH if node.bytes is None else format_bytes(node.bytes),
         str(node.errors) if node.errors else _DASH,
+        str(node.skipped) if node.skipped else _DASH,
     )
 
 
-_PROCESS_HEAD = ("process", "pid", "is", "making", "sending", "waits: consumer", "input", "CPU", "memory", "restarts")
+_PROCESS_HEAD = (
+    "process", "pid", "is", "making", "sending", "waits: consumer", "input", "CPU", "memory", "sent", "restarts"
+)  # fmt: skip
 
 
 def _process(process: ProcessStats) -> Sequence[str]:
@@ -87,6 +91,7 @@ def _process(process: ProcessStats) -> Sequence[str]:
         *(f"{100 * time_s / whole:.0f} %" if whole else _DASH for time_s in times),
         format_seconds(process.cpu_s),
         _DASH if process.memory_bytes is None else format_bytes(process.memory_bytes),
+        format_bytes(process.bytes) if process.bytes else _DASH,
         str(process.restarts) if process.restarts else _DASH,
     )
 
