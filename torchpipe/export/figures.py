@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from torchpipe.stats import Event, LoaderStats
+from torchpipe.stats import LoaderStats
+from torchpipe.stats.service import NewEvents
 
-__all__ = ["Measurement", "Measurements", "NewEvents", "Source", "needs"]
+__all__ = ["Measurement", "Measurements", "Source", "needs"]
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -31,18 +31,6 @@ class Measurement:
     help: str
     labels: Labels
     value: float
-
-
-class NewEvents:
-    """Each event once, those that were there before included."""
-
-    def __init__(self) -> None:
-        self._known: deque[Event] = deque(maxlen=1000)
-
-    def of(self, stats: LoaderStats) -> list[Event]:
-        new = [event for event in stats.events if event not in self._known]
-        self._known.extend(new)
-        return new
 
 
 class Measurements:
@@ -69,7 +57,7 @@ class Measurements:
                 self._by_kind[event.kind] = self._by_kind.get(event.kind, 0) + 1
             taken = [self._counted(item) for item in _of(stats)]
             return taken + [
-                Measurement("counter", "events", "", "Restarts, replays and so on", (("kind", kind),), count)
+                Measurement("counter", "events", "", "Restarts, replays, skips and so on", (("kind", kind),), count)
                 for kind, count in sorted(self._by_kind.items())
             ]
 

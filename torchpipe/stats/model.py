@@ -221,9 +221,12 @@ class Event(_Data):
     """Something that happened, for logs and timelines."""
 
     at: float  # time.time()
-    kind: Literal["restart", "lost", "replay", "stall", "growth", "epoch", "new shape", "tuned"]
+    kind: Literal["restart", "lost", "replay", "stall", "growth", "epoch", "new shape", "tuned", "skip"]
     process: str
     text: str
+    node: str = ""  # of a skip: the name of the node that raised,
+    shard: int | None = None  # in which shard (None: before they are dealt, or after the merge),
+    error: str = ""  # and what: the type, and its text
 
 
 @dataclass(frozen=True, kw_only=True)

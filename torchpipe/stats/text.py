@@ -21,10 +21,22 @@ def as_text(stats: LoaderStats) -> str:
         parts.append(format_table([_NODE_HEAD, *(_node(node, stats) for node in stats.nodes)]))
     if len(stats.processes) > 1:
         parts.append(format_table([_PROCESS_HEAD, *(_process(process) for process in stats.processes)]))
+    if stats.events:
+        parts.append(_events(stats))
     if advice.predictions:
         foretold = (f"{item.workers}: {format_count(item.items_per_s)}/s" for item in advice.predictions)
         parts.append("items/s with so many workers, as predicted: " + ", ".join(foretold))
     return "\n\n".join(parts)
+
+
+def _events(stats: LoaderStats) -> str:
+    """How many of each kind, and the last one."""
+    counts: dict[str, int] = {}
+    for event in stats.events:
+        counts[event.kind] = counts.get(event.kind, 0) + 1
+    said = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items())
+    last = stats.events[-1]
+    return f"events: {said}; the last, of {last.process}: {last.text}"
 
 
 def _loop(stats: LoaderStats) -> str:
