@@ -9,6 +9,8 @@ set -uo pipefail
 python=$1/bin/python
 shift
 passed=0 failed=0 lines=()
+# Where it is set, each of the processes that tests start would compile the project anew, and pytest every test file.
+unset PYTHONDONTWRITEBYTECODE
 
 part() { # TITLE OPTION...
     local title=$1 code

@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from reading_services._supervision.arrivals import warning_category
 from reading_services._supervision.ledger import ShardLedger
 from reading_services._supervision.process import WorkerProcess
+from reading_services._transport.messages import Notice, Skipped, Told
 from torchpipe.errors import ReplayWarning
-from torchpipe.stats import Event, ProcessStats, QueueStats
+from torchpipe.node.announce import warn_user
+from torchpipe.stats import ProcessStats, QueueStats
 from torchpipe.stats.model import Section
 from torchpipe.stats.node_sheet import Figures
 from torchpipe.stats.nodes import Made
-from torchpipe.stats.service import ServiceFigures, event
+from torchpipe.stats.service import EventLog, ServiceFigures
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, MAKING, SENDING, Times
 
 __all__ = ["Accounts"]
-
-_MOST_EVENTS = 200
 
 
 class Accounts:
@@ -30,7 +31,7 @@ class Accounts:
         self._before: dict[int, _Noted] = {}  # what their pages said when the epoch began
         self._dead: dict[int, _Noted] = {}  # what those did in it that are gone
         self._restarts: dict[int, int] = {}
-        self.events: list[Event] = []
+        self.events = EventLog()
         self.figures = ServiceFigures()
 
     def begin_epoch(self, processes: Iterable[WorkerProcess]) -> None:
@@ -47,17 +48,16 @@ class Accounts:
 
     def restarted(self, number: int, name: str, text: str) -> None:
         self._restarts[number] = self._restarts.get(number, 0) + 1
-        self.tell("restart", name, text)
+        self.events.tell("restart", name, text)
 
-    def noticed(self, name: str, category: str, text: str) -> None:
-        """A process has something for the user to know."""
-        if category == ReplayWarning.__name__:
-            self.tell("replay", name, text)
-
-    def tell(self, kind: str, process: str, text: str) -> None:
-        """Keep an event; the oldest goes where there are very many."""
-        self.events.append(event(kind, process, text))
-        del self.events[:-_MOST_EVENTS]
+    def hear(self, name: str, message: Told) -> None:
+        """A process has something for the user to know: it becomes an event, or a warning, or both."""
+        if isinstance(message, Skipped):
+            self.events.skipped(name, message.shard, message.node, message.error, message.item, message.at)
+        elif isinstance(message, Notice):
+            if message.category == ReplayWarning.__name__:
+                self.events.tell("replay", name, message.text)
+            warn_user(message.text, warning_category(message.category))
 
     def read(
         self,
@@ -94,7 +94,7 @@ class Accounts:
         return ServiceFigures(
             processes=tuple(rows),
             queues=queues,
-            events=tuple(self.events),
+            events=self.events.read(),
             made={section: tuple(items) for section, items in made.items()},
         )
 
@@ -111,7 +111,7 @@ class Accounts:
             restarts=self._restarts.get(number, 0),
             items=sum(ledger.count - ledger.first for ledger in mine),
             chunks=sum(ledger.chunks for ledger in mine),
-            bytes=sum(ledger.nbytes for ledger in mine),
+            bytes=sum(ledger.nbytes for ledger in mine) if number >= 0 else spent.sent,
             making_s=spent.seconds(MAKING),
             sending_s=spent.seconds(SENDING),
             credit_wait_s=spent.seconds(AWAITING_CREDIT),

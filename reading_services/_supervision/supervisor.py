@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from multiprocessing.context import BaseContext
 
-from reading_services._supervision.arrivals import Arrival, warning_category
+from reading_services._supervision.arrivals import Arrival
 from reading_services._supervision.beginning import Beginning
 from reading_services._supervision.ledger import Hand, ShardLedger
 from reading_services._supervision.options import DispatchPart, WorkerLimits
@@ -29,7 +29,7 @@ from reading_services._supervision.whole_calls import WholeCalls
 from reading_services._supervision.worker_pool import WorkerPool
 from reading_services._transport.channel import Frame
 from reading_services._transport.graph_image import GraphImage
-from reading_services._transport.messages import ChunkMessage, Deal, EndEpoch, Failed, Grant, Grown, Notice, Ready
+from reading_services._transport.messages import ChunkMessage, Deal, EndEpoch, Failed, Grant, Grown, Ready, Told
 from reading_services._transport.remote_error import dump_error, load_error
 from reading_services._workers.dispatch_link import Listener
 from reading_services._workers.dispatcher import run_dispatcher
@@ -37,7 +37,6 @@ from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.announce import warn_user
 from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Supervisor"]
@@ -109,7 +108,7 @@ class Supervisor:
     def _start_missing(self) -> None:
         for worker in [worker for worker in self._pool if not worker.is_alive()]:
             for frame in self._pool.last_words(worker):
-                if isinstance(frame[0], Failed | Notice):  # chunks are of an epoch that is over
+                if isinstance(frame[0], Failed | Told):  # chunks are of an epoch that is over
                     self._handle(worker, frame)
             self._lose(worker, self._examine(worker))
         for number in self._numbers:
@@ -255,12 +254,11 @@ class Supervisor:
                     ledger.arrive(arrival)
             case Ready():
                 worker.say_ready()
-            case Notice(category=category, text=text):
-                self._accounts.noticed(worker.name, category, text)
-                warn_user(text, warning_category(category))
+            case Told():
+                self._accounts.hear(worker.name, message)
             case Grown(items=items):
                 self.longest_buffer = max(self.longest_buffer, items)
-                self._accounts.tell("growth", worker.name, f"{items} dispatched items wait for one shard")
+                self._accounts.events.tell("growth", worker.name, f"{items} dispatched items wait for one shard")
                 level = logging.WARNING if items >= _LONG_BUFFER and self.uneven else logging.DEBUG
                 _log.log(level, "%d dispatched items wait for a shard that drops less than others", items)
             case Failed(error=data):
@@ -304,7 +302,7 @@ class Supervisor:
         if not worker.failed:  # else it has said why, and its error is raised
             _log.warning("%s: nothing was needed of it, the next epoch starts it anew", dead)
             self._lost.add(worker.worker)
-            self._accounts.tell("lost", worker.name, str(dead))
+            self._accounts.events.tell("lost", worker.name, str(dead))
         self._pool.bury(worker.worker)
 
     def _carry_out_plans(self) -> None:

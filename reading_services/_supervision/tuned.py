@@ -101,7 +101,7 @@ class TunedSupervisor(Supervisor):
             return
         text = f"{choice.workers} of at most {self.most_workers} workers, {choice.window} messages ahead: {choice.why}"
         _log.info("autotune: %s", text)
-        self._accounts.tell("tuned", "main", text)
+        self._accounts.events.tell("tuned", "main", text)
         self.resize(choice.workers, choice.window)  # the interval in which they begin says nothing
 
     def _all_ready(self) -> bool:

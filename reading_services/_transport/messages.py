@@ -7,6 +7,7 @@
       | <--- Ready ------------- |   (once, after start-up)
       | ---- Deal -------------> |   what the next items of a lane are to be made of, where the main process deals
       | <--- Notice ------------ |   a warning to show to the user
+      | <--- Skipped ----------- |   an item was left out; comes before the chunk that would have had it
       | <--- ChunkMessage ------ |   items of one lane, as long as the window allows it
       | ---- Grant ------------> |   that many chunks of a lane were used: produce as many more
       | ---- EndEpoch ---------> |   stop producing
@@ -44,9 +45,11 @@ __all__ = [
     "Placed",
     "Ready",
     "ShardStart",
+    "Skipped",
     "StartDispatch",
     "StartEpoch",
     "Stop",
+    "Told",
     "Want",
 ]
 
@@ -196,10 +199,25 @@ class Ready(Message):
     pid: int
 
 
+class Told(Message):
+    """What the main process is to know, of whatever epoch."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Notice(Message):
+class Notice(Told):
     category: str
     text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped(Told):
+    """``on_error`` has left out an item, ``at`` this ``time.time()``. ``shard`` None: before items are dealt."""
+
+    at: float
+    shard: int | None
+    node: str
+    error: str
+    item: str
 
 
 @dataclass(frozen=True, kw_only=True)

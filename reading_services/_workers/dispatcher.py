@@ -32,6 +32,7 @@ from reading_services._transport.payloads import shortage_text
 from reading_services._transport.remote_error import dump_error, load_error
 from reading_services._transport.status_page import PageTrace, StatusPage
 from reading_services._workers.dispatch_link import Link, same_user
+from reading_services._workers.left_out import LeftOutItems
 from reading_services._workers.worker import WorkerSetup, serve, tracing
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry, Mark
@@ -76,6 +77,7 @@ class Dispatcher:
         self._report_at = _FIRST_REPORT_ITEMS
         self._doubtful = 0
         self._told_of_shortage = False
+        self._left_out = LeftOutItems()
         self._source: DispatchSource | None = None
         self._links: set[Link] = set()
         self._wants: dict[int, int] = defaultdict(int)
@@ -155,7 +157,9 @@ class Dispatcher:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                self._source = self._open_source(message.spec(0), start, trace=trace)
+                self._source = self._open_source(
+                    message.spec(0), start, trace=trace, on_left_out=partial(self._left_out.note, None)
+                )
             except Exception as error:
                 add_note(error, "torchpipe: while the dispatcher was starting")
                 self._source = DispatchSource.failed(error, start)
@@ -174,6 +178,7 @@ class Dispatcher:
         if self._source is not None:
             self._source.close()
         self._source = self._epoch = None
+        self._left_out.forget()
         self._wants.clear()
         self._of_shard.clear()
         for link in [link for link in self._links if 0 <= link.generation <= generation]:
@@ -224,6 +229,7 @@ class Dispatcher:
             add_note(chunk.error, _here())
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
+        self._left_out.send(self._channel)
         if self._source.longest >= self._report_at:
             self._channel.send(Grown(items=self._source.longest))
             self._report_at = 2 * self._source.longest
@@ -248,6 +254,7 @@ class Dispatcher:
             except Exception as failed:
                 over, error = True, _keep_sendable(entries, failed, source.waiting(shard))
                 layout, payload = link.packer.pack(entries)
+            self._times.send(sum(layout.sizes))
             if over:
                 del self._of_shard[shard]
                 del self._wants[shard]

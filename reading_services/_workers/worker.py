@@ -40,6 +40,7 @@ from reading_services._transport.remote_error import dump_error
 from reading_services._transport.status_page import PageTrace, StatusPage
 from reading_services._workers.dealt import DealtSupply
 from reading_services._workers.dispatch_link import RemoteSupply, Superseded, connect
+from reading_services._workers.left_out import LeftOutItems
 from reading_services._workers.parent import watch_parent
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
@@ -165,6 +166,7 @@ class Worker:
         self._early: list[Deal] = []  # of a generation that has yet to begin
         self._lanes: dict[int, _Lane] = {}
         self._turns: list[int] = []
+        self._left_out = LeftOutItems()
         self._installed: Shard | None = None  # whose global random states are in place
 
     def run(self) -> None:
@@ -277,6 +279,7 @@ class Worker:
                     supply=self._supply,
                     trace=PageTrace(self._page) if epoch.careful else tracing(self._page),
                     memory=self._packer.memory,
+                    on_left_out=partial(self._left_out.note, start.shard),
                     passing=(SystemExit, Superseded),
                 )
                 shard.within(partial(shard.start, Cursor(start.snapshot, start.skip), start.count))
@@ -310,17 +313,14 @@ class Worker:
         if isinstance(self._supply, DealtSupply):
             limit = min(limit, self._supply.left(number))
         self._times.turn_to(MAKING)
-        chunk = shard.produce(
-            limit,
-            _CHUNK_S if lane.ahead else _HUNGRY_S,
-            partial(self._page.begin, number),
-        )
+        chunk = shard.produce(limit, _CHUNK_S if lane.ahead else _HUNGRY_S, partial(self._page.begin, number))
         self._page.rest()
         self._times.turn_to(SENDING)
         self._times.count(len(chunk.items))
         self._take_grants()
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
+        self._left_out.send(self._channel)
         items, sizes = self._send(epoch, number, chunk)
         if chunk.ended or chunk.error is not None:
             self._retire(number)
@@ -345,6 +345,7 @@ class Worker:
         for number in list(self._lanes):
             self._retire(number)
         self._epoch = None
+        self._left_out.forget()
         if self._supply is not None:
             self._supply.close()
             self._supply = None

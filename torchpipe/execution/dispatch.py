@@ -24,7 +24,7 @@ from torchpipe.node.context import Context, Trace
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.traits import DataPipe
-from torchpipe.state import Cursor, SnapshotPolicy, decode
+from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode
 
 __all__ = [
     "DispatchSource",
@@ -200,6 +200,7 @@ class DispatchSource(DispatchSupply):
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         manage_random: bool = True,
         trace: Trace | None = None,
+        on_left_out: Callable[[LeftOut], None] | None = None,
         passing: tuple[type[BaseException], ...] = (BaseException,),
     ) -> DispatchSource:
         """The source over ``graph`` from ``start`` on; ``spec`` is that of any of its shards."""
@@ -211,6 +212,7 @@ class DispatchSource(DispatchSupply):
             section=2,
             trace=trace,
             announces=True,
+            on_left_out=on_left_out,
             passing=passing,
         )
         producer.within(lambda: producer.start(Cursor(start.mark.snapshot), start.mark.position))

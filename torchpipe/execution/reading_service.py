@@ -32,9 +32,9 @@ from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.node.validate import check_count
-from torchpipe.state import SnapshotPolicy
+from torchpipe.state import LeftOut, SnapshotPolicy
 from torchpipe.state.flat import MAX_SHARDS
-from torchpipe.stats.service import ServiceFigures
+from torchpipe.stats.service import EventLog, ServiceFigures
 
 __all__ = [
     "EpochStart",
@@ -69,6 +69,7 @@ class ShardedReadingService(ReadingServiceInterface):
         self._policy = policy
         self._plan: Plan | None = None
         self._measuring: Measuring | None = None
+        self._events = EventLog()  # of this process
         self._graphs = ShardGraphs((), None)  # of each branch, with a stand-in for what is dispatched
 
     @property
@@ -97,7 +98,12 @@ class ShardedReadingService(ReadingServiceInterface):
 
     def figures(self) -> ServiceFigures:
         told = self._told()
-        return replace(told, nodes=self._measured().rows(told.made))
+        events = sorted((*told.events, *self._events.read()), key=lambda event: event.at)
+        return replace(told, nodes=self._measured().rows(told.made), events=tuple(events))
+
+    def _tell_left_out(self, shard: int | None, missing: LeftOut) -> None:
+        """An item was left out, in this process."""
+        self._events.skipped("main", shard, *missing)
 
     def _told(self) -> ServiceFigures:
         """What the processes of this service tell."""
@@ -142,6 +148,7 @@ class ShardedReadingService(ReadingServiceInterface):
             allow_pickle=True,  # the loader has checked the state
             trace=trace,
             policy=self._policy,
+            on_left_out=partial(self._tell_left_out, None),
             leaves={id(cut): partial(merge, branch) for branch, cut in enumerate(plan.cuts)},
         )
         iterator = exact_after_error(root, context, context.iterate(root))
@@ -175,6 +182,7 @@ class ShardedReadingService(ReadingServiceInterface):
                 policy=self._policy,
                 manage_random=manage_random,
                 trace=measured.trace_shard(dispatching=True) if self.measuring else None,
+                on_left_out=partial(self._tell_left_out, None),
             )
             if source.producer is not None:
                 measured.follow(source.producer, dispatching=True)
@@ -189,6 +197,7 @@ class ShardedReadingService(ReadingServiceInterface):
                 manage_random=manage_random,
                 supply=source,
                 trace=measured.trace_shard() if self.measuring else None,
+                on_left_out=partial(self._tell_left_out, spec.shard),
             )
             measured.follow(made)
             return made

@@ -23,7 +23,7 @@ from torchpipe.node.iterator import refusing_misfits
 from torchpipe.node.traits import DataPipe, at_hand, inputs_of, is_node, reads_shared, walk
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
-from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
+from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
 __all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs"]
 
@@ -80,6 +80,7 @@ class Shard:
     trace: Trace | None = None
     memory: Memory | None = None
     announces: bool = False
+    on_left_out: Callable[[LeftOut], None] | None = None
     passing: tuple[type[BaseException], ...] = (BaseException,)
 
     def __post_init__(self) -> None:
@@ -130,6 +131,7 @@ class Shard:
             memory=self.memory,
             policy=self.policy,
             announces=self.announces,
+            on_left_out=self.on_left_out,
         )
         self._iterator = context.iterate(graph)
         self._context = context
@@ -175,6 +177,8 @@ class Shard:
         returned in the chunk, with a note of their position, but for those of ``passing`` that are no Exception.
         """
         chunk = Chunk()
+        if self.trace is not None:
+            self._stream = self.trace.plain(self._stream)
         items, stream, policy = chunk.items, self._stream, self._policy
         began = now = time.perf_counter()
         first, due = self.produced, False

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from torchpipe.stats import Event, LoaderStats
+from torchpipe.stats import LoaderStats
+from torchpipe.stats.service import NewEvents
 
-__all__ = ["Measurement", "Measurements", "NewEvents", "Source", "needs"]
+__all__ = ["Measurement", "Measurements", "Source", "needs"]
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -31,18 +31,6 @@ class Measurement:
     help: str
     labels: Labels
     value: float
-
-
-class NewEvents:
-    """Each event once, those that were there before included."""
-
-    def __init__(self) -> None:
-        self._known: deque[Event] = deque(maxlen=1000)
-
-    def of(self, stats: LoaderStats) -> list[Event]:
-        new = [event for event in stats.events if event not in self._known]
-        self._known.extend(new)
-        return new
 
 
 class Measurements:
@@ -69,7 +57,7 @@ class Measurements:
                 self._by_kind[event.kind] = self._by_kind.get(event.kind, 0) + 1
             taken = [self._counted(item) for item in _of(stats)]
             return taken + [
-                Measurement("counter", "events", "", "Restarts, replays and so on", (("kind", kind),), count)
+                Measurement("counter", "events", "", "Restarts, replays, skips and so on", (("kind", kind),), count)
                 for kind, count in sorted(self._by_kind.items())
             ]
 
@@ -102,6 +90,8 @@ def _of(stats: LoaderStats) -> Iterator[Measurement]:
             yield Measurement("counter", "process", "seconds", "What processes spend their time on", labels, spent_s)
         own = (("process", process.name),)
         yield Measurement("counter", "restarts", "", "Processes that died and were replaced", own, process.restarts)
+        if process.bytes:
+            yield Measurement("counter", "process_sent", "bytes", "Bytes of what a process sent", own, process.bytes)
         if process.memory_bytes is not None:
             yield Measurement("gauge", "memory", "bytes", "Resident memory", own, process.memory_bytes)
     for node in stats.nodes:
@@ -110,6 +100,8 @@ def _of(stats: LoaderStats) -> Iterator[Measurement]:
             yield Measurement("counter", "node_items", "", "Items that a node handed on", labels, node.items)
         if node.self_s is not None:
             yield Measurement("counter", "node", "seconds", "Time in a node itself", labels, node.self_s)
+        if node.bytes is not None:
+            yield Measurement("counter", "node_out", "bytes", "Bytes of what a node handed on", labels, node.bytes)
         yield Measurement("counter", "node_errors", "", "Exceptions that a node raised", labels, node.errors)
         yield Measurement("counter", "node_skipped", "", "Items left out because of an error", labels, node.skipped)
     for queue in stats.queues:

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from torchpipe.export.figures import Measurements, NewEvents, Source, needs
+from torchpipe.export.figures import Measurements, Source, needs
 from torchpipe.stats import LoaderStats
+from torchpipe.stats.service import NewEvents
 
 __all__ = ["OpenTelemetryExporter"]
 
@@ -80,7 +81,9 @@ class OpenTelemetryExporter:
                 return
             self._seen = stats
             for event in self._events.of(stats):
-                attributes = {"process": event.process, "text": event.text}
+                attributes: dict[str, str | int] = {"process": event.process, "text": event.text}
+                attributes |= {} if not event.error else {"node": event.node, "error": event.error}
+                attributes |= {} if event.shard is None else {"shard": event.shard}
                 self._span.add_event(event.kind, attributes, timestamp=round(event.at * 1e9))
             if stats.state != "running":
                 self._end(stats)

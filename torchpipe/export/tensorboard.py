@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
-from torchpipe.export.figures import NewEvents, Source, needs
+from torchpipe.export.figures import Source, needs
 from torchpipe.stats import LoaderStats
+from torchpipe.stats.service import NewEvents
 
 __all__ = ["TensorBoardExporter"]
 

@@ -19,7 +19,7 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.replay import BoundInput, ReplayIterator
 from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_name, reads, traits_of, walk
 from torchpipe.randomness.seeds import StreamKey, derive_seed, fresh_seed
-from torchpipe.state import SnapshotPolicy
+from torchpipe.state import LeftOut, SnapshotPolicy
 
 __all__ = ["Context", "Memory", "Replayed", "Trace"]
 
@@ -35,6 +35,9 @@ class Trace(Protocol):
 
     def watch(self, stream: Any, node_id: int) -> Any:
         """``stream``, with ``node_id`` noted while it is being pulled."""
+
+    def plain(self, stream: Any) -> Any:
+        """What to pull instead of ``stream``, which :meth:`watch` gave, from the next item on."""
 
     def left_out(self, node_id: int) -> None:
         """The node has left out an item, since making it raised."""
@@ -87,6 +90,7 @@ class Context:
     restoring: list[object] = field(default_factory=list)  # not empty while items are dropped that a state counts
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
+    on_left_out: Callable[[LeftOut], None] | None = None  # told of each item that is left out and noted
     kept: tuple[DataPipe, ...] = ()  # keeps the nodes alive, so that their ids stay theirs
     roots: tuple[DataPipe, ...] = ()
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators share, of whoever shares them

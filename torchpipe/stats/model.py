@@ -140,7 +140,7 @@ class NodeStats(_Data):
     p99_s: float | None = None
     errors: int = 0  # exceptions that it raised
     skipped: int = 0  # items that it left out because of an error
-    bytes: int | None = None  # of the items that it handed on
+    bytes: int | None = None  # of the items that it handed on, as a sample of them says; None where a part has no size
     exact: bool = False
 
 
@@ -161,7 +161,7 @@ class ProcessStats(_Data):
     restarts: int = 0  # how often it has died and been replaced
     items: int = 0  # that came from it
     chunks: int = 0  # messages with items in them
-    bytes: int = 0  # of their items
+    bytes: int = 0  # that it sent, of items
     making_s: float = 0.0
     sending_s: float = 0.0
     credit_wait_s: float = 0.0  # for the consumer to use up what was sent
@@ -221,9 +221,12 @@ class Event(_Data):
     """Something that happened, for logs and timelines."""
 
     at: float  # time.time()
-    kind: Literal["restart", "lost", "replay", "stall", "growth", "epoch", "new shape", "tuned"]
+    kind: Literal["restart", "lost", "replay", "stall", "growth", "epoch", "new shape", "tuned", "skip"]
     process: str
     text: str
+    node: str = ""  # of a skip: the name of the node that raised,
+    shard: int | None = None  # in which shard (None: before they are dealt, or after the merge),
+    error: str = ""  # and what: the type, and its text
 
 
 @dataclass(frozen=True, kw_only=True)

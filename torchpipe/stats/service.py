@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchpipe.stats.model import Event, NodeStats, ProcessStats, QueueStats, Section
+from torchpipe.stats.model import Event, LoaderStats, NodeStats, ProcessStats, QueueStats, Section
 from torchpipe.stats.nodes import Made
 
-__all__ = ["ServiceFigures", "ServiceStats", "event"]
+__all__ = ["EventLog", "NewEvents", "ServiceFigures", "ServiceStats"]
+
+_MOST_EVENTS = 200
+_MOST_SKIPS = 100  # besides: however many items are left out, no restart is forgotten for them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,45 @@ class ServiceFigures:
     made: Mapping[Section, tuple[Made, ...]] = field(default_factory=dict)  # what ``nodes`` are to be filled with
 
 
-def event(kind: Any, process: str, text: str) -> Event:
-    """That it happened now."""
-    return Event(at=time.time(), kind=kind, process=process, text=text)
+class EventLog:
+    """What has happened of late; the oldest goes where there is very much. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events = deque[Event](maxlen=_MOST_EVENTS)
+        self._skips = deque[Event](maxlen=_MOST_SKIPS)
+
+    def tell(self, kind: Any, process: str, text: str) -> None:
+        """That it happened now."""
+        with self._lock:
+            self._events.append(Event(at=time.time(), kind=kind, process=process, text=text))
+
+    def skipped(
+        self, process: str, shard: int | None, node: str, error: str, item: str, at: float | None = None
+    ) -> None:
+        """That an item was left out, now or ``at`` some time."""
+        where = "" if shard is None else f" of shard {shard}"
+        text = f"{node}{where} left out an item: {error}" + (f" (for {item})" if item else "")
+        happened_at = time.time() if at is None else at
+        with self._lock:
+            self._skips.append(
+                Event(at=happened_at, kind="skip", process=process, text=text, node=node, shard=shard, error=error)
+            )
+
+    def read(self) -> tuple[Event, ...]:
+        """In the order in which it happened."""
+        with self._lock:
+            return tuple(sorted((*self._events, *self._skips), key=lambda event: event.at))
+
+
+class NewEvents:
+    """Each event once, as it comes; ``of`` the first figures, those that were there before."""
+
+    def __init__(self) -> None:
+        self._known: frozenset[Event] = frozenset()
+
+    def of(self, stats: LoaderStats) -> list[Event]:
+        """Those of ``stats`` that the figures before did not have. What a log has forgotten does not come again."""
+        new = [event for event in stats.events if event not in self._known]
+        self._known = frozenset(stats.events)
+        return new

@@ -21,10 +21,22 @@ def as_text(stats: LoaderStats) -> str:
         parts.append(format_table([_NODE_HEAD, *(_node(node, stats) for node in stats.nodes)]))
     if len(stats.processes) > 1:
         parts.append(format_table([_PROCESS_HEAD, *(_process(process) for process in stats.processes)]))
+    if stats.events:
+        parts.append(_events(stats))
     if advice.predictions:
         foretold = (f"{item.workers}: {format_count(item.items_per_s)}/s" for item in advice.predictions)
         parts.append("items/s with so many workers, as predicted: " + ", ".join(foretold))
     return "\n\n".join(parts)
+
+
+def _events(stats: LoaderStats) -> str:
+    """How many of each kind, and the last one."""
+    counts: dict[str, int] = {}
+    for event in stats.events:
+        counts[event.kind] = counts.get(event.kind, 0) + 1
+    said = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items())
+    last = stats.events[-1]
+    return f"events: {said}; the last, of {last.process}: {last.text}"
 
 
 def _loop(stats: LoaderStats) -> str:
@@ -39,7 +51,7 @@ def _loop(stats: LoaderStats) -> str:
     return line + (f"; {stats.restarts} restarts" if stats.restarts else "")
 
 
-_NODE_HEAD = ("", "node", "where", "items", "items/s", "own time", "mean", "p90", "p99", "errors")
+_NODE_HEAD = ("", "node", "where", "items", "items/s", "own time", "mean", "p90", "p99", "bytes", "errors", "skipped")
 
 
 def _node(node: NodeStats, stats: LoaderStats) -> Sequence[str]:
@@ -58,11 +70,15 @@ def _node(node: NodeStats, stats: LoaderStats) -> Sequence[str]:
         _DASH if rate is None else format_count(rate),
         share,
         *times,
+        _DASH if node.bytes is None else format_bytes(node.bytes),
         str(node.errors) if node.errors else _DASH,
+        str(node.skipped) if node.skipped else _DASH,
     )
 
 
-_PROCESS_HEAD = ("process", "pid", "is", "making", "sending", "waits: consumer", "input", "CPU", "memory", "restarts")
+_PROCESS_HEAD = (
+    "process", "pid", "is", "making", "sending", "waits: consumer", "input", "CPU", "memory", "sent", "restarts"
+)  # fmt: skip
 
 
 def _process(process: ProcessStats) -> Sequence[str]:
@@ -75,6 +91,7 @@ def _process(process: ProcessStats) -> Sequence[str]:
         *(f"{100 * time_s / whole:.0f} %" if whole else _DASH for time_s in times),
         format_seconds(process.cpu_s),
         _DASH if process.memory_bytes is None else format_bytes(process.memory_bytes),
+        format_bytes(process.bytes) if process.bytes else _DASH,
         str(process.restarts) if process.restarts else _DASH,
     )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from torchpipe.stats import LoaderStats
+from torchpipe.stats.service import NewEvents
 
 if TYPE_CHECKING:
     from torchpipe.views.viewable import Viewable
@@ -47,7 +48,8 @@ class Trace:
         self._before: dict[str, dict[str, float]] = {}  # of each lane, what it had spent
         self._open: dict[str, dict[str, Any]] = {}  # of each lane, the slice that goes on
         self._named: set[str] = set()
-        self._told = {_identity(event) for event in loader.stats().events}
+        self._events = NewEvents()
+        self._events.of(loader.stats())
         self._last_ns = time.time_ns()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="torchpipe-trace", daemon=True)
@@ -98,12 +100,11 @@ class Trace:
             _event("C", f"{queue.name} ({queue.unit})", pid, 0, self._us(now_ns), args={queue.unit: queue.fill})
             for queue in stats.queues
         )
-        for event in stats.events:
-            if _identity(event) not in self._told:
-                self._told.add(_identity(event))
-                at_us = self._us(round(event.at * 1e9))
-                args = {"process": event.process, "text": event.text}
-                self._write([_event("i", event.kind, pid, _LANE, at_us, s="g", args=args)])
+        for event in self._events.of(stats):
+            args: dict[str, Any] = {"process": event.process, "text": event.text}
+            if event.error:
+                args |= {"node": event.node, "shard": event.shard, "error": event.error}
+            self._write([_event("i", event.kind, pid, _LANE, self._us(round(event.at * 1e9)), s="g", args=args)])
         self._last_ns = now_ns
 
     def _slice(
@@ -152,7 +153,3 @@ def _event(phase: str, name: str, pid: int, thread: int, at_us: float, **more: A
 
 def _name(pid: int, kind: str, name: str, thread: int = 0) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": pid, "tid": thread, "args": {"name": name}}
-
-
-def _identity(event: Any) -> tuple[float, str, str]:
-    return event.at, event.kind, event.process

@@ -77,10 +77,14 @@ def _marks(stats: LoaderStats, end_s: float, x: Callable[[float], float]) -> str
             continue
         colour = "var(--bad)" if event.kind in _SERIOUS else "var(--soft)"
         at = x(at_s)
+        line = (
+            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP - 4}" y2="{_HEIGHT - _BOTTOM + 24}" stroke-width="2" '
+            f'stroke-dasharray="4 3"/>'
+        )
         marks.append(
             f'<g style="stroke:{colour}"><title>{escape(f"{event.kind}: {event.process}: {event.text}")}</title>'
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP - 4}" y2="{_HEIGHT - _BOTTOM + 24}" stroke-width="2" '
-            f'stroke-dasharray="4 3"/><circle cx="{at:.1f}" cy="{_TOP - 4}" r="4" style="fill:{colour}"/></g>'
+            f"{'' if event.kind == 'skip' else line}"  # there may be a hundred of these
+            f'<circle cx="{at:.1f}" cy="{_TOP - 4}" r="4" style="fill:{colour}"/></g>'
         )
     return "".join(marks)
 

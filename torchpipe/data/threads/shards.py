@@ -106,7 +106,13 @@ class ThreadReadingService(ShardedReadingService):
             thread = place.shard % len(generators)
             trace = self._measured().trace_shard() if self.measuring else None
             shard = Shard(
-                self._graphs.of(spec), spec, branch=place.branch, policy=policy, manage_random=False, trace=trace
+                self._graphs.of(spec),
+                spec,
+                branch=place.branch,
+                policy=policy,
+                manage_random=False,
+                trace=trace,
+                on_left_out=partial(self._tell_left_out, spec.shard),
             )
             self._measured().follow(shard)
             producers[place.lane] = _Producer(

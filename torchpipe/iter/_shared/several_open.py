@@ -29,6 +29,7 @@ END: Any = object()
 _INNER = (
     "epoch", "shard", "num_shards", "rank", "world_size", "local_shard", "section", "threads", "allow_pickle",
     "announces", "memory", "policy", "replays", "restoring", "failures", "retries",
+    "on_left_out",
 )  # fmt: skip
 _SCRATCH = (0x1E4F,)  # any key: what is drawn from it is thrown away
 

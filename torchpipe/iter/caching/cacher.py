@@ -28,6 +28,7 @@ _END: Any = object()
 _SEED, _ROUND = 0, 0xCAC4E  # of the one pass that is kept: no run's and no epoch's
 _PASSED_ON = (
     "shard", "num_shards", "rank", "world_size", "local_shard", "section", "supply", "policy", "failures", "retries",
+    "on_left_out",
 )  # fmt: skip
 
 

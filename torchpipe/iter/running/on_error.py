@@ -25,8 +25,8 @@ class OnError(IterDataPipe[T_co]):
     With ``"skip"`` the item is left out (of ``batch`` and the like, the batch) and the stream goes on; with ``"raise"``
     it ends, as without this node. ``errors`` are the types that are meant, by default every Exception. At most
     ``budget`` items (None: any number) are left out in a pass, and each shard counts alone; the next one raises. Each
-    is a warning of the logger ``torchpipe``; the state counts them and lists the first 1,000 with node, error and item:
-    ``torchpipe.state.left_out(state)``.
+    is a warning of the logger ``torchpipe`` and an event of ``loader.stats()``; the state counts them and lists the
+    first 1,000 with node, error and item: ``torchpipe.state.left_out(state)``.
 
     Put it behind the nodes that it is for. With ``"skip"`` items are made here, also those that a ``shuffle`` or
     ``sharding_filter`` behind it would have had made late. It reaches up to a dispatcher, not into what runs there.

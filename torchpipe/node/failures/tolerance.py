@@ -22,7 +22,7 @@ from torchpipe.errors import StateError, TorchpipeError
 from torchpipe.node.failures.failure import add_note
 from torchpipe.node.traits import callable_name, node_name
 from torchpipe.randomness.global_random import GlobalRandom
-from torchpipe.state.left_out import MOST_NOTED, is_note
+from torchpipe.state.left_out import MOST_NOTED, LeftOut, is_note
 
 if TYPE_CHECKING:
     from torchpipe.node.iterator import NodeIterator
@@ -126,21 +126,28 @@ class Failures:
                     f"on_error() cannot leave out an item of {node_name(iterator.node)}: it does not go on after this"
                 )
         if refusal is None:
-            self._note(node_name(iterator.node), error, item)
-            if iterator.context.trace is not None:
-                iterator.context.trace.left_out(iterator.number_to_trace)
+            noted = self._note(node_name(iterator.node), error, item)
+            context = iterator.context
+            if context.trace is not None:
+                context.trace.left_out(iterator.number_to_trace)
+            # What a resume makes again was told when it happened
+            if noted is not None and context.on_left_out is not None and not context.restoring:
+                context.on_left_out(noted)
             return True
         if refusal:
             add_note(error, f"torchpipe: {refusal}")
         BaseException.__setattr__(error, _PASSED, True)
         return False
 
-    def _note(self, node: str, error: Exception, item: str) -> None:
+    def _note(self, node: str, error: Exception, item: str) -> LeftOut | None:
+        """What was noted, unless there is too much already."""
         self.count += 1
         if len(self.noted) < MOST_NOTED:
             self.noted.append([node[:_LONGEST], f"{type(error).__name__}: {_short(error)}", item])
             of = "" if self.budget is None else f" of {self.budget}"
             _log.warning("left out an item in %s: %s (%d%s)", node, " ".join(self.noted[-1][1:]), self.count, of)
+            return LeftOut(*self.noted[-1])
+        return None
 
     def state(self) -> dict[str, Any]:
         return {"count": self.count, "noted": [list(entry) for entry in self.noted]}
