@@ -105,6 +105,13 @@ def _find(stats: LoaderStats) -> _Found:
 
 
 def _in_main(stats: LoaderStats) -> _Found:
+    if stats.nodes and not stats.stages and all(node.section != "main" for node in stats.nodes):
+        return _Found(
+            "ranks",
+            "Most of that, this rank waited for the others",
+            None,
+            "See which rank waits least: that one is slow. Where all wait as much, agree more rarely (agree_every=).",
+        )
     node = _slowest([node for node in stats.nodes if node.section == "main"])
     name = "the main section" if node is None else f"`{node.name}`"
     return _Found(
