@@ -349,8 +349,8 @@ def test_L5_items_live_no_longer_than_the_consumer_wants() -> None:
 
 
 def alive_now() -> int:
-    """How many items there are. Without the interpreter's lock, an object that another thread lets go of may be freed by
-    the thread that made it, once that runs again; or by the collector."""
+    """How many items there are. Without the interpreter's lock, what another thread lets go of may be freed by the
+    thread that made it, once that runs again; or by the collector."""
     if not has_interpreter_lock():
         gc.collect()
     return Counted.alive
