@@ -8,6 +8,7 @@ VENV := .venv
 NEWEST := .venv-newest
 TRAINERS := .venv-trainers
 DOCS := .venv-docs
+NOTEBOOK := .venv-notebook
 BENCH := .venv-bench
 BENCH09 := .venv-bench09
 PYTHONS ?= 3.12 3.13
@@ -20,7 +21,7 @@ EXTRAS_PYTHONS := xla,demo,test
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test test-newest test-pythons test-trainers test-browser soak bench bench-plot check format stubs docs constraints clean
+.PHONY: help demo examples test test-newest test-pythons test-trainers test-browser test-notebook soak bench bench-plot check format stubs docs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -52,6 +53,9 @@ test-trainers: $(TRAINERS)/.stamp ## train, kill and resume inside Lightning, Ac
 
 test-browser: $(VENV)/.stamp ## look at reports in headless Chromium, which must be on the PATH (apt-get install chromium)
 	TORCHPIPE_TEST_BROWSER=1 $(VENV)/bin/python -m pytest tests/browser $(ARGS)
+
+test-notebook: $(VENV)/.stamp $(NOTEBOOK)/.stamp ## watch loaders in a real Jupyter kernel
+	TORCHPIPE_TEST_NOTEBOOK=1 PYTHONPATH=$(NOTEBOOK) $(VENV)/bin/python -m pytest tests/notebook $(ARGS)
 
 soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matrix, compare every item (minutes; JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)
@@ -85,7 +89,7 @@ constraints: $(VENV)/.stamp ## pin the newest versions that fit, for each enviro
 	tools/pin.sh $(VENV)/bin/uv "$(EXTRAS)" "$(EXTRAS_NEWEST)" "$(EXTRAS_TRAINERS)"
 
 clean: ## remove the environments and everything generated
-	rm -rf $(VENV) $(NEWEST) $(TRAINERS) $(DOCS) .venv-py* $(BENCH) $(BENCH09) build dist site .bench .demo
+	rm -rf $(VENV) $(NEWEST) $(TRAINERS) $(DOCS) $(NOTEBOOK) .venv-py* $(BENCH) $(BENCH09) build dist site .bench .demo
 	rm -rf *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -106,6 +110,11 @@ $(DOCS)/.stamp: constraints-docs.txt pyproject.toml
 	[ -x $(DOCS)/bin/python ] || $(PYTHON) -m venv $(DOCS)
 	[ -x $(DOCS)/bin/uv ] || $(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
 	VIRTUAL_ENV=$(DOCS) $(DOCS)/bin/uv pip install --quiet --compile-bytecode -c constraints-docs.txt --group docs
+	@touch $@
+
+# A folder of packages to be put before those of $(VENV): nothing of the project, nor torch.
+$(NOTEBOOK)/.stamp: constraints-notebook.txt pyproject.toml $(VENV)/.stamp
+	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python --target $(NOTEBOOK) -c constraints-notebook.txt --group notebook
 	@touch $@
 
 .venv-py%/.stamp: constraints.txt pyproject.toml tools/install.sh

@@ -38,6 +38,8 @@ multiprocessing.set_forkserver_preload(["reading_services", "reading_services._w
 collect_ignore = [] if importlib.util.find_spec("pytorch_lightning") else ["trainers"]
 # These need a browser, and have a target as well: `make test-browser`.
 collect_ignore += [] if os.environ.get("TORCHPIPE_TEST_BROWSER") else ["browser"]
+# These need Jupyter's kernel, which `make test-notebook` puts into a folder of its own.
+collect_ignore += [] if os.environ.get("TORCHPIPE_TEST_NOTEBOOK") else ["notebook"]
 
 _FAILED = pytest.StashKey[bool]()
 

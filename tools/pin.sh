@@ -30,3 +30,9 @@ pin constraints-trainers.txt 'trainers, on the newest torch (`make test-trainers
     "$uv" pip compile --quiet --upgrade --universal --python-version 3.11 --no-header --no-annotate --group docs
 } >constraints-docs.txt.new
 mv constraints-docs.txt.new constraints-docs.txt
+
+{
+    echo '# Versions of what a notebook needs besides (`make test-notebook`). Written by `make constraints`; names and versions only, no hosts.'
+    "$uv" pip compile --quiet --upgrade --universal --python-version 3.11 --no-header --no-annotate -c constraints.txt --group notebook
+} >constraints-notebook.txt.new
+mv constraints-notebook.txt.new constraints-notebook.txt

@@ -111,12 +111,12 @@ class Accounts:
             restarts=self._restarts.get(number, 0),
             items=sum(ledger.count - ledger.first for ledger in mine),
             chunks=sum(ledger.chunks for ledger in mine),
-            bytes=sum(ledger.nbytes for ledger in mine),
+            bytes=sum(ledger.nbytes for ledger in mine) if number >= 0 else spent.sent,
             making_s=spent.seconds(MAKING),
             sending_s=spent.seconds(SENDING),
             credit_wait_s=spent.seconds(AWAITING_CREDIT),
             input_wait_s=spent.seconds(AWAITING_INPUT),
-            cpu_s=max(0, spent.cpu_ns) / 1e9,
+            cpu_s=spent.cpu_ns / 1e9 if spent.cpu_ns > 0 else None,  # it is told now and then
             memory_bytes=times.memory_bytes or None,
         )
 

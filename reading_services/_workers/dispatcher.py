@@ -254,6 +254,7 @@ class Dispatcher:
             except Exception as failed:
                 over, error = True, _keep_sendable(entries, failed, source.waiting(shard))
                 layout, payload = link.packer.pack(entries)
+            self._times.send(sum(layout.sizes))
             if over:
                 del self._of_shard[shard]
                 del self._wants[shard]

@@ -130,3 +130,16 @@ def test_durations_fall_into_buckets_of_a_fifth_or_less() -> None:
     sheet.note(0, 1_000, items=4)
     assert sheet.read()[0][ITEMS] == 4
     assert Figures().quantile(0.9) is None
+
+
+def test_who_can_change_over_pulls_past_what_is_left_of_the_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "_AT_FIRST_NS", 100_000)
+    stream, _, tracer = traced(IterableWrapper(range(10_000)).map(lambda item: item + 1))
+    taken = [next(stream)]
+    assert tracer.plain(stream) is stream
+    while tracer.wanted:
+        taken.append(next(stream))
+    plain = tracer.plain(stream)
+    assert plain is not stream
+    assert taken + list(plain) == list(range(1, 10_001))
+    assert tracer.plain(plain) is plain

@@ -154,6 +154,7 @@ if __name__ == "__main__":
         torchpipe.DataLoader(Inner(), num_workers=1),
     ):
         print(sum(1 for _ in loader))
+    print(sum(1 for _ in torchpipe.DataLoader2(IterableWrapper(range(8)))))  # of which nobody keeps the loader
     os.environ["LOCAL_RANK"] = "1"
     print(sum(1 for _ in torchpipe.DataLoader2(IterableWrapper(range(7)))))
 """
@@ -165,10 +166,11 @@ def test_the_environment_watches_every_loader_in_lines_where_there_is_no_termina
     command = [sys.executable, str(tmp_path / "script.py")]
     environment = {**os.environ, "TORCHPIPE_WATCH": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout == "5\n6\n7\n"
+    assert done.stdout == "5\n6\n8\n7\n"
     assert [line.partition(" items")[0] for line in done.stderr.splitlines()] == [
         "torchpipe: epoch 0, 5 of 5 (100 %)",
         "torchpipe: epoch 0, 6 of 6 (100 %)",
+        "torchpipe: epoch 0, 8 of 8 (100 %)",
     ]
 
 

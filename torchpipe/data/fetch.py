@@ -19,6 +19,7 @@ from torchpipe.iter._shared.collating import default_collate_in
 from torchpipe.node.context import Memory
 from torchpipe.node.failures.failure import add_note
 from torchpipe.stats.node_sheet import ERRORS, NodeSheet
+from torchpipe.stats.sizes import Sizing
 
 __all__ = [
     "COLLATING",
@@ -69,6 +70,8 @@ class TimedFetch(Fetch):
     def __init__(self, fetch: Fetch, sheet: NodeSheet) -> None:
         super().__init__(fetch.dataset, fetch.batched, fetch.collate_fn)
         self._sheet = sheet
+        self._sizes = (Sizing(sheet, READING), Sizing(sheet, COLLATING))
+        self._unseen = [1, 1]  # items, of reading and of collating, until one is looked at
         self._apart = False  # are samples slow enough to be timed each by itself?
 
     def __call__(self, indices: Any, collate_fn: Callable[[Any], Any] | None = None) -> Any:
@@ -83,9 +86,11 @@ class TimedFetch(Fetch):
                 took = clock() - began
                 sheet.note(READING, took, max(1, count))
                 self._apart = took > _SLOW_NS * count and self.batched and not hasattr(self.dataset, "__getitems__")
+                self._size(READING, samples, count)
             step, began = COLLATING, clock()
             batch = (collate_fn or self.collate_fn)(samples)
             sheet.note(COLLATING, clock() - began)
+            self._size(COLLATING, batch, 1)
         except BaseException:
             sheet.count(step, ERRORS)
             raise
@@ -98,7 +103,15 @@ class TimedFetch(Fetch):
             began = clock()
             samples.append(dataset[index])
             note(READING, clock() - began)
+            self._size(READING, samples, 1)
         return samples
+
+    def _size(self, step: int, made: Any, items: int) -> None:
+        """Look now and then at how large the last of what was made is; it is one of so many ``items``."""
+        self._unseen[step] -= items
+        if self._unseen[step] <= 0:
+            last = made[-1] if step == READING and self.batched and isinstance(made, list) and made else made
+            self._unseen[step] = self._sizes[step].look(last)
 
 
 def _shown(indices: Any, batched: bool) -> str:

@@ -177,6 +177,8 @@ class Shard:
         returned in the chunk, with a note of their position, but for those of ``passing`` that are no Exception.
         """
         chunk = Chunk()
+        if self.trace is not None:
+            self._stream = self.trace.plain(self._stream)
         items, stream, policy = chunk.items, self._stream, self._policy
         began = now = time.perf_counter()
         first, due = self.produced, False

@@ -90,6 +90,8 @@ def _of(stats: LoaderStats) -> Iterator[Measurement]:
             yield Measurement("counter", "process", "seconds", "What processes spend their time on", labels, spent_s)
         own = (("process", process.name),)
         yield Measurement("counter", "restarts", "", "Processes that died and were replaced", own, process.restarts)
+        if process.bytes:
+            yield Measurement("counter", "process_sent", "bytes", "Bytes of what a process sent", own, process.bytes)
         if process.memory_bytes is not None:
             yield Measurement("gauge", "memory", "bytes", "Resident memory", own, process.memory_bytes)
     for node in stats.nodes:
@@ -98,6 +100,8 @@ def _of(stats: LoaderStats) -> Iterator[Measurement]:
             yield Measurement("counter", "node_items", "", "Items that a node handed on", labels, node.items)
         if node.self_s is not None:
             yield Measurement("counter", "node", "seconds", "Time in a node itself", labels, node.self_s)
+        if node.bytes is not None:
+            yield Measurement("counter", "node_out", "bytes", "Bytes of what a node handed on", labels, node.bytes)
         yield Measurement("counter", "node_errors", "", "Exceptions that a node raised", labels, node.errors)
         yield Measurement("counter", "node_skipped", "", "Items left out because of an error", labels, node.skipped)
     for queue in stats.queues:

@@ -195,6 +195,10 @@ class DataLoader2(Viewable, Generic[T_co]):
         observed = self._observed if live is None else live.observe()
         return as_stats(observed, self.reading_service.figures(), self._total(), self.num_shards)
 
+    def see(self, observed: Observed) -> None:
+        """What an iterator of this loader, which has none itself, has come to."""
+        self._observed = observed
+
     def _total(self) -> int | None:
         try:
             return len(self)

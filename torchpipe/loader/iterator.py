@@ -204,6 +204,7 @@ class DataLoader2Iterator(Iterator[T_co]):
             self._clock = self._stream.clock if isinstance(self._stream, MergeIterator) else Clock()
         else:
             self._over = self.finished = True
+            self._spare.see(self.observe())
         self._choose_pull()
         return follows
 
@@ -219,6 +220,13 @@ class DataLoader2Iterator(Iterator[T_co]):
             finished=self.finished,
             over=self._over or self._invalid,
         )
+
+    @property
+    def alone(self) -> DataLoader2[Any]:
+        """The loader as this iterator knows it, without a reference to it: what a watch asks if the loader is gone."""
+        if not self.finished:
+            self._spare.see(self.observe())
+        return self._spare
 
     def stats(self) -> FeedStats:
         """How the stage nearest to the loop that runs ahead in this process (``to_device``, ``prefetch``) keeps pace.

@@ -20,6 +20,7 @@ from torchpipe.stats import (
     LoaderStats,
     MergeStats,
     Moment,
+    NodeStats,
     ProcessStats,
     QueueStats,
     StageStats,
@@ -120,13 +121,19 @@ def as_stats(observed: Observed | None, figures: ServiceFigures, total: int | No
         consumer=observed.consumer,
         merges=observed.merges,
         stages=stages,
-        nodes=figures.nodes,
+        nodes=_with_moved(figures, stages),
         processes=(_main(observed, figures), *figures.processes),
         queues=(*figures.queues, *(queue for stage in stages for queue in _queues(stage))),
         events=figures.events,
         timeline=observed.timeline,
     )
     return replace(stats, advice=advise(stats))
+
+
+def _with_moved(figures: ServiceFigures, stages: Sequence[StageStats]) -> tuple[NodeStats, ...]:
+    """The nodes; what device stages have moved is known exactly, measured or not."""
+    moved = {stage.node: stage.feed.moved_bytes for stage in stages if stage.device and stage.feed.moved_bytes}
+    return tuple(replace(node, bytes=moved.get(node.number, node.bytes)) for node in figures.nodes)
 
 
 def _number(figures: ServiceFigures, name: str) -> int:

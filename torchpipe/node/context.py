@@ -36,6 +36,9 @@ class Trace(Protocol):
     def watch(self, stream: Any, node_id: int) -> Any:
         """``stream``, with ``node_id`` noted while it is being pulled."""
 
+    def plain(self, stream: Any) -> Any:
+        """What to pull instead of ``stream``, which :meth:`watch` gave, from the next item on."""
+
     def left_out(self, node_id: int) -> None:
         """The node has left out an item, since making it raised."""
 

@@ -40,12 +40,14 @@ Doing: TypeAlias = Literal["starting", "making", "sending", "awaiting credit", "
 used up what was sent; ``awaiting input`` that another process deals; ``idle`` between two epochs."""
 
 Bottleneck: TypeAlias = Literal[
-    "nothing", "consumer", "device", "main", "merge", "transport", "node", "source", "dispatcher", "input", "workers"
-]
+    "nothing", "consumer", "device", "main", "merge", "transport", "node", "source", "dispatcher", "input", "workers",
+    "ranks",
+]  # fmt: skip
 """What holds the stream up: ``nothing`` known yet; the ``consumer``, which is your own code; the ``device`` stage; a
 node of the ``main`` section; ``merge`` skew: one shard slower than the others; ``transport``: packing, copying and
 rebuilding items; a ``node`` of the workers, or a ``source`` among them; a node of the ``dispatcher``; ``input``: what
-the main process deals (a sampler); ``workers``: these, and which node is not measured."""
+the main process deals (a sampler); ``workers``: these, and which node is not measured; ``ranks``: what ranks tell each
+other, for which the quickest waits for the slowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ class NodeStats(_Data):
     p99_s: float | None = None
     errors: int = 0  # exceptions that it raised
     skipped: int = 0  # items that it left out because of an error
-    bytes: int | None = None  # of the items that it handed on
+    bytes: int | None = None  # of the items that it handed on, as a sample of them says; None where a part has no size
     exact: bool = False
 
 
@@ -161,7 +163,7 @@ class ProcessStats(_Data):
     restarts: int = 0  # how often it has died and been replaced
     items: int = 0  # that came from it
     chunks: int = 0  # messages with items in them
-    bytes: int = 0  # of their items
+    bytes: int = 0  # that it sent, of items
     making_s: float = 0.0
     sending_s: float = 0.0
     credit_wait_s: float = 0.0  # for the consumer to use up what was sent

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from torchpipe.stats.sheet import Cells
 
-__all__ = ["ERRORS", "ITEMS", "SAMPLED_NS", "SELF_NS", "SKIPPED", "Figures", "NodeSheet", "bucket_of"]
+__all__ = ["BYTES", "ERRORS", "ITEMS", "SELF_NS", "SIZED", "SKIPPED", "Figures", "NodeSheet", "bucket_of"]
 
-SELF_NS, ITEMS, ERRORS, SKIPPED, SAMPLED_NS, _HISTOGRAM = range(6)
+SELF_NS, ITEMS, ERRORS, SKIPPED, BYTES, SIZED, _HISTOGRAM = range(7)  # SIZED items have so many bytes
 
 # Self times fall into buckets, four for each power of two: a quantile is right to a tenth or so.
 _LEAST_BITS, _MOST_BITS = 7, 43  # under 0.1 us, over an hour

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchpipe.stats.model import NodeStats
-from torchpipe.stats.node_sheet import ERRORS, ITEMS, SELF_NS, SKIPPED, Figures
+from torchpipe.stats.node_sheet import BYTES, ERRORS, ITEMS, SELF_NS, SIZED, SKIPPED, Figures
 
 __all__ = ["Made", "with_figures"]
 
@@ -73,6 +73,7 @@ def with_figures(
                 p99_s=figures.quantile(0.99),
                 errors=figures[ERRORS],
                 skipped=figures[SKIPPED],
+                bytes=round(figures[BYTES] / figures[SIZED] * items) if figures[BYTES] else None,
                 exact=exact,
             )
         )
@@ -92,4 +93,7 @@ def _passing_on(row: NodeStats, before: Sequence[NodeStats], processes: int) -> 
     given = [other for other in before if other.number in row.inputs]
     if len(given) != 1 or given[0].items is None:
         return replace(row, processes=processes)
-    return replace(row, processes=processes, items=given[0].items, self_s=0.0, exact=given[0].exact)
+    before_it = given[0]
+    return replace(
+        row, processes=processes, items=before_it.items, self_s=0.0, bytes=before_it.bytes, exact=before_it.exact
+    )

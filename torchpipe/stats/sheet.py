@@ -32,18 +32,19 @@ Cells: TypeAlias = "MutableSequence[int] | memoryview[int]"
 _NAMES = get_args(Doing)
 STARTING, MAKING, SENDING, AWAITING_CREDIT, AWAITING_INPUT, IDLE, _ENDED = range(len(_NAMES))
 
-_DOING, _SINCE, _CPU, _MEMORY, _WANTED, _NODE, _MADE, _SPENT = range(8)
+_DOING, _SINCE, _CPU, _MEMORY, _WANTED, _NODE, _MADE, _SENT, _SPENT = range(9)
 
 
 class Times:
     """How long in each way, in ns, and what it is at: a copy of a :class:`TimeSheet`, to add and to subtract."""
 
-    __slots__ = ("cpu_ns", "doing", "doing_ns", "made", "memory_bytes", "node", "spent")
+    __slots__ = ("cpu_ns", "doing", "doing_ns", "made", "memory_bytes", "node", "sent", "spent")
 
-    def __init__(self, spent: list[int] | None = None, cpu_ns: int = 0, made: int = 0) -> None:
+    def __init__(self, spent: list[int] | None = None, cpu_ns: int = 0, made: int = 0, sent: int = 0) -> None:
         self.spent = [0] * len(_NAMES) if spent is None else spent
         self.cpu_ns = cpu_ns
         self.made = made  # items
+        self.sent = sent  # bytes
         self.doing: Doing = "ended"
         self.doing_ns = 0
         self.memory_bytes = 0
@@ -53,6 +54,7 @@ class Times:
         self.spent = [mine + sign * theirs for mine, theirs in zip(self.spent, other.spent)]
         self.cpu_ns += sign * other.cpu_ns
         self.made += sign * other.made
+        self.sent += sign * other.sent
 
     def seconds(self, doing: int) -> float:
         return max(0, self.spent[doing]) / 1e9
@@ -79,6 +81,10 @@ class TimeSheet:
         """So many more were made."""
         self._cells[_MADE] += items
 
+    def send(self, size_bytes: int) -> None:
+        """So much was sent."""
+        self._cells[_SENT] += size_bytes
+
     def close(self) -> None:
         """Let go of the memory, where it is shared. Idempotent."""
         if isinstance(self._cells, memoryview):
@@ -104,7 +110,7 @@ class TimeSheet:
     def read(self) -> Times:
         """What it says now, what is under way included. Raises: ValueError if its memory is gone."""
         cells = list(self._cells)
-        times = Times(cells[_SPENT : _SPENT + len(_NAMES)], cells[_CPU], cells[_MADE])
+        times = Times(cells[_SPENT : _SPENT + len(_NAMES)], cells[_CPU], cells[_MADE], cells[_SENT])
         doing = cells[_DOING] if 0 <= cells[_DOING] < len(_NAMES) else IDLE
         times.doing = _NAMES[doing]
         times.doing_ns = max(0, time.monotonic_ns() - cells[_SINCE]) if cells[_SINCE] else 0

@@ -16,6 +16,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from torchpipe.stats.node_sheet import ERRORS, SKIPPED, NodeSheet
+from torchpipe.stats.sizes import NEVER, Sizing
 
 __all__ = ["APART", "ThreadTracing", "Tracing", "measures_by_default"]
 
@@ -58,6 +59,8 @@ class Tracing:
 
     def _timed(self, stream: Iterator[Any], node_id: int) -> Iterator[Any]:
         clock, note, outside_ns = perf_counter_ns, self.sheet.note, self._outside_ns
+        size = Sizing(self.sheet, node_id).look
+        unseen = 1 if node_id >= 0 else NEVER
         held: list[Any] = []  # whoever is handed an item decides alone how long it lives
         while self.wanted:
             outer, self._below_ns = self._below_ns, 0
@@ -79,7 +82,16 @@ class Tracing:
             self._items += 1
             if not self._items % _LOOK:
                 self._look()
+            unseen -= 1
+            if not unseen:
+                began = clock()
+                unseen = size(held[0])
+                self._below_ns += clock() - began
             yield held.pop()
+
+    def plain(self, stream: Iterator[Any]) -> Iterator[Any]:
+        """``stream``, or once items are not timed, what it hands on: for who can change over between two items."""
+        return stream.stream if type(stream) is _Watched and not self.wanted else stream
 
     def left_out(self, node_id: int) -> None:
         """The node has left out an item, since making it raised."""
@@ -123,6 +135,10 @@ class ThreadTracing:
         if not self._wanted:
             return stream
         return self._here().watch(stream, node_id)
+
+    def plain(self, stream: Iterator[Any]) -> Iterator[Any]:
+        """``stream``, which some thread pulls."""
+        return stream
 
     def left_out(self, node_id: int) -> None:
         """The node has left out an item, in the thread that calls this."""

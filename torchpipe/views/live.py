@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.text import format_bytes, format_count, format_seconds
+from torchpipe.stats.text import format_bytes, format_count, format_seconds, plain
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -52,7 +52,7 @@ def _progress(stats: LoaderStats, rate: float) -> list[str]:
 
 def said(stats: LoaderStats, rate: float) -> str:
     """One line, for logs."""
-    return f"{', '.join(_progress(stats, rate))}. {stats.advice.sentence}"
+    return f"{', '.join(_progress(stats, rate))}. {plain(stats.advice.sentence)}"
 
 
 def drawn(stats: LoaderStats, rate: float, width: int, *, color: bool = True) -> list[str]:
@@ -90,13 +90,13 @@ def _table(stats: LoaderStats, rate: float, width: int) -> Group:
     else:
         first.add_row(text)
     held = stats.advice.bottleneck not in ("nothing", "consumer")
-    advice = " ".join(part for part in (stats.advice.sentence, stats.advice.change) if part)
+    advice = plain(" ".join(part for part in (stats.advice.sentence, stats.advice.change) if part))
     sentence = Text(advice, style="yellow" if held else "green", no_wrap=True, overflow="ellipsis")
     rows = _nodes(stats) if any(node.self_s for node in stats.nodes) else _processes(stats)
     parts: list[Any] = [first, sentence, rows]
     if stats.events:
         event = stats.events[-1]
-        parts.append(Text(f"{event.kind}: {event.text}", style="dim", no_wrap=True, overflow="ellipsis"))
+        parts.append(Text(plain(f"{event.kind}: {event.text}"), style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 
@@ -147,4 +147,4 @@ def _plain(name: str) -> str:
     """Without control characters, and without what rich would take for markup."""
     from rich.markup import escape
 
-    return escape("".join(char if char.isprintable() else "\ufffd" for char in name))
+    return escape(plain(name))

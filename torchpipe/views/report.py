@@ -175,10 +175,12 @@ def _processes(stats: LoaderStats) -> str:
             format_seconds(process.cpu_s),
             "-" if process.memory_bytes is None else format_bytes(process.memory_bytes),
             format_count(process.items),
+            format_bytes(process.bytes) if process.bytes else "-",
             str(process.restarts or "-"),
         ]
         rows.append(("", cells))
-    head = ("process", "pid", "is", "making", "sending", "waits: loop", "input", "CPU", "memory", "items", "restarts")
+    doing = ("making", "sending", "waits: loop", "input")
+    head = ("process", "pid", "is", *doing, "CPU", "memory", "items", "sent", "restarts")
     return _table(head, rows)
 
 

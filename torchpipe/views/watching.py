@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from torchpipe.views.live import Pace, drawn, page, said
@@ -27,12 +28,17 @@ T = TypeVar("T")
 class Watch:
     """A loader that is shown live until :meth:`close`, or the end of the ``with`` block.
 
-    ``until_idle``: only for the epoch that is under way, and without keeping the loader alive.
+    ``until_idle``: only for the epoch that is under way, and without keeping the loader alive; ``iterator`` refers
+    weakly to that of the epoch where it may outlive the loader, as in ``for item in DataLoader2(...)``.
     """
 
-    def __init__(self, loader: Viewable, every_s: float, *, until_idle: bool = False) -> None:
+    def __init__(
+        self, loader: Viewable, every_s: float, *, until_idle: bool = False, iterator: Callable[[], Any] | None = None
+    ) -> None:
         self.every_s = every_s
         self._weak = weakref.ref(loader)
+        self._iterator = iterator
+        self._alone: Viewable | None = None
         self._kept = None if until_idle else loader
         self._until_idle = until_idle
         self._pace = Pace()
@@ -68,7 +74,11 @@ class Watch:
 
     def look(self, screen: Screen) -> bool:
         """Take the figures: False if there is no more to watch."""
-        loader = self.loader
+        loader, iterator = self.loader, None if self._iterator is None else self._iterator()
+        if iterator is not None:
+            self._alone = iterator.alone
+        if loader is None:
+            loader = self._alone
         if loader is None:
             return False
         stats = loader.stats()
@@ -79,6 +89,8 @@ class Watch:
             self.lines = [page(stats, rate)]
         else:
             self.lines = drawn(stats, rate, screen.width)
+        if self._until_idle and self.loader is None and iterator is None:
+            return False
         return stats.state == "running" or not self._until_idle
 
 
@@ -223,7 +235,8 @@ def watched(loader: Any, iterator: T) -> T:
     with _watcher.lock:
         _watcher.sweep()
         if not _in_worker() and all(watch.loader is not loader for watch in _watcher.watches):
-            _watcher.add(Watch(loader, 0.5, until_idle=True))
+            outlives = weakref.ref(iterator) if hasattr(iterator, "alone") else None
+            _watcher.add(Watch(loader, 0.5, until_idle=True, iterator=outlives))
     return iterator
 
 

@@ -26,7 +26,8 @@ import torch
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.collate import collate_tensor_fn
 
-from torchpipe.randomness.global_random import batch_seeds
+from torchpipe.randomness.global_random import BatchSeeds
+from torchpipe.randomness.twister import NumpyTwister, Twister
 
 __all__ = ["BatchGenerators", "answer", "enter", "is_worker", "leave", "put_info", "thread_fields"]
 
@@ -62,14 +63,15 @@ class BatchGenerators:
     def __init__(self) -> None:
         kind: Callable[..., Any] = getattr(torch_worker, "_RNG", _Generators)
         self._random, self._torch = random.Random(0), torch.Generator()
-        self._numpy = np.random.Generator(np.random.PCG64(0))
-        self.rng = kind(random_generator=self._random, torch_generator=self._torch, numpy_generator=self._numpy)
+        self._seeds, self._of_random, self._of_numpy = BatchSeeds(), Twister(self._random), NumpyTwister()
+        numpy = np.random.Generator(self._of_numpy.generator)
+        self.rng = kind(random_generator=self._random, torch_generator=self._torch, numpy_generator=numpy)
 
     def seed(self, seed: int, epoch: int, batch: int) -> None:
-        for_python, for_torch, for_numpy = batch_seeds(seed, epoch, batch)
-        self._random.seed(for_python)
+        for_python, for_numpy, for_torch = self._seeds.of(seed, epoch, batch)
+        self._of_random.fill(for_python)
+        self._of_numpy.fill(for_numpy)
         self._torch.manual_seed(for_torch)
-        self._numpy.bit_generator.state = np.random.PCG64(for_numpy).state
 
 
 class _Worker(threading.local):
