@@ -147,13 +147,17 @@ def _watch(options: argparse.Namespace) -> tuple[int, Any]:
 
     loader = loader_of(options.target, options.workers)
     try:
+        code = 0
         with loader.watch():
-            for _ in islice(loader, options.items):
-                pass
+            try:
+                for _ in islice(loader, options.items):
+                    pass
+            except KeyboardInterrupt:  # what was seen until then is told all the same
+                code = 130
             stats = loader.stats()
         if options.report is not None:
             loader.report(options.report, title=options.target)
-        return 0, stats.to_dict() if options.json else str(stats)
+        return code, stats.to_dict() if options.json else str(stats)
     finally:
         loader.shutdown()
 
