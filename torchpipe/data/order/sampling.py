@@ -271,6 +271,7 @@ class _Sampled(Order):
         self._chain = chain_of(sampler)
         self._rolls = isinstance(sampler, RolloverBatchSampler)
         self._loaded = loaded
+        self._draws = draws
         self._random: GlobalRandom | None = None
         self.may_run_ahead = all(type(part) in (BatchSampler, *_DRAW_AT_ONCE) for part in self._chain) and not any(
             getattr(part, "generator", None) is not None for part in self._chain
@@ -284,7 +285,7 @@ class _Sampled(Order):
             self._start = self._capture() | {"drew": base_seed is None}
             if self._rolls:
                 self._note()
-            self._iterator = iter(sampler)
+            self._iterator = draws.within(lambda: iter(sampler))
             self.base_seed = draws.seed(generator) if base_seed is None else base_seed
         else:
             self._restore(generator, *saved)
@@ -359,11 +360,15 @@ class _Sampled(Order):
 
     def _next(self) -> Any:
         if self._random is not None:
-            with self._random:
-                return next(self._iterator)
+            try:
+                with self._random:
+                    return next(self._iterator)
+            except StopIteration:
+                self._draws.stand_at(self._random.of_torch)
+                raise
         again, self._loaded = self._loaded, False
         try:
-            return next(self._iterator)
+            return self._draws.within(self._iterator.__next__)
         except StopIteration:
             if not again:
                 raise
