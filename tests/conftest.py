@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib.util
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ import hypothesis
 import pytest
 
 from tests import leaks
+from tests.warm import Warm
 
 pytest_plugins = ["tests.limits"]
 
@@ -49,6 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="torch_xla is not installed (it needs torch 2.9)"))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What collecting has made stays for good: neither this process's collections nor its children's look at it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report: pytest.TestReport = yield  # type: ignore[assignment]
@@ -63,6 +72,15 @@ def _xla_started() -> None:
     import torch_xla
 
     torch_xla.device()
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Runs scripts in processes that need not import torch."""
+    process = Warm()
+    process.start()
+    yield process
+    process.close()
 
 
 @pytest.fixture(autouse=True)

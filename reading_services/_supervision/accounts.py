@@ -116,7 +116,7 @@ class Accounts:
             sending_s=spent.seconds(SENDING),
             credit_wait_s=spent.seconds(AWAITING_CREDIT),
             input_wait_s=spent.seconds(AWAITING_INPUT),
-            cpu_s=max(0, spent.cpu_ns) / 1e9,
+            cpu_s=spent.cpu_ns / 1e9 if spent.cpu_ns > 0 else None,  # it is told now and then
             memory_bytes=times.memory_bytes or None,
         )
 

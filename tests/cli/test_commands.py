@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,36 @@ def loader_at(items: int, *, graph: Any = None, seed: int = 1) -> DataLoader2[An
     for _ in range(items):
         next(stream)
     return loader
+
+
+ODD = """
+from torchpipe.iter import IterableWrapper
+
+class Ma\u00df:
+    def __call__(self, number):
+        if number == 3:
+            raise ValueError("d\u00fcnn")
+        return number
+
+graph = IterableWrapper(range(10)).sharding_filter().map(Ma\u00df())
+"""
+
+
+def test_names_that_a_terminal_lacks_are_escaped_and_a_failing_item_is_named(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD, encoding="utf-8")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "torchpipe.cli", *arguments]
+        return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path)
+
+    explained = call("explain", "odd.py:graph")
+    assert (explained.returncode, explained.stderr) == (0, "")
+    assert "Mapper(Ma\\xdf)" in explained.stdout
+    watched = call("watch", "odd.py:graph")
+    assert watched.returncode == 2
+    assert "ValueError: d\\xfcnn (raised in Mapper(Ma\\xdf) for item 3" in watched.stderr.splitlines()[-1]
+    assert "is no number" in call("watch", "odd.py:graph", "--items", "ten").stderr
 
 
 def test_explain_says_where_each_node_runs(run: Run, module: str) -> None:

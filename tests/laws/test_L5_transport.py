@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
 from tests.sources import wait_until
+from tests.warm import Warm
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
 
 MEGABYTE = 1 << 20
@@ -242,19 +242,13 @@ if __name__ == "__main__":
     ("context", "way"), [*((each, "divided") for each in PROCESSES), *(("fork", way) for way in WAYS)]
 )
 def test_L5_without_shared_memory_the_stream_is_the_same_and_a_warning_says_so(
-    context: str, way: str, tmp_path: Path
+    context: str, way: str, warm: Warm, tmp_path: Path
 ) -> None:
     """What is dispatched is large here only until it has reached the workers: it is the dispatcher that says so."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(
-        [sys.executable, str(script), context, way],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
+    done = warm.run([str(script), context, way], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     stream, warning = done.stdout.splitlines()
     assert stream == "20 True"

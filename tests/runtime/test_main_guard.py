@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,24 +31,15 @@ def double(x):
 """
 
 
-def run(folder: Path, method: str, guard: str) -> subprocess.CompletedProcess[str]:
+def run(warm: Warm, folder: Path, method: str, guard: str) -> subprocess.CompletedProcess[str]:
     script = folder / "script.py"
     script.write_text(SCRIPT.format(guard=guard))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, str(script), method],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=110,
-        cwd=folder,
-    )
+    return warm.run([str(script), method], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_missing_guard_is_told_at_once(method: str, tmp_path: Path) -> None:
-    done = run(tmp_path, method, "if True:")
+def test_a_missing_guard_is_told_at_once(method: str, warm: Warm, tmp_path: Path) -> None:
+    done = run(warm, tmp_path, method, "if True:")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("RuntimeError: worker ")
@@ -58,6 +50,6 @@ def test_a_missing_guard_is_told_at_once(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_with_its_guard_the_script_runs(method: str, tmp_path: Path) -> None:
-    done = run(tmp_path, method, 'if __name__ == "__main__":')
+def test_with_its_guard_the_script_runs(method: str, warm: Warm, tmp_path: Path) -> None:
+    done = run(warm, tmp_path, method, 'if __name__ == "__main__":')
     assert (done.stdout, done.stderr) == ("0 2 4 6 8 10\nrestarts: 0\n", "")

@@ -9,8 +9,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import torch.distributed
 
 from tests.services import rank_script
 from tests.services.ranks import FixedRank
+from tests.warm import Warm
 from torchpipe import DataLoader2, InProcessReadingService, ReadingServiceInterface
 from torchpipe.state import merge
 
@@ -38,28 +37,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Start:
+def start(tmp_path_factory: pytest.TempPathFactory, shared: Path, warm: Warm) -> Start:
     """Plays scenarios in a group of processes. Returns their results, in the order of ranks, and the exit codes."""
 
     def run(world_size: int, *scenarios: str) -> tuple[Results, list[int]]:
         folder = tmp_path_factory.mktemp("ranks")
-        environment = os.environ | {"RANKS_SHARED": str(shared)}
-        processes = []
-        for rank in range(world_size):
-            command = [sys.executable, "-m", "tests.services.rank_script", str(folder), str(rank), str(world_size)]
-            with open(folder / f"{rank}.log", "w") as log:
-                processes.append(
-                    subprocess.Popen(
-                        [*command, *scenarios], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
-                    )
-                )
-        try:
-            codes = [process.wait() for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        said = "\n".join((folder / f"{rank}.log").read_text()[-3000:] for rank in range(world_size))
+        commands = [
+            ["-m", "tests.services.rank_script", str(folder), str(rank), str(world_size), *scenarios]
+            for rank in range(world_size)
+        ]
+        ended = warm.run_together(commands, cwd=ROOT, env=os.environ | {"RANKS_SHARED": str(shared)})
+        said = "\n".join((one.stdout + one.stderr)[-3000:] for one in ended)
+        codes = [one.returncode for one in ended]
         assert all(code in (0, -signal.SIGKILL) for code in codes), said
         return {
             name: [_read(folder / f"{name}.{rank}.json") for rank in range(world_size)] for name in scenarios

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from torchpipe.stats.model import Advice, Bottleneck, LoaderStats, NodeStats, Prediction, ProcessStats
+from torchpipe.stats.model import Advice, Bottleneck, LoaderStats, NodeStats, Prediction, ProcessStats, StageStats
 
 __all__ = ["advise", "foretell"]
 
@@ -21,6 +21,7 @@ _LITTLE = 0.05  # who waits less than this part of the time does not wait
 _MOST_WORKERS = 64
 _FULL = 0.97  # of what the loop could take: that much keeps up
 _WORTH = 1.3  # what twice as many workers must bring to be advised
+_SLOW_SAMPLER = 0.3  # of the time that the loop waited: what takes less is not what it waited for
 _SKEW = 0.35  # by which a worker is busier than another where one shard holds up the others
 
 
@@ -28,7 +29,7 @@ def advise(stats: LoaderStats) -> Advice:
     """The advice for ``stats``, whose own is not looked at."""
     consumer = stats.consumer
     if consumer.start_s is None:
-        return _before_first(stats)
+        return _without_items(stats)
     if consumer.items < 2 or not consumer.elapsed_s:
         return Advice(sentence="One item has been delivered: too little to say who is slow.", bottleneck="nothing")
     found = _find(stats)
@@ -62,9 +63,14 @@ def foretell(
     return outlook.predictions(workers) if stats.consumer.items > 1 else ()
 
 
-def _before_first(stats: LoaderStats) -> Advice:
+def _without_items(stats: LoaderStats) -> Advice:
     if stats.state == "new":
         return Advice(sentence="Nothing has been iterated yet.", bottleneck="nothing")
+    if stats.state == "finished":
+        sentence = "The epoch has ended, and this iterator had no item to deliver."
+        if any(event.kind == "skip" for event in stats.events):
+            sentence += " Items were left out because of errors (events)."
+        return Advice(sentence=sentence, bottleneck="nothing")
     busy = [f"{process.name} is {process.doing}" for process in stats.processes if process.kind != "main"]
     doing = f" ({', '.join(busy[:4])})" if busy and stats.state == "running" else ""
     return Advice(sentence=f"No item has been delivered yet{doing}.", bottleneck="nothing")
@@ -105,6 +111,16 @@ def _find(stats: LoaderStats) -> _Found:
 
 
 def _in_main(stats: LoaderStats) -> _Found:
+    beside = {node.number for node in stats.nodes if node.section == "main"} - {stage.node for stage in stats.stages}
+    if stats.stages and not beside:
+        return _at_hand_over(stats.stages[0])
+    if stats.nodes and not beside:
+        return _Found(
+            "ranks",
+            "Most of that, this rank waited for the others",
+            None,
+            "See which rank waits least: that one is slow. Where all wait as much, agree more rarely (agree_every=).",
+        )
     node = _slowest([node for node in stats.nodes if node.section == "main"])
     name = "the main section" if node is None else f"`{node.name}`"
     return _Found(
@@ -113,6 +129,19 @@ def _in_main(stats: LoaderStats) -> _Found:
         None if node is None else node.number,
         "Put it before the merge (before to_device(), or let is_replicable() return True), where every worker does a "
         "part of it.",
+    )
+
+
+def _at_hand_over(stage: StageStats) -> _Found:
+    """The stage has the batch, and the loop not yet."""
+    if stage.feed.syncs or stage.feed.waits:
+        return _Found(
+            "consumer",
+            f"Most of that, {stage.name} started the work of your own steps, or waited for it: the slowest step "
+            "is your own code.",
+        )
+    return _Found(
+        "device", f"The slowest step is {stage.name}, where your loop takes batches over", stage.node or None, ""
     )
 
 
@@ -175,6 +204,8 @@ def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
 def _starved(stats: LoaderStats) -> _Found:
     node = _slowest([node for node in stats.nodes if node.section == "dispatch"])
     if not any(process.kind == "dispatcher" for process in stats.processes):
+        if node is not None and (node.self_s or 0.0) < _SLOW_SAMPLER * stats.consumer.wait_s:
+            return _transport("telling the workers what to make, and taking it back")
         name = "the sampler" if node is None else f"`{node.name}`"
         return _Found(
             "input",

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torchpipe.stats.model import LoaderStats, NodeStats, ProcessStats
 
-__all__ = ["as_text", "format_bytes", "format_count", "format_seconds", "format_table"]
+__all__ = ["as_text", "format_bytes", "format_count", "format_seconds", "format_table", "plain"]
 
 _DASH = "-"
+_LONGEST = 200  # characters of an event
 
 
 def as_text(stats: LoaderStats) -> str:
     """The advice in its first line."""
     advice = stats.advice
-    parts = [" ".join(part for part in (advice.sentence, advice.change) if part), _loop(stats)]
+    parts = [plain(" ".join(part for part in (advice.sentence, advice.change) if part)), _loop(stats)]
     if stats.nodes:
         parts.append(format_table([_NODE_HEAD, *(_node(node, stats) for node in stats.nodes)]))
     if len(stats.processes) > 1:
@@ -36,7 +37,8 @@ def _events(stats: LoaderStats) -> str:
         counts[event.kind] = counts.get(event.kind, 0) + 1
     said = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items())
     last = stats.events[-1]
-    return f"events: {said}; the last, of {last.process}: {last.text}"
+    text = last.text if len(last.text) <= _LONGEST else last.text[: _LONGEST - 3] + "..."
+    return f"events: {said}; the last, of {last.process}: {plain(text)}"
 
 
 def _loop(stats: LoaderStats) -> str:
@@ -64,7 +66,7 @@ def _node(node: NodeStats, stats: LoaderStats) -> Sequence[str]:
     items = _DASH if node.items is None else about + format_count(node.items)
     return (
         str(node.number),
-        node.name,
+        plain(node.name),
         node.section,
         items,
         _DASH if rate is None else format_count(rate),
@@ -94,6 +96,11 @@ def _process(process: ProcessStats) -> Sequence[str]:
         format_bytes(process.bytes) if process.bytes else _DASH,
         str(process.restarts) if process.restarts else _DASH,
     )
+
+
+def plain(text: str) -> str:
+    """Without characters that would command a terminal."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.stats import LoaderStats
-from torchpipe.stats.text import format_bytes, format_count, format_seconds
+from torchpipe.stats.text import format_bytes, format_count, format_seconds, plain
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -52,15 +52,28 @@ def _progress(stats: LoaderStats, rate: float) -> list[str]:
 
 def said(stats: LoaderStats, rate: float) -> str:
     """One line, for logs."""
-    return f"{', '.join(_progress(stats, rate))}. {stats.advice.sentence}"
+    return f"{', '.join(_progress(stats, rate))}. {plain(stats.advice.sentence)}"
 
 
-def drawn(stats: LoaderStats, rate: float, width: int, *, color: bool = True) -> list[str]:
+class _Paper(io.StringIO):
+    """What rich takes for a terminal of this encoding: bars are of ASCII where it has no other characters."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+
+def drawn(stats: LoaderStats, rate: float, width: int, *, color: bool = True, encoding: str = "utf-8") -> list[str]:
     """Lines of at most ``width`` columns, with their colours. Raises: ImportError without rich."""
     from rich.console import Console
 
     # Colours of the terminal's own theme; what the environment says (NO_COLOR) is heeded.
-    console = Console(file=io.StringIO(), force_terminal=color, width=width, color_system="standard" if color else None)
+    paper = _Paper(encoding)
+    console = Console(file=paper, force_terminal=color, width=width, color_system="standard" if color else None)
     with console.capture() as captured:
         console.print(_table(stats, rate, width), end="")
     return captured.get().rstrip("\n").split("\n")
@@ -90,13 +103,13 @@ def _table(stats: LoaderStats, rate: float, width: int) -> Group:
     else:
         first.add_row(text)
     held = stats.advice.bottleneck not in ("nothing", "consumer")
-    advice = " ".join(part for part in (stats.advice.sentence, stats.advice.change) if part)
+    advice = plain(" ".join(part for part in (stats.advice.sentence, stats.advice.change) if part))
     sentence = Text(advice, style="yellow" if held else "green", no_wrap=True, overflow="ellipsis")
     rows = _nodes(stats) if any(node.self_s for node in stats.nodes) else _processes(stats)
     parts: list[Any] = [first, sentence, rows]
     if stats.events:
         event = stats.events[-1]
-        parts.append(Text(f"{event.kind}: {event.text}", style="dim", no_wrap=True, overflow="ellipsis"))
+        parts.append(Text(plain(f"{event.kind}: {event.text}"), style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 
@@ -147,4 +160,4 @@ def _plain(name: str) -> str:
     """Without control characters, and without what rich would take for markup."""
     from rich.markup import escape
 
-    return escape("".join(char if char.isprintable() else "\ufffd" for char in name))
+    return escape(plain(name))

@@ -1,0 +1,67 @@
+"""Scripts of a warm Python behave as if a process had been started for each."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.warm import Warm
+
+SCRIPTS = {
+    "return": ("print('said'); raise SystemExit(3)", 3, "said\n", ""),
+    "raise": ("print('said')\nraise KeyError('mine')", 1, "said\n", "KeyError: 'mine'"),
+    "killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "", ""),
+    "imports": (
+        "torchpipe",
+        1,
+        "",
+        "NameError: name 'torchpipe' is not defined",
+    ),
+    "modules": ("import torchpipe\ntorchpipe.testing", 1, "", "has no attribute 'testing'"),
+    "atexit": (
+        "import atexit\natexit.register(lambda: print(Here))\nclass Here: pass",
+        0,
+        "<class '__main__.Here'>\n",
+        "",
+    ),
+    "beside": (
+        "import os, sys\nprint(sys.path[0] == os.getcwd() == os.path.dirname(__file__), *sys.argv[1:])",
+        0,
+        "True one\n",
+        "",
+    ),
+    "spawn": (
+        "import multiprocessing\n"
+        "def say(): print(__name__)\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=say)\n"
+        "    process.start()\n"
+        "    process.join()\n",
+        0,
+        "__mp_main__\n",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_ends_as_in_a_process_of_its_own(name: str, warm: Warm, tmp_path: Path) -> None:
+    text, code, said, error = SCRIPTS[name]
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    done = warm.run([str(script), "one"], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, said)
+    assert error in done.stderr
+    assert bool(done.stderr) == bool(error)
+
+
+def test_scripts_of_one_call_run_at_the_same_time(warm: Warm, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    first, second = tmp_path / "first.py", tmp_path / "second.py"
+    first.write_text("print(open('pipe').read())")
+    second.write_text("import os\nopen('pipe', 'w').write(os.environ['TOLD'])")
+    done = warm.run_together([[str(first)], [str(second)]], cwd=tmp_path, env={"TOLD": "both"})
+    assert [(one.returncode, one.stdout) for one in done] == [(0, "both\n"), (0, "")]

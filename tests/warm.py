@@ -1,0 +1,146 @@
+"""A Python that has imported torch and the project once, and forks a process for each script that a test runs.
+
+Importing them takes a process a second and a half of a core. What a script finds is as after ``import torchpipe``, and
+nothing more: modules that it forgets to import are missing here too. Tests have the fixture ``warm`` of it; one whose
+script is about importing, exiting or the command line of Python starts a process of its own.
+
+Runs as ``python -m tests.warm``: reads a list of jobs as a line of JSON, answers with the numbers of their processes,
+and then with their exit codes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import random
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Warm"]
+
+ROOT = Path(__file__).parents[1]
+_PR_SET_PDEATHSIG = 1
+
+
+class Warm:
+    """Owner of the process, a child of this one: what its scripts leave behind is found as what a test leaves behind.
+
+    ``close`` ends it. Not for several threads at once.
+    """
+
+    def __init__(self, *options: str) -> None:
+        """``options``: Python's own, for all scripts."""
+        self._options = options
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *self._options, "-m", "tests.warm"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._answer() == "ready"
+
+    def run(
+        self, command: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """As ``subprocess.run`` of ``python`` with that ``command`` (a script, or ``-m`` and a module) has it."""
+        return self.run_together([command], cwd=cwd, env=env)[0]
+
+    def run_together(
+        self, commands: Sequence[Sequence[str]], *, cwd: Path, env: Mapping[str, str] | None = None
+    ) -> list[subprocess.CompletedProcess[str]]:
+        """What became of several that run at the same time. If this call is interrupted, all of them are killed."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with tempfile.TemporaryDirectory() as folder:
+            names = [[f"{folder}/{number}.{stream}" for stream in ("out", "err")] for number in range(len(commands))]
+            shared = {"cwd": str(cwd), "environment": dict(os.environ if env is None else env)}
+            jobs = [{"command": [*one], "streams": streams, **shared} for one, streams in zip(commands, names)]
+            self._process.stdin.write(json.dumps(jobs) + "\n")
+            self._process.stdin.flush()
+            pids = self._answer()
+            try:
+                codes = self._answer()
+            except BaseException:
+                for pid in pids:
+                    os.kill(pid, signal.SIGKILL)
+                self._answer()
+                raise
+            return [
+                subprocess.CompletedProcess([*one], code, *(Path(name).read_text() for name in streams))
+                for one, code, streams in zip(commands, codes, names)
+            ]
+
+    def _answer(self) -> Any:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+
+def serve() -> dict[str, Any] | None:
+    """Fork a process for each job. Returns in these, with the job; ``None`` in this one, once nobody asks any more."""
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        pids = []
+        for job in json.loads(line):
+            pid = os.fork()
+            if pid == 0:
+                return job  # type: ignore[no-any-return]
+            pids.append(pid)
+        print(json.dumps(pids), flush=True)
+        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)
+    return None
+
+
+def become(job: dict[str, Any]) -> None:
+    """Run the job's script as if this process had been started for it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number, name in enumerate([os.devnull, *job["streams"]]):
+        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(job["cwd"])
+    os.environ.clear()
+    os.environ |= job["environment"]
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    option, *rest = job["command"]
+    if option == "-m":
+        sys.path[0] = job["cwd"]
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(option).parent)
+        sys.argv = [option, *rest]
+        main = types.ModuleType("__main__")
+        main.__file__ = option
+        sys.modules["__main__"] = main  # for good: what ends with the process may look for it
+        exec(compile(Path(option).read_bytes(), option, "exec"), vars(main))
+
+
+if __name__ == "__main__":
+    import torchpipe  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+    if (job := serve()) is None:
+        os._exit(0)  # without taking down, in a second, what has been imported
+    become(job)
