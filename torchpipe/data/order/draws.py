@@ -83,11 +83,12 @@ class Draws:
     def within(self, step: Callable[[], T]) -> T:
         """What ``step``, of a sampler that may draw from the default generator, returns; this stands meanwhile where
         it would without the resume. An interrupt at any instruction leaves the process its own."""
-        if self._going_on() is None:
+        saved = self._going_on()
+        if saved is None:
             return step()
         outside = torch.get_rng_state()
         try:
-            torch.set_rng_state(self._saved)
+            torch.set_rng_state(saved)
             result = step()
             self._saved = torch.get_rng_state()
             torch.set_rng_state(outside)
