@@ -359,18 +359,13 @@ class _Sampled(Order):
             )
 
     def _next(self) -> Any:
-        if self._random is not None:
-            try:
-                with self._random:
-                    return next(self._iterator)
-            except StopIteration:
-                self._draws.stand_at(self._random.of_torch)
-                raise
-        again, self._loaded = self._loaded, False
+        own, again, self._loaded = self._random, self._loaded, False
         try:
-            return self._draws.within(self._iterator.__next__)
+            return (self._draws if own is None else own).within(self._iterator.__next__)
         except StopIteration:
-            if not again:
+            if own is not None:
+                self._draws.stand_at(own.of_torch)
+            if own is not None or not again:
                 raise
             self._iterator = iter(self._sampler)  # what its state was at the end of is over
             return next(self._iterator)
