@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import ALONE
 from tests.warm import Warm
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_digits.py"
@@ -14,7 +15,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "train_digits.py"
 @pytest.mark.timeout(1200)  # five processes that import torch: slow on a machine that is busy
 def test_the_demo_loses_and_repeats_nothing(warm: Warm, tmp_path: Path) -> None:
     command = [str(SCRIPT), "--device", "cpu", "--epochs", "2", "--min-accuracy", "0.8"]
-    done = warm.run(command, cwd=tmp_path)
+    done = warm.run(command, cwd=tmp_path, env=ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "8000 samples in 2 epochs: 0 lost, 0 repeated, same order" in done.stdout
     assert "each of 4000 digits once in every epoch: yes" in done.stdout
