@@ -17,6 +17,10 @@ EXTRAS := xla,demo,test,check
 EXTRAS_NEWEST := demo,test,check
 EXTRAS_TRAINERS := test,trainers
 EXTRAS_PYTHONS := xla,demo,test
+# On a free-threaded Python (3.13t), for which many packages have no wheels: what does not need them.
+EXTRAS_FREE_THREADED := test-threads
+TESTS_FREE_THREADED := tests/data tests/device tests/test_two_threads.py tests/test_misuse.py tests/test_background.py \
+	tests/test_staged.py tests/test_global_random.py
 # XLA's CPU device, the same on every machine; tests that need several devices set it up in processes of their own.
 export PJRT_DEVICE ?= CPU
 
@@ -43,7 +47,10 @@ test-newest: $(NEWEST)/.stamp ## all tests but XLA's, on the newest torch
 test-pythons: $(PYTHONS:%=.venv-py%/.stamp) ## all tests, on each newer Python (they must be on the PATH)
 	@failed=; for python in $(PYTHONS); do \
 		echo "===== Python $$python ====="; \
-		tools/run_tests.sh .venv-py$$python $(ARGS) || failed="$$failed $$python"; \
+		case $$python in \
+			*t) PYTHON_GIL=0 tools/run_tests.sh .venv-py$$python $(or $(ARGS),$(TESTS_FREE_THREADED));; \
+			*) tools/run_tests.sh .venv-py$$python $(ARGS);; \
+		esac || failed="$$failed $$python"; \
 	done; \
 	[ -z "$$failed" ] || { echo "failed on Python$$failed"; exit 1; }
 
@@ -119,6 +126,10 @@ $(NOTEBOOK)/.stamp: constraints-notebook.txt pyproject.toml $(VENV)/.stamp
 
 .venv-py%/.stamp: constraints.txt pyproject.toml tools/install.sh
 	PYTHON=python$* tools/install.sh .venv-py$* constraints.txt "$(EXTRAS_PYTHONS)" $(UV_VERSION)
+	@touch $@
+
+.venv-py%t/.stamp: tools/constraints-free-threaded.txt pyproject.toml tools/install.sh
+	PYTHON=python$*t tools/install.sh .venv-py$*t $< "$(EXTRAS_FREE_THREADED)" $(UV_VERSION)
 	@touch $@
 
 $(BENCH)/.stamp: benchmarks/requirements-peers.txt benchmarks/constraints-peers.txt tools/install_bench.sh

@@ -42,6 +42,8 @@ def run_child(
         return {**blank, "unsupported": f"no environment {PEERS[peer].environment!r}: `make bench` sets it up"}
     command = [str(python), "-m", "benchmarks.harness.child", workload, peer, str(seconds), json.dumps(options or {})]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PJRT_DEVICE": "CPU", "PYTHONWARNINGS": "ignore"}
+    # Installed packages are compiled; where this is set, this one alone would be compiled anew in each worker.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     # Files, not pipes: a worker that outlives the child would keep a pipe open.
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as problems:
         child = subprocess.Popen(

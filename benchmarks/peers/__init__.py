@@ -27,6 +27,7 @@ PEERS = {
     "in_process": Peer("in_process", "torchpipe, in process"),
     "dataloader": Peer("torchpipe_dataloader", "torchpipe DataLoader"),
     "threads": Peer("threads", "torchpipe DataLoader, threads"),
+    "one_thread": Peer("one_thread", "torchpipe DataLoader, one thread"),
     "torch": Peer("torch_dataloader", "torch DataLoader"),
     "stateful": Peer("stateful", "StatefulDataLoader"),
     "nodes": Peer("nodes", "torchdata.nodes"),

@@ -29,6 +29,7 @@ WORKLOADS = {
     "p14s": "p14s_turn_around_spawn",
     "p15": "p15_resume_shuffled",
     "p16": "p16_threads",
+    "p16p": "p16p_python_threads",
     "p17": "p17_packing",
     "p18": "p18_parquet",
     "p18r": "p18r_parquet_resume",

@@ -149,6 +149,7 @@ class Dispatcher:
 
     def _begin(self, message: StartDispatch) -> None:
         self._times.turn_to(STARTING)
+        self._times.count_cpu()
         self._epoch = message
         self._page.approach(0, message.mark_position)
         self._doubtful = (1 << 62) if message.careful else message.doubtful
@@ -230,6 +231,8 @@ class Dispatcher:
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
         self._left_out.send(self._channel)
+        if self._source.over:
+            self._times.publish()
         if self._source.longest >= self._report_at:
             self._channel.send(Grown(items=self._source.longest))
             self._report_at = 2 * self._source.longest

@@ -215,6 +215,7 @@ class Worker:
         match message:
             case StartEpoch():
                 self._times.turn_to(STARTING)
+                self._times.count_cpu()
                 self._end_epoch()
                 self._epoch = message
                 self._supply = self._connect(message)
@@ -321,6 +322,8 @@ class Worker:
         if chunk.notice is not None:
             self._channel.send(Notice(category=ReplayWarning.__name__, text=chunk.notice))
         self._left_out.send(self._channel)
+        if chunk.ended or chunk.error is not None:
+            self._times.publish()  # before anybody knows of the end, and asks
         items, sizes = self._send(epoch, number, chunk)
         if chunk.ended or chunk.error is not None:
             self._retire(number)

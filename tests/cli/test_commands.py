@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.sources import wait_until
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.cli import doctor
 from torchpipe.cli.main import main
@@ -67,6 +70,67 @@ def loader_at(items: int, *, graph: Any = None, seed: int = 1) -> DataLoader2[An
     for _ in range(items):
         next(stream)
     return loader
+
+
+ODD = """
+from torchpipe.iter import IterableWrapper
+
+class Ma\u00df:
+    def __call__(self, number):
+        if number == 3:
+            raise ValueError("d\u00fcnn")
+        return number
+
+graph = IterableWrapper(range(10)).sharding_filter().map(Ma\u00df())
+"""
+
+
+def test_names_that_a_terminal_lacks_are_escaped_and_a_failing_item_is_named(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD, encoding="utf-8")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "torchpipe.cli", *arguments]
+        return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path)
+
+    explained = call("explain", "odd.py:graph")
+    assert (explained.returncode, explained.stderr) == (0, "")
+    assert "Mapper(Ma\\xdf)" in explained.stdout
+    watched = call("watch", "odd.py:graph")
+    assert watched.returncode == 2
+    assert "ValueError: d\\xfcnn (raised in Mapper(Ma\\xdf) for item 3" in watched.stderr.splitlines()[-1]
+    assert "is no number" in call("watch", "odd.py:graph", "--items", "ten").stderr
+
+
+SLOW = """
+import time
+from pathlib import Path
+from torchpipe.iter import IterableWrapper
+
+def slow(number):
+    time.sleep(0.01)
+    if number == 3:
+        Path("begun").touch()
+    return number
+
+graph = IterableWrapper(range(100_000)).sharding_filter().map(slow)
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["--workers", "2"]], ids=["here", "workers"])
+def test_ctrl_c_ends_a_watch_that_tells_what_it_has_seen(tmp_path: Path, more: list[str]) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = [sys.executable, "-m", "torchpipe.cli", "watch", "slow.py:graph", "--json", "--report", "r.html", *more]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until((tmp_path / "begun").exists)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    told = json.loads(out)
+    assert told["state"] == "closed"
+    assert told["delivered"] < 100_000
+    assert "Mapper(slow)" in (tmp_path / "r.html").read_text()
 
 
 def test_explain_says_where_each_node_runs(run: Run, module: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import BatchSampler, RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from tests.data.datasets import Augmented, Lines, epochs_of
@@ -25,14 +27,41 @@ def generator_put_back() -> Iterator[None]:
 def script(**options: Any) -> DataLoader[Any]:
     """As it begins, each time it is run."""
     torch.manual_seed(0)
-    return DataLoader(Augmented(LENGTH), batch_size=4, **options)
+    return DataLoader(Augmented(LENGTH), batch_size=1 if "batch_sampler" in options else 4, **options)
 
 
 def text(batches: Any) -> list[str]:
     return [repr(batch) for batch in batches]
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {}, {"shuffle": True, "num_workers": 1}])
+class Lazy(Sampler[int]):
+    """Draws from torch's default generator when it is begun, and with every index."""
+
+    def __iter__(self) -> Iterator[int]:
+        first = int(torch.randint(LENGTH, ()))
+        return itertools.chain([first], (int(torch.randint(LENGTH, ())) for _ in range(LENGTH - 1)))
+
+    def __len__(self) -> int:
+        return LENGTH
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": True},
+        {},
+        {"shuffle": True, "num_workers": 1},
+        {"sampler": SubsetRandomSampler(range(LENGTH))},
+        {"sampler": WeightedRandomSampler([1.0] * 9 + [2.0] * 14, LENGTH)},
+        {"sampler": RandomSampler(range(LENGTH), replacement=True)},
+        {"sampler": Lazy()},
+        {"sampler": Lazy(), "num_workers": 2},
+        {"batch_sampler": BatchSampler(Lazy(), 4, drop_last=False)},
+    ],
+    ids=lambda options: "-".join(
+        f"{name}={getattr(value, '__class__', value).__name__}" for name, value in options.items()
+    ),
+)
 @pytest.mark.parametrize("delivered", [0, 2, 6, 8])
 def test_L2_all_epochs_after_a_resume_are_those_of_an_unbroken_run(delivered: int, options: Any) -> None:
     def saved_and_followed(loader: DataLoader[Any]) -> tuple[Any, list[list[str]]]:

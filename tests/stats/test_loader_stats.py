@@ -88,6 +88,11 @@ def test_each_process_says_what_it_does() -> None:
         assert all(0 <= queue.fill <= 1 == queue.limit for queue in stats.queues)
         assert stats.processes[0].pid == os.getpid()
         assert stats.workers == stats.shards == 2
+        assert len(list(stream)) == 249
+        ended = loader.stats()
+        for worker in workers_of(ended):  # however short the epoch was
+            assert 0 < (worker.cpu_s or 0.0) <= (ended.consumer.start_s or 0.0) + ended.consumer.elapsed_s + 0.1
+            assert (worker.memory_bytes or 0) > 1e7
         assert stats.method == "fork"
 
 

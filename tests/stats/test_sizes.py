@@ -118,6 +118,11 @@ def test_a_sample_speaks_for_what_is_not_timed_any_more() -> None:
     assert node.items == pytest.approx(800_000, rel=0.1)
 
 
+def test_short_epochs_are_known_exactly() -> None:
+    nodes = nodes_of(IterableWrapper([bytes(number) for number in range(30)]).batch(7))
+    assert nodes["IterableWrapper"].bytes == nodes["Batcher"].bytes == sum(range(30))
+
+
 def test_open_files_have_their_length(tmp_path: Path) -> None:
     for number in range(4):
         with tarfile.open(tmp_path / f"{number}.tar", "w") as archive:

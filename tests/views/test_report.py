@@ -81,6 +81,8 @@ def test_a_loader_reports_of_a_run_with_a_death_in_it(tmp_path: Path) -> None:
         assert "120 of 120" in said
         with pytest.raises(FileNotFoundError, match="does not exist, so report.html"):
             loader.report(tmp_path / "no folder" / "report.html")
+        with pytest.raises(OSError, match=r"nothing can be written there .*'/proc/report.html'"):
+            loader.report("/proc/report.html")
         with pytest.raises(IsADirectoryError, match="name a file in it"):
             loader.report(tmp_path)
     assert [file.name for file in target.parent.iterdir()] == ["report.html"]

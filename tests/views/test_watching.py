@@ -29,9 +29,19 @@ COLUMNS, ROWS = 90, 24
 class Shown:
     """A program on a terminal, and what is on its screen."""
 
-    def __init__(self, script: str, folder: Path, *, stderr: Any = None, **environment: str) -> None:
+    def __init__(
+        self,
+        script: str,
+        folder: Path,
+        *,
+        stderr: Any = None,
+        columns: int = COLUMNS,
+        rows: int = ROWS,
+        **environment: str,
+    ) -> None:
         main, other = pty.openpty()
-        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self.columns = columns
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         file = folder / "script.py"
         file.write_text(script)
         self.process = subprocess.Popen(
@@ -42,7 +52,7 @@ class Shown:
             env={**os.environ, "TERM": "xterm", **environment},
         )
         os.close(other)
-        self.screen = pyte.HistoryScreen(COLUMNS, ROWS, history=1000, ratio=0.5)
+        self.screen = pyte.HistoryScreen(columns, rows, history=1000, ratio=0.5)
         stream = pyte.ByteStream(self.screen)
         self.frames: list[list[str]] = []
         while True:
@@ -60,7 +70,7 @@ class Shown:
     @property
     def lines(self) -> list[str]:
         """All there was on it, top to bottom, as one would scroll."""
-        above = ["".join(line[column].data for column in range(COLUMNS)) for line in self.screen.history.top]
+        above = ["".join(line[column].data for column in range(self.columns)) for line in self.screen.history.top]
         return [line.rstrip() for line in [*above, *self.screen.display]]
 
 
@@ -135,6 +145,40 @@ def test_without_rich_there_are_lines_and_an_error_leaves_the_terminal_as_it_was
     assert shown.screen.margins is None
     assert any("SystemError: of the program" in line for line in shown.lines)
     assert any("epoch 0 |" in line for line in shown.lines)
+
+
+WITH_A_NAME = """
+from torchpipe import DataLoader2
+from torchpipe.iter import IterableWrapper
+
+class N\u00e4me:
+    def __call__(self, number): return number
+
+with DataLoader2(IterableWrapper(range(60)).map(N\u00e4me())) as loader, loader.watch(every_s=0.02):
+    for number in loader:
+        if number % 20 == 0:
+            print("printed", number)
+print("the end")
+"""
+
+
+def test_a_terminal_without_the_characters_shows_what_it_can(tmp_path: Path) -> None:
+    shown = Shown(WITH_A_NAME, tmp_path, PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0")
+    assert shown.code == 0, shown.lines
+    lines = shown.lines
+    assert any("60 of 60 (100 %) items" in line for line in lines)
+    assert any("Mapper(N?me)" in line for line in lines)
+    assert any(line.startswith("---") for line in lines)  # the bar
+    assert shown.screen.margins is None
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(12, 6), (24, 10), (400, 60)])
+def test_a_terminal_of_any_size_keeps_what_the_program_writes(columns: int, rows: int, tmp_path: Path) -> None:
+    shown = Shown(WITH_A_NAME, tmp_path, columns=columns, rows=rows, PYTHONUTF8="1")
+    assert shown.code == 0, shown.lines
+    assert [line for line in shown.lines if line.startswith("printed")] == ["printed 0", "printed 20", "printed 40"]
+    assert "the end" in shown.lines
+    assert shown.screen.margins is None
 
 
 ALL_BY_ITSELF = """

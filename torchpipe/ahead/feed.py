@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+from torchpipe.ahead.queues import listed
 from torchpipe.ahead.stage import Admitted, Source, Stage
 from torchpipe.errors import StateError
 from torchpipe.node.failures.failure import add_note
@@ -259,8 +260,8 @@ class Feed:
         with self.changed:
             waiting = [admitted.nbytes for admitted in self.waiting]
             on_device = [admitted.nbytes for admitted in self.moving]
-            # A copy: the consumer takes items without the lock
-            on_device += [0 if admitted is None else admitted.nbytes for _, _, admitted in list(self.ready)]
+            # The consumer takes items without the lock
+            on_device += [0 if admitted is None else admitted.nbytes for _, _, admitted in listed(self.ready)]
         names = ("waiting", "waiting_bytes", "ready", "ready_bytes")
         return dict(zip(names, (len(waiting), sum(waiting), len(on_device), sum(on_device))))
 

@@ -7,6 +7,7 @@ Results go to stdout, as text or with ``--json`` as one JSON document. A mistake
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import traceback
@@ -18,6 +19,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command: its exit code. 0: done; 1: ``diff`` found differences, ``doctor`` a problem; 2: a mistake."""
+    _accept_all_characters()
     options = _parser().parse_args(arguments)
     try:
         result: tuple[int, Any] = options.run(options)
@@ -33,10 +35,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # of the user's code as well, which the command imports
         if options.traceback:
             traceback.print_exc()
-        text = " ".join(str(error).split()) or "no message"
+        notes = [note for note in getattr(error, "__notes__", ()) if str(note).startswith("torchpipe: raised")]
+        text = " ".join(" ".join([str(error), *(f"({note[11:]})" for note in notes)]).split()) or "no message"
         print(f"torchpipe: {type(error).__name__}: {text}", file=sys.stderr)
         return 2
     return code
+
+
+def _accept_all_characters() -> None:
+    """Names of the user's may have some that a terminal lacks: escapes stand for these, instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -100,6 +110,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
+    if not text.lstrip("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number")
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")
@@ -135,13 +147,17 @@ def _watch(options: argparse.Namespace) -> tuple[int, Any]:
 
     loader = loader_of(options.target, options.workers)
     try:
+        code = 0
         with loader.watch():
-            for _ in islice(loader, options.items):
-                pass
+            try:
+                for _ in islice(loader, options.items):
+                    pass
+            except KeyboardInterrupt:  # what was seen until then is told all the same
+                code = 130
             stats = loader.stats()
         if options.report is not None:
             loader.report(options.report, title=options.target)
-        return 0, stats.to_dict() if options.json else str(stats)
+        return code, stats.to_dict() if options.json else str(stats)
     finally:
         loader.shutdown()
 

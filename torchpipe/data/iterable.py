@@ -218,11 +218,10 @@ class IterableBatches(Batches):
 
     def take(self) -> Any:
         if self._merge is not None:
-            batch = next(self._items)
-        else:
-            self.clock.begin_wait()
-            batch = next(self._items)
-            self.clock.end_wait(1)
+            return next(self._items)
+        self.clock.begin_wait()
+        batch = next(self._items)
+        self.clock.end_wait(1)
         self._number += 1
         return batch
 
@@ -234,16 +233,17 @@ class IterableBatches(Batches):
 
     @property
     def number(self) -> int:
-        return self._number
+        return self._number if self._merge is None else self._merge.delivered
 
     def position(self) -> dict[str, Any]:
         stream = self._stream.state_dict()
-        self._number = sum(stream["counts"])  # an interrupt may have come between the stream's count and ours
+        if self._merge is None:
+            self._number = sum(stream["counts"])  # an interrupt may have come between the stream's count and ours
         position = {"stream": stream, "shards": self._shards, "workers": self._workers, "seed": self._seed}
         if self._ranks != [0, 1]:
             position["ranks"] = self._ranks
         begins = self._begins
-        if begins is None and self._here is not None and not self._number:
+        if begins is None and self._here is not None and not self.number:
             # With the global random states that it is going to see, which may be part of its state; before its first
             # iter(), it may have none to tell
             with suppress(Exception), GlobalRandom(self._random_key).installed():

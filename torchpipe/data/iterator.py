@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
@@ -35,14 +37,21 @@ __all__ = ["DataLoaderIterator"]
 T_co = TypeVar("T_co", covariant=True)
 
 _PROFILE = "enumerate(DataLoader)#DataLoaderIterator.__next__"
+_YIELD_S = 5.0
 
 
 class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
-    """Yields batches. After an exception of a map-style dataset, the next batches follow."""
+    """Yields batches. After an exception of a map-style dataset, the next batches follow.
+
+    One thread takes batches; another one may end the epoch meanwhile (``loader.shutdown()``, ``load_state_dict()``),
+    and the first is then told. ``_in_use`` is held while a batch is taken and while the epoch is ended, so that neither
+    finds the other's work half done.
+    """
 
     def __init__(self, loader: DataLoader[T_co], epoch: int, saved: Position | None) -> None:
         self._loader = loader
         self._pid = os.getpid()
+        self._in_use = threading.RLock()
         self._invalid = False
         self.finished = False
         self._over = False  # nothing more comes of it, though the epoch may not have ended
@@ -85,13 +94,19 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def _next(self) -> T_co:
         if self._over or self._invalid:
             self._refuse()
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid:  # before the lock, which a forked copy may have inherited locked
             check_process(self._pid, "loader")
+        with self._in_use:
+            return self._advance()
+
+    def _advance(self) -> T_co:
+        if self._over or self._invalid:
+            self._refuse()
         try:
             batch = self._batches.take() if self._stage is None else self._stage.take(self._clock)
         except StopIteration:
             if self._end():
-                return self._next()
+                return self._advance()
             raise
         except WorkerDiedError as error:
             self.close()
@@ -144,8 +159,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         if self.finished:
             delivered, batches = self._delivered, None
         elif self._stage is None:
-            batches = self._batches.position()
-            delivered = self._delivered
+            delivered, batches = self._number_and_position()
         else:
             delivered, batches = self._stage.position()
         return Position(
@@ -155,6 +169,14 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             batches=batches,
             finished=self.finished,
         )
+
+    def _number_and_position(self) -> tuple[int, dict[str, Any]]:
+        """Both of one moment, though another thread may take batches meanwhile."""
+        while True:
+            number = self._batches.number
+            position = self._batches.position()
+            if self._batches.number == number:
+                return number, position
 
     def _warn_of_length(self) -> None:
         loader = self._loader
@@ -171,7 +193,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
                 "IterableDataset replica at each worker. Please see "
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
             )
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(text, stacklevel=5)
 
     @property
     def _workers(self) -> list[Any]:
@@ -208,17 +230,11 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     def close(self) -> None:
         """End this epoch; its position stays the loader's. Idempotent."""
-        if self._over or self._pid != os.getpid():
-            return
-        self._over = True
-        self._loader._park(self)
-        self._release()
+        self._close(invalid=False, parks=True)
 
     def supersede(self) -> None:
         """As :meth:`close`; who goes on with this iterator in mid-epoch is told, instead of an early end."""
-        if not self._over:
-            self.close()
-            self._invalid = True
+        self._close(invalid=True, parks=True)
 
     def settle(self) -> None:
         """The loader's next epoch is about to begin: this one ends here, as far as it is concerned."""
@@ -226,11 +242,40 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._order.settle(self._delivered)
 
     def _invalidate(self) -> None:
-        if not self._over and self._pid == os.getpid():
-            self._batches.interrupt()
-            self._over = True
-            self._release()
+        """As :meth:`supersede`, also of an epoch that is over; and the position is nobody's."""
         self._invalid = True
+        self._close(invalid=True, parks=False)
+
+    def _close(self, *, invalid: bool, parks: bool) -> None:
+        over = self._over
+        if over or self._pid != os.getpid():
+            return
+        with self._alone():
+            if self._over:
+                return
+            parks = parks and not self._invalid
+            self._invalid |= (
+                invalid  # before it is over: who asks for a batch meanwhile is told, and finds no early end
+            )
+            self._over = True
+            if parks:
+                self._loader._park(self)
+            self._release()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody takes a batch meanwhile. Who waits for one in another thread is interrupted, and 5 s are waited for
+        that thread to notice: it may be inside the user's code, from where it comes back to an epoch that is over.
+        """
+        alone = self._in_use.acquire(blocking=False)
+        if not alone:
+            (self._batches if self._stage is None else self._stage).interrupt()
+            alone = self._in_use.acquire(timeout=_YIELD_S)
+        try:
+            yield
+        finally:
+            if alone:
+                self._in_use.release()
 
     def __del__(self) -> None:
         if not sys.is_finalizing() and hasattr(self, "_batches"):  # at exit, the pool of workers ends itself
@@ -301,6 +346,10 @@ class _Stage:
         self._failed = isinstance(batch, Failure)
         self.number += not self._failed
         return batch
+
+    def interrupt(self) -> None:
+        """Make a :meth:`take` that waits in another thread return at once. Thread-safe."""
+        self._ahead.interrupt()
 
     def stats(self) -> StageStats:
         threads = self._stage.limits.threads if self._stage.depth else 0

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
-from torchpipe.errors import RankError
+from torchpipe.errors import IteratorInvalidated, RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.provider import ShardPosition, ShardProvider, StartShards
 from torchpipe.execution.shard import Chunk
@@ -251,6 +251,8 @@ class MergeIterator(NodeIterator[Any]):
         provider = self._merges.provider()
         while True:
             with self._lock:
+                if self._closed:  # by another thread, between two blocks
+                    raise IteratorInvalidated("the epoch was ended from another thread while it was being read")
                 self._consumer = threading.get_ident()
                 clock.begin_wait()
                 self._between = False

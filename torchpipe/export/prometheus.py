@@ -24,7 +24,7 @@ class PrometheusExporter:
         name: the label ``loader`` of all of them, to tell several apart.
 
     Raises: ImportError without the extra ``prometheus``; OSError if the port is in use; ValueError unless there is
-    either a ``port`` or a ``registry``.
+    either a ``port``, from 0 to 65535, or a ``registry``.
     """
 
     def __init__(
@@ -38,6 +38,10 @@ class PrometheusExporter:
     ) -> None:
         if (port is None) == (registry is None):
             raise ValueError("give either port= (0 chooses one) or registry=, which something else serves")
+        if port is not None and (isinstance(port, bool) or not isinstance(port, int)):
+            raise TypeError(f"port must be a number, got {port!r}")
+        if port is not None and not 0 <= port <= 65535:
+            raise ValueError(f"port must be 0 to 65535, got {port}")
         try:
             import prometheus_client
         except ImportError as error:

@@ -3,8 +3,9 @@
 Runs in the user's process.
 
 Where the stream is that of a merge, as it is without nodes in the main section, ``next`` pulls from it directly: the
-merge keeps the position and its own lock, so that nothing has to be done for each item. Otherwise, and with a limit,
-``next`` goes through a guard that lets one call at a time in.
+merge keeps the position and its own lock, so that nothing has to be done for each item; it is a generator, which
+refuses a second thread by itself. Otherwise, with a limit, and on a free-threaded Python, whose generators refuse
+nobody, ``next`` goes through a guard that lets one call at a time in.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.loader.observing import Observed, merges_of, stages_of
-from torchpipe.loader.single_consumer import OneUser, refuse_pickling
+from torchpipe.loader.single_consumer import OneUser, has_interpreter_lock, refuse_pickling
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.validate import check_count
 from torchpipe.stats import FeedStats
@@ -96,7 +97,7 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     def _choose_pull(self) -> None:
         """The shortest way to the next item that does all that has to be done."""
-        plain = isinstance(self._stream, MergeIterator) and self._limit is None
+        plain = isinstance(self._stream, MergeIterator) and self._limit is None and has_interpreter_lock()
         self._direct = plain and not (self._paused or self._over or self._invalid)
         self.__dict__.pop("_pull", None)  # a bound method of its own would keep this object alive
         if self._direct:

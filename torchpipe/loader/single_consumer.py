@@ -6,11 +6,12 @@ Runs in the user's process.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["OneUser", "check_process", "refuse_pickling"]
+__all__ = ["OneUser", "check_process", "has_interpreter_lock", "refuse_pickling"]
 
 T = TypeVar("T")
 
@@ -49,9 +50,9 @@ class OneUser:
     def read(self, what: str, step: Callable[[], T]) -> T:
         """Run ``step`` between two calls of ``advance``. Raises: RuntimeError inside one, and in a forked child."""
         check_process(self._pid, self._what)
-        if self._inside and self.here:
-            raise self.refusal_inside(what)
         with self._lock:
+            if self._inside:  # of this thread: another one would hold the lock
+                raise self.refusal_inside(what)
             return step()
 
     def refusal(self, *, inside: bool) -> RuntimeError:
@@ -77,6 +78,12 @@ class OneUser:
     def here(self) -> bool:
         """Is this thread the one that runs ``advance``, if any does?"""
         return self._user.get("thread", 0) in (0, threading.get_ident())
+
+
+def has_interpreter_lock() -> bool:
+    """Does one thread run Python code at a time? Else (free-threaded Python), a generator that two threads use at once
+    may crash the interpreter, instead of refusing the second one."""
+    return sys._is_gil_enabled() if hasattr(sys, "_is_gil_enabled") else True
 
 
 def check_process(pid: int, what: str) -> None:

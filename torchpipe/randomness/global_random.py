@@ -274,6 +274,11 @@ class GlobalRandom(_Guest):
         self.leave()
 
     @property
+    def of_torch(self) -> torch.Tensor:
+        """The state of torch's generator in this set."""
+        return self._torch
+
+    @property
     def entered(self) -> bool:
         return self._outside is not None
 

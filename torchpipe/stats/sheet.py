@@ -67,6 +67,7 @@ class TimeSheet:
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
+        self._cpu_before_ns: int | None = None  # what starting took: importing, and so on
 
     def turn_to(self, doing: int) -> None:
         """The process does this from now on."""
@@ -90,9 +91,15 @@ class TimeSheet:
         if isinstance(self._cells, memoryview):
             self._cells.release()
 
+    def count_cpu(self) -> None:
+        """CPU time counts from here on, if it did not yet."""
+        if self._cpu_before_ns is None:
+            self._cpu_before_ns = time.process_time_ns()
+
     def publish(self) -> None:
-        """Note CPU time and memory. Takes some 20 us: by a thread that looks after something else now and then."""
-        self._cells[_CPU] = time.process_time_ns()
+        """Note CPU time and memory. Takes some 20 us: at an end, and by a thread that looks after something else."""
+        if self._cpu_before_ns is not None:
+            self._cells[_CPU] = time.process_time_ns() - self._cpu_before_ns
         self._cells[_MEMORY] = resident_bytes()
 
     @property

@@ -26,6 +26,7 @@ __all__ = ["NEVER", "Sizing", "bytes_of"]
 NEVER = 1 << 62
 _SHARE = 1000  # a look may take so small a part of the time that items take
 _MOST_STEP = 1024  # items between two looks
+_EACH = 32  # items at first are all looked at: short epochs are known exactly
 _MOST_IN_VAIN = 16  # looks, all of them
 _DEEPEST = 6
 _MOST_PARTS = 8  # of a container that are looked at, and speak for the others
@@ -41,7 +42,7 @@ class Sizing:
         self._sheet = sheet
         self._node = node
         self._step = 1
-        self._in_vain = 0
+        self._in_vain = self._looks = 0
         self._looked_ns = perf_counter_ns()
 
     def look(self, item: Any) -> int:
@@ -59,6 +60,9 @@ class Sizing:
             self._in_vain = -NEVER  # there are some that have one
         now = perf_counter_ns()
         item_ns, self._looked_ns = (began - self._looked_ns) // step, now
+        self._looks += 1
+        if self._looks < _EACH:
+            return 1
         # By what items have taken until now, and not by what this one is: large ones are not preferred
         self._step = max(1, min(_MOST_STEP, 2 * step, _SHARE * (now - began) // (item_ns + 1)))
         return self._step

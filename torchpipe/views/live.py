@@ -55,12 +55,25 @@ def said(stats: LoaderStats, rate: float) -> str:
     return f"{', '.join(_progress(stats, rate))}. {plain(stats.advice.sentence)}"
 
 
-def drawn(stats: LoaderStats, rate: float, width: int, *, color: bool = True) -> list[str]:
+class _Paper(io.StringIO):
+    """What rich takes for a terminal of this encoding: bars are of ASCII where it has no other characters."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+
+def drawn(stats: LoaderStats, rate: float, width: int, *, color: bool = True, encoding: str = "utf-8") -> list[str]:
     """Lines of at most ``width`` columns, with their colours. Raises: ImportError without rich."""
     from rich.console import Console
 
     # Colours of the terminal's own theme; what the environment says (NO_COLOR) is heeded.
-    console = Console(file=io.StringIO(), force_terminal=color, width=width, color_system="standard" if color else None)
+    paper = _Paper(encoding)
+    console = Console(file=paper, force_terminal=color, width=width, color_system="standard" if color else None)
     with console.capture() as captured:
         console.print(_table(stats, rate, width), end="")
     return captured.get().rstrip("\n").split("\n")

@@ -97,7 +97,10 @@ def write_report(stats: LoaderStats, path: str | os.PathLike[str], title: str = 
             f"the folder {target.parent} does not exist, so {target.name} cannot be written: make it"
         )
     text = report_html(stats, title)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}", dir=target.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}", dir=target.parent)
+    except OSError as error:
+        raise OSError(error.errno, f"nothing can be written there ({error.strerror})", str(target)) from None
     try:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)

@@ -20,10 +20,13 @@ _LINES_EVERY_S = 10.0
 
 
 class Screen(Protocol):
-    """``width`` columns."""
+    """``width`` columns, with characters of ``encoding``."""
 
     @property
     def width(self) -> int: ...
+
+    @property
+    def encoding(self) -> str: ...
 
     def show(self, lines: Sequence[str]) -> None:
         """In place of what was shown last."""
@@ -103,16 +106,21 @@ class Terminal:
 
     def _write(self, text: str) -> None:
         try:
-            self._stream.write(text)
+            self._stream.write(text.encode(self.encoding, "replace").decode(self.encoding))
             self._stream.flush()
         except (OSError, ValueError):  # the terminal is gone, or the stream closed
             self._height = 0
+
+    @property
+    def encoding(self) -> str:
+        return getattr(self._stream, "encoding", None) or "utf-8"
 
 
 class Notebook:
     """One output of the cell that runs, updated in place."""
 
     width = 100
+    encoding = "utf-8"
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -139,6 +147,7 @@ class Lines:
     """Lines on stderr, every ten seconds and at the end."""
 
     width = 0
+    encoding = "utf-8"
 
     def __init__(self) -> None:
         self._next = time.monotonic() + _LINES_EVERY_S
@@ -150,7 +159,9 @@ class Lines:
 
     def leave(self, lines: Sequence[str]) -> None:
         try:
-            sys.stderr.write("".join(f"torchpipe: {line}\n" for line in lines))
+            text = "".join(f"torchpipe: {line}\n" for line in lines)
+            encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+            sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
             sys.stderr.flush()
         except (AttributeError, OSError, ValueError):  # there is no stderr (any more)
             pass

@@ -88,7 +88,7 @@ class Watch:
         elif isinstance(screen, Notebook):
             self.lines = [page(stats, rate)]
         else:
-            self.lines = drawn(stats, rate, screen.width)
+            self.lines = drawn(stats, rate, screen.width, encoding=screen.encoding)
         if self._until_idle and self.loader is None and iterator is None:
             return False
         return stats.state == "running" or not self._until_idle

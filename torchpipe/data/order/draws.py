@@ -11,13 +11,16 @@ script that puts the generator back, seeds it for each epoch, or draws from it i
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
 from torchpipe.randomness.seeds import fresh_seed
 
 __all__ = ["Draws"]
+
+T = TypeVar("T")
 
 
 class _Watch:
@@ -69,14 +72,35 @@ class Draws:
         if generator is not None:
             return fresh_seed(generator)
         stand_in = self._stand_in()
-        drawn = (
-            _watch.draw()
-        )  # also where another is used: a generator that is put back later must stand where it would
+        # Also where another is used: a generator that is put back later must stand where it would
+        drawn = _watch.draw()
         if stand_in is None:
             return drawn
         seed = fresh_seed(stand_in)
         self._saved = stand_in.get_state()
         return seed
+
+    def within(self, step: Callable[[], T]) -> T:
+        """What ``step``, of a sampler that may draw from the default generator, returns; this stands meanwhile where
+        it would without the resume. An interrupt at any instruction leaves the process its own."""
+        saved = self._going_on()
+        if saved is None:
+            return step()
+        outside = torch.get_rng_state()
+        try:
+            torch.set_rng_state(saved)
+            result = step()
+            self._saved = torch.get_rng_state()
+            torch.set_rng_state(outside)
+            return result
+        except BaseException:
+            torch.set_rng_state(outside)
+            raise
+
+    def stand_at(self, of_torch: torch.Tensor) -> None:
+        """The resumed epoch's sampler, which ran apart, left the default generator there."""
+        if self._going_on() is not None:
+            self._saved = of_torch
 
     def next_seed(self) -> int:
         """What :meth:`seed` would give now; nothing is drawn."""

@@ -271,6 +271,7 @@ class _Sampled(Order):
         self._chain = chain_of(sampler)
         self._rolls = isinstance(sampler, RolloverBatchSampler)
         self._loaded = loaded
+        self._draws = draws
         self._random: GlobalRandom | None = None
         self.may_run_ahead = all(type(part) in (BatchSampler, *_DRAW_AT_ONCE) for part in self._chain) and not any(
             getattr(part, "generator", None) is not None for part in self._chain
@@ -284,7 +285,7 @@ class _Sampled(Order):
             self._start = self._capture() | {"drew": base_seed is None}
             if self._rolls:
                 self._note()
-            self._iterator = iter(sampler)
+            self._iterator = draws.within(lambda: iter(sampler))
             self.base_seed = draws.seed(generator) if base_seed is None else base_seed
         else:
             self._restore(generator, *saved)
@@ -358,14 +359,13 @@ class _Sampled(Order):
             )
 
     def _next(self) -> Any:
-        if self._random is not None:
-            with self._random:
-                return next(self._iterator)
-        again, self._loaded = self._loaded, False
+        own, again, self._loaded = self._random, self._loaded, False
         try:
-            return next(self._iterator)
+            return (self._draws if own is None else own).within(self._iterator.__next__)
         except StopIteration:
-            if not again:
+            if own is not None:
+                self._draws.stand_at(own.of_torch)
+            if own is not None or not again:
                 raise
             self._iterator = iter(self._sampler)  # what its state was at the end of is over
             return next(self._iterator)

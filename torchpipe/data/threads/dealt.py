@@ -33,6 +33,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.ahead.call_threads import CallThreads
+from torchpipe.ahead.queues import listed
 from torchpipe.data.dealt import DealtBatches, ending_what_fails
 from torchpipe.data.fetch import Failure, Fetch, TimedFetch, WorkerInitFn, make_worker_info, set_worker_info
 from torchpipe.data.figures import ThreadTimes
@@ -195,7 +196,7 @@ class ThreadWorkers:
             if maker.sheet is not None
         ]
         queues = [
-            self._times.queue(lane, sum(future.done() for future in list(futures)), self._window)
+            self._times.queue(lane, sum(future.done() for future in listed(futures)), self._window)
             for lane, futures in enumerate(self._made)
         ]
         return ServiceFigures(method="thread", processes=processes, queues=tuple(queues), made={"shard": tuple(made)})
