@@ -244,11 +244,17 @@ def _read_public(tree: ast.Module) -> tuple[list[str] | None, list[str]]:
     return None if listed is None else ast.literal_eval(listed), [*assigned, *defined]
 
 
+@cache
+def _in_need() -> set[str]:
+    """The modules that import what not every environment has."""
+    return {item.importer for item in all_imports() if is_within(item.target, NEEDING)}
+
+
 @pytest.mark.parametrize("module", modules())
 def test_a_module_says_what_is_public(module: str) -> None:
     if not modules()[module].read_text().strip():
         return  # an empty __init__.py
-    if any(item.importer == module and is_within(item.target, NEEDING) for item in all_imports()):
+    if module in _in_need():
         listed, names = _read_public(tree_of(module))
     else:
         loaded = importlib.import_module(module)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from reading_services import MultiProcessingReadingService
+from tests.warm import Warm
 from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe
 from torchpipe.iter import IterableWrapper
 
@@ -48,28 +47,26 @@ if __name__ == "__main__":
 """
 
 
-def run(body: str, tmp_path: Path, *args: object) -> list[Any]:
+def run(warm: Warm, body: str, tmp_path: Path, *args: object) -> list[Any]:
     path = tmp_path / "script.py"
     path.write_text(HEAD + body)
-    done = subprocess.run(
-        [sys.executable, str(path), *map(str, args)], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = warm.run([str(path), *map(str, args)], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("[[", "{"))]
 
 
-def test_L1_a_script_with_manual_seed_gives_the_same_streams_again(tmp_path: Path) -> None:
-    first = run(STREAMS, tmp_path, 7)
+def test_L1_a_script_with_manual_seed_gives_the_same_streams_again(warm: Warm, tmp_path: Path) -> None:
+    first = run(warm, STREAMS, tmp_path, 7)
     assert len(first) == 3
     assert first[1] == first[2]  # in process as with workers
     assert first[1][0] != first[1][1]
-    assert run(STREAMS, tmp_path, 7) == first
-    without = run(STREAMS, tmp_path)[0]  # torch itself seeds anew in every process
+    assert run(warm, STREAMS, tmp_path, 7) == first
+    without = run(warm, STREAMS, tmp_path)[0]  # torch itself seeds anew in every process
     assert without["iter(node)"] != first[0]["iter(node)"]
     assert without["default"] != first[0]["default"]
 
 
-def test_L1_ranks_share_the_seed_that_rank_0_draws(tmp_path: Path) -> None:
+def test_L1_ranks_share_the_seed_that_rank_0_draws(warm: Warm, tmp_path: Path) -> None:
     body = """
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -91,9 +88,9 @@ if __name__ == "__main__":
     [process.join() for process in ranks]
     print(json.dumps(told))
 """
-    told = run(body, tmp_path, tmp_path / "one", 200)[-1]
+    told = run(warm, body, tmp_path, tmp_path / "one", 200)[-1]
     assert sorted(item for _, items in told for item in items) == list(range(12))
-    assert run(body, tmp_path, tmp_path / "two", 300)[-1] == told
+    assert run(warm, body, tmp_path, tmp_path / "two", 300)[-1] == told
 
 
 def graph() -> Any:

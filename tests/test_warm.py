@@ -58,6 +58,14 @@ def test_a_script_ends_as_in_a_process_of_its_own(name: str, warm: Warm, tmp_pat
     assert bool(done.stderr) == bool(error)
 
 
+def test_no_two_scripts_draw_the_same(warm: Warm, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import random, numpy, torch\nprint(random.random(), numpy.random.rand(), torch.rand(()).item())")
+    one, other = warm.run_together([[str(script)]] * 2, cwd=tmp_path)
+    assert not set(one.stdout.split()) & set(other.stdout.split())
+    assert len(one.stdout.split()) == 3
+
+
 def test_scripts_of_one_call_run_at_the_same_time(warm: Warm, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     first, second = tmp_path / "first.py", tmp_path / "second.py"

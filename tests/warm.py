@@ -120,8 +120,8 @@ def become(job: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ |= job["environment"]
     random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    sys.modules["numpy"].random.seed()
+    sys.modules["torch"].default_generator.seed()
     option, *rest = job["command"]
     if option == "-m":
         sys.path[0] = job["cwd"]

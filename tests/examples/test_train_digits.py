@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.examples import ALONE
+from tests.warm import Warm
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_digits.py"
 
 
 @pytest.mark.timeout(1200)  # five processes that import torch: slow on a machine that is busy
-def test_the_demo_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--epochs", "2", "--min-accuracy", "0.8"]
-    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+def test_the_demo_loses_and_repeats_nothing(warm: Warm, tmp_path: Path) -> None:
+    command = [str(SCRIPT), "--device", "cpu", "--epochs", "2", "--min-accuracy", "0.8"]
+    done = warm.run(command, cwd=tmp_path, env=ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "8000 samples in 2 epochs: 0 lost, 0 repeated, same order" in done.stdout
     assert "each of 4000 digits once in every epoch: yes" in done.stdout
@@ -24,13 +25,7 @@ def test_the_demo_loses_and_repeats_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
-def test_one_epoch_is_too_few(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--epochs", "1"],
-        check=False,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+def test_one_epoch_is_too_few(warm: Warm, tmp_path: Path) -> None:
+    done = warm.run([str(SCRIPT), "--epochs", "1"], cwd=tmp_path)
     assert done.returncode == 2
     assert "at least 2, got 1" in done.stderr

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.examples import ALONE
+from tests.warm import Warm
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_images.py"
 
 
 @pytest.mark.timeout(1200)  # three processes that import torch: slow on a machine that is busy
-def test_no_image_is_lost_or_repeated_by_a_kill(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--images", "1500", "--epochs", "2", "--checkpoint-every", "7"]
-    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+def test_no_image_is_lost_or_repeated_by_a_kill(warm: Warm, tmp_path: Path) -> None:
+    command = [str(SCRIPT), "--images", "1500", "--epochs", "2", "--checkpoint-every", "7"]
+    done = warm.run(command, cwd=tmp_path, env=ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SIGKILL to the training process" in done.stdout
     assert "started again from its checkpoint of step " in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -11,8 +12,10 @@ from reading_services import MultiProcessingReadingService
 from tests.views.figures import BUSY, HOSTILE
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
+from torchpipe.stats import Event
 from torchpipe.views.mermaid import graph_mermaid
 from torchpipe.views.svg import graph_svg
+from torchpipe.views.timeline import timeline_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -78,3 +81,14 @@ def test_a_loader_explains_itself_in_every_format_before_and_after_it_has_run() 
                 assert word in text
         with pytest.raises(ValueError, match="'png'"):
             loader.explain("png")  # type: ignore[arg-type]
+
+
+def test_what_happened_after_the_last_moment_is_in_the_picture_over_time() -> None:
+    began = BUSY.began_at or 0.0
+    late = Event(at=began + 2.25, kind="restart", process="worker 1", text="late")
+    after = Event(at=began + 900.0, kind="restart", process="worker 1", text="of another time")
+    text = timeline_svg(replace(BUSY, events=(*BUSY.events, late, after)))
+    ElementTree.fromstring(text)
+    assert "restart: worker 1: late" in text  # the last moment was at 2.0 s, and the epoch goes on at 2.3 s
+    assert "of another time" not in text
+    assert "2.3 s" in text

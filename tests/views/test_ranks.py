@@ -64,7 +64,7 @@ def test_every_rank_sees_its_own_part(name: str, tmp_path: Path) -> None:
     said = [process.communicate() for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], said
     for rank, (out, err) in enumerate(said):
-        assert out.endswith("\n21\n21\n")  # after what gloo says; the shorter one is padded
+        assert out.split()[-2:] == ["21", "21"]  # after what gloo may say; the shorter one is padded
         lines = [line for line in err.splitlines() if line.startswith("torchpipe: ")]
         assert len(lines) == 1, err  # at the watch's end
         assert lines[0].startswith("torchpipe: epoch 1, 21 items")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchpipe.stats import LoaderStats
+from torchpipe.stats import LoaderStats, Moment
 from torchpipe.stats.text import format_count
 from torchpipe.views.theme import CSS, escape
 
@@ -17,7 +17,7 @@ _SERIOUS = ("restart", "lost", "stall")
 def timeline_svg(stats: LoaderStats) -> str:
     """A whole SVG document. Needs at least one moment in ``stats.timeline``."""
     spans = _spans(stats)
-    end_s = max(stats.timeline[-1].at_s, 1e-9)
+    end_s = max(_moments(stats)[-1].at_s, 1e-9)
     most = max((rate for _, _, rate, _ in spans), default=0.0) or 1.0
     base = _HEIGHT - _BOTTOM
     plot_w, plot_h = _WIDTH - _LEFT - 14, base - _TOP
@@ -56,11 +56,24 @@ def timeline_svg(stats: LoaderStats) -> str:
     )
 
 
+def _moments(stats: LoaderStats) -> list[Moment]:
+    """Those that were noted, and how it stands: what happened after the last of them belongs into the picture."""
+    moments, consumer = list(stats.timeline), stats.consumer
+    now_s = (consumer.start_s or 0.0) + consumer.elapsed_s
+    last, before_s = moments[-1], moments[-2].at_s if len(moments) > 1 else 0.0
+    if now_s > last.at_s:
+        if now_s - last.at_s < (last.at_s - before_s) / 2:  # too short for a rate of its own
+            moments.pop()
+        items, wait_s = max(consumer.items, last.items), max(consumer.wait_s, last.wait_s)
+        moments.append(Moment(at_s=now_s, items=items, wait_s=wait_s))
+    return moments
+
+
 def _spans(stats: LoaderStats) -> list[tuple[float, float, float, float]]:
     """(begin, end, items a second, part of it waited) between two moments."""
     spans = []
     at_s, items, wait_s = 0.0, 0, 0.0
-    for moment in stats.timeline:
+    for moment in _moments(stats):
         took = moment.at_s - at_s
         if took > 0:
             waited = min(1.0, max(0.0, (moment.wait_s - wait_s) / took))
