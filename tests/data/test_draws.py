@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from tests.data.datasets import Augmented, Lines, epochs_of
@@ -54,6 +61,7 @@ class Lazy(Sampler[int]):
         {"sampler": SubsetRandomSampler(range(LENGTH))},
         {"sampler": WeightedRandomSampler([1.0] * 9 + [2.0] * 14, LENGTH)},
         {"sampler": RandomSampler(range(LENGTH), replacement=True)},
+        {"sampler": DistributedSampler(range(LENGTH), 2, 1)},  # draws from nobody: the base seeds are all
         {"sampler": Lazy()},
         {"sampler": Lazy(), "num_workers": 2},
         {"batch_sampler": BatchSampler(Lazy(), 4, drop_last=False)},

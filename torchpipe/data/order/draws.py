@@ -102,6 +102,10 @@ class Draws:
         if self._going_on() is not None:
             self._saved = of_torch
 
+    def pass_over(self, generator: torch.Generator | None) -> None:
+        """Draw a seed that is known, for what that does to the generator: to the process's own if it is the default."""
+        _watch.draw() if generator is None else fresh_seed(generator)
+
     def next_seed(self) -> int:
         """What :meth:`seed` would give now; nothing is drawn."""
         generator = torch.Generator()

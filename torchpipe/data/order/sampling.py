@@ -349,8 +349,8 @@ class _Sampled(Order):
             if not is_stateful(self._iterator):
                 raise StateError("the state has the state of a sampler's iterator, and this sampler's has none")
             load_into(self._iterator, known[1])
-        if self._start.get("drew"):
-            fresh_seed(generator)  # as the epoch did: the generators must go on as they did then
+        if self._start.get("drew"):  # as the epoch did: the generators must go on as they did then
+            self._draws.pass_over(generator) if self._random is None else fresh_seed(generator)
         done = sum(1 for _ in islice(self._iterator, skip))
         if done < skip:
             raise StateError(
