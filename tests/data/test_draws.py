@@ -34,6 +34,8 @@ def generator_put_back() -> Iterator[None]:
 def script(**options: Any) -> DataLoader[Any]:
     """As it begins, each time it is run."""
     torch.manual_seed(0)
+    if "generator" in options:
+        options["generator"] = torch.Generator().manual_seed(3)
     return DataLoader(Augmented(LENGTH), batch_size=1 if "batch_sampler" in options else 4, **options)
 
 
@@ -64,6 +66,8 @@ class Lazy(Sampler[int]):
         {"sampler": DistributedSampler(range(LENGTH), 2, 1)},  # draws from nobody: the base seeds are all
         {"sampler": Lazy()},
         {"sampler": Lazy(), "num_workers": 2},
+        {"sampler": Lazy(), "drop_last": True},  # drawn, and left out
+        {"sampler": Lazy(), "generator": torch.Generator()},  # the base seeds come from elsewhere
         {"batch_sampler": BatchSampler(Lazy(), 4, drop_last=False)},
     ],
     ids=lambda options: "-".join(

@@ -316,9 +316,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             position = live.position()
         if position is None:
             position = Position(epoch=self._next_epoch, delivered=0)
-        draws = self.generator is None and not self.distributed
         batches = of_rank(position.batches, self._index_sampler)
-        position = replace(position, batches=batches, default=self._draws.state() if draws else None)
+        position = replace(position, batches=batches, default=None if self.distributed else self._draws.state())
         if position.order is not None:
             return position
         return replace(position, standing=standing(self, begun=position.epoch + position.finished > 0))

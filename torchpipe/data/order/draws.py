@@ -89,10 +89,11 @@ class Draws:
         outside = torch.get_rng_state()
         try:
             torch.set_rng_state(saved)
-            result = step()
-            self._saved = torch.get_rng_state()
-            torch.set_rng_state(outside)
-            return result
+            try:
+                return step()
+            finally:  # at its end a sampler may have drawn what drop_last leaves out
+                self._saved = torch.get_rng_state()
+                torch.set_rng_state(outside)
         except BaseException:
             torch.set_rng_state(outside)
             raise

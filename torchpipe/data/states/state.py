@@ -28,7 +28,7 @@ class Position:
 
     ``order`` None: the epoch has not begun. ``finished``: it has ended, and the next one follows. ``standing``: what
     the epoch that follows takes over, where none is under way. ``default``: where torch's default generator stands, if
-    epochs' seeds are drawn from it.
+    epochs' seeds or orders may be drawn from it.
     """
 
     epoch: int
