@@ -75,8 +75,10 @@ def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[tuple[str, Socke
 def test_L4_a_worker_of_several_shards_dies_while_items_are_made() -> None:
     """It is noticed as the first shard is told its end; nothing is dealt to the others until another worker asks."""
     first = SocketChannel(socket.socket(), queued=False)
+    asked = threading.Event()
 
     def die(item: str) -> bool:
+        asked.wait()
         first.close()
         return False
 
@@ -85,6 +87,7 @@ def test_L4_a_worker_of_several_shards_dies_while_items_are_made() -> None:
         first.send(Hello(worker=0, generation=1))
         for shard in range(3):
             first.send(Want(generation=1, shard=shard, items=10))
+        asked.set()
         second = RemoteSupply(
             SocketChannel(connect(address), queued=False),
             control,
