@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -19,7 +20,12 @@ from torchpipe.map import SequenceWrapper
 WARM, MORE = 2, 3  # items before the interrupt may come, and meanwhile
 
 
+pace = {"s": 0.0}  # what an item takes besides
+
+
 def noisy(item: Any) -> tuple[Any, ...]:
+    if pace["s"]:
+        time.sleep(pace["s"])
     return item, random.gauss(0, 1), float(np.random.randn()), float(torch.rand(()))
 
 
@@ -49,14 +55,18 @@ def outside() -> list[Any]:
 
 @pytest.mark.parametrize("num_shards", [1, 2])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_L2_an_interrupt_at_any_instruction(name: str, num_shards: int) -> None:
+def test_L2_an_interrupt_at_any_instruction(name: str, num_shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of quick items, several are made ahead of the loop, perhaps all before the interrupt may come: so every other
+    time they are slow, and each is made when it is asked for."""
     graph = GRAPHS[name]()
     first, second = oracle(graph, num_shards)
     random.gauss(0, 1), np.random.randn()  # so that one number of a pair waits
     before = outside()
     number, beyond = 0, False
-    while not beyond:
-        number += 5 if num_shards == 1 else 3
+    while not (beyond and pace["s"]):
+        number += 9 if num_shards == 1 else 5
+        monkeypatch.setitem(pace, "s", 6e-4 if number % 2 else 0.0)
+        beyond = False
         got: list[Any] = []
         with make_loader(graph, make_service(None, num_shards, every=2)) as loader:
             stream = iter(loader)

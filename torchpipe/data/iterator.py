@@ -254,9 +254,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             if self._over:
                 return
             parks = parks and not self._invalid
-            self._invalid |= (
-                invalid  # before it is over: who asks for a batch meanwhile is told, and finds no early end
-            )
+            # Before it is over: who asks for a batch meanwhile is told, and finds no early end
+            self._invalid |= invalid
             self._over = True
             if parks:
                 self._loader._park(self)

@@ -50,7 +50,7 @@ class EventLog:
     """What has happened of late; the oldest goes where there is very much. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may ask for the figures
         self._events = deque[Event](maxlen=_MOST_EVENTS)
         self._skips = deque[Event](maxlen=_MOST_SKIPS)
 
