@@ -105,7 +105,7 @@ def test_states_from_another_thread_are_consistent(workers: int | None) -> None:
     spec: GraphSpec = (120, RICH[1], RICH[2], False)
     (expected,) = oracle(spec, 3, epochs=1)
     states: dict[int, dict[str, Any]] = {}
-    over = threading.Event()
+    over, taken = threading.Event(), threading.Event()
     with make_loader(spec, make_service(workers, 3, every=2)) as loader:
         iterator = iter(loader)
 
@@ -113,6 +113,7 @@ def test_states_from_another_thread_are_consistent(workers: int | None) -> None:
             while not over.is_set():
                 state = loader.state_dict()
                 states[state["delivered"] if state["epoch"] == 0 else -1] = state
+                taken.set()
                 time.sleep(0)
 
         saver = threading.Thread(target=save)
@@ -120,7 +121,13 @@ def test_states_from_another_thread_are_consistent(workers: int | None) -> None:
         sys.setswitchinterval(1e-5)  # else all may be over before the other thread has its second turn
         saver.start()
         try:
-            assert [repr(item) for item in iterator] == expected
+            got = []
+            for item in iterator:
+                got.append(repr(item))
+                if len(got) % 9 == 0:  # however little the other thread runs, it has its turn now and then
+                    taken.clear()
+                    assert taken.wait(60)
+            assert got == expected
         finally:
             sys.setswitchinterval(interval_s)
             over.set()

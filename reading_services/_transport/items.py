@@ -55,7 +55,7 @@ def dump_items(items: list[Any]) -> tuple[memoryview, list[memoryview]]:
     except Exception:  # classes and functions made inside a function
         file = io.BytesIO()
         CloudPickler(file, protocol=5).dump(items)
-        return file.getbuffer(), []
+        return memoryview(file.getvalue()), []
 
 
 def unsendable(items: list[Any], way: str) -> tuple[int, NotSerializableError] | None:

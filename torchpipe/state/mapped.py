@@ -51,7 +51,7 @@ def dump_apart(
 
     file = io.BytesIO()
     pickler(file, protocol=5, buffer_callback=keep_in_band).dump(value)
-    return file.getbuffer(), buffers
+    return memoryview(file.getvalue()), buffers
 
 
 def write_file(name: str, parts: Iterable[memoryview]) -> tuple[int, Places]:

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.laws.executors import make_service
+from tests.laws.executors import make_loader, make_service, oracle
+from tests.laws.graphs import GraphSpec
 from tests.sources import wait_until
 from torchpipe import DataLoader2
 from torchpipe.errors import GraphError, ReplayWarning, StateError
@@ -333,6 +335,22 @@ def test_where_it_cannot_stand() -> None:
         pytest.raises(GraphError, match="behind"),
     ):
         list(loader)
+
+
+@pytest.mark.parametrize("chunk_items", [1, 2])
+def test_L2_branches_that_stand_apart_draw_again_as_they_did(chunk_items: int) -> None:
+    """A chunk is made from where its input stood: not where one branch would draw anew what another one has had."""
+    spec: GraphSpec = (3, (), (("retry", 1), ("fork_lazy", 1), ("cache", chunk_items)), False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReplayWarning)
+        first, second = oracle(spec, 1)
+        with make_loader(spec, make_service(None, 1, every=1)) as loader:
+            stream = iter(loader)
+            assert [repr(next(stream)) for _ in first] == first
+            state = loader.state_dict()
+        with make_loader(spec, make_service(None, 1)) as loader:
+            loader.load_state_dict(state)
+            assert list(map(repr, loader)) == second
 
 
 @pytest.mark.parametrize(

@@ -262,9 +262,10 @@ class _Making:
         try:
             if any(item.replayed for item in replays):  # what it drew is known by a replay alone
                 raise StateError("to be replayed")
-            return encode({"input": self.stream.state_dict(), "random": random}), sum(
-                item.to_replay()[1] for item in replays
-            )
+            reached = self.stream.state_dict()
+            if self._context.torn():  # and here, in which order
+                raise StateError("to be replayed")
+            return encode({"input": reached, "random": random}), sum(item.to_replay()[1] for item in replays)
         except StateError:
             return encode({"count": count}), count
 
