@@ -1,4 +1,4 @@
-"""L2 and L4 through ``DataLoader``, of any sampler: what follows a state is what follows in a run without a stop.
+"""L2 through ``DataLoader``, of any sampler: what follows a state is what follows in a run without a stop.
 
 Over the ends of epochs, with samplers that draw from torch's default generator or their own, at once or lazily, under
 other numbers and kinds of workers than the state was saved under, of which one may be killed meanwhile.

@@ -247,8 +247,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._close(invalid=True, parks=False)
 
     def _close(self, *, invalid: bool, parks: bool) -> None:
-        over = self._over
-        if over or self._pid != os.getpid():
+        if self._over or self._pid != os.getpid():
             return
         with self._alone():
             if self._over:

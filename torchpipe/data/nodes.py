@@ -140,12 +140,12 @@ class _FetchIterator(NodeIterator[Any]):
         if node.as_torch and not self._begun:
             seed_worker(node.base_seed, worker)
         self._begun = True
-        random = BatchRandom()
+        states = BatchRandom()
         made: list[Any] = []  # nothing here may hold a batch once it is handed on: it is sent from where it was made
         while (entry := supply.take(worker)) is not None:
             number, indices = entry[0]  # type: ignore[index]  # no marks are dealt
             if not node.as_torch:
-                random.seed(context.seed, context.epoch, number)
+                states.seed(context.seed, context.epoch, number)
             try:
                 made.append(fetch(indices, collate_fn))
             except Exception as error:

@@ -34,7 +34,7 @@ __all__ = ["BatchRandom", "BatchSeeds", "GlobalRandom"]
 T = TypeVar("T")
 
 _rand: Any = mtrand._rand  # the generator behind np.random's functions
-_python = Twister(random.random.__self__)  # type: ignore[attr-defined]  # the one behind random's functions
+_python = Twister(random.getstate.__self__)  # type: ignore[attr-defined]  # the one behind random's functions
 _PURPOSE = 0x9E3779B9  # keeps these seeds apart from those of nodes
 _BATCH_PURPOSE = 0xC2B2AE35
 
