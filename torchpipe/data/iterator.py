@@ -247,7 +247,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._close(invalid=True, parks=False)
 
     def _close(self, *, invalid: bool, parks: bool) -> None:
-        if self._over or self._pid != os.getpid():
+        over = self._over  # which another thread may change before the lock is had
+        if over or self._pid != os.getpid():
             return
         with self._alone():
             if self._over:
