@@ -85,7 +85,7 @@ class WorkerProcess:
         self.process: Any = None
         self.pid = 0
         self._seen_beat = -1
-        self._seen_at = 0.0
+        self._seen_at = time.monotonic()
 
     def start(self, inherited_fds: tuple[int, ...]) -> None:
         """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of."""
@@ -117,14 +117,22 @@ class WorkerProcess:
                     self.process.start()
             if method == "forkserver":
                 self.process.start()  # waits until the server has imported torch: Ctrl-C need not wait for that
+            self.pid = int(self.process.pid)
         except BaseException:
-            self.process = None
-            self.release()
+            self._abandon()
             raise
         finally:
             self._theirs.close()
-        self.pid = int(self.process.pid)
         self._seen_at = time.monotonic()
+
+    def _abandon(self) -> None:
+        """The start has failed, or was interrupted: the process may be there or not."""
+        if self.process is not None and self.process.pid is not None:
+            self.kill()
+            self.process.join(_REAP_S)
+        else:
+            self.process = None
+        self.release()
 
     @property
     def sentinel(self) -> int:

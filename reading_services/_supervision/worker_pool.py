@@ -1,15 +1,17 @@
 """The processes of a supervisor, and the one wait for all that can happen to them.
 
 Runs in the main process, in the supervisor's threads, one at a time except for :meth:`WorkerPool.select` and
-:meth:`WorkerPool.wake`. Owns the processes with their sockets and pages, the selector and the wake-up pipe. The wait
+:meth:`WorkerPool.wake`. Owns the processes with their sockets and pages, the selector and the wake-up sockets. The wait
 covers messages, room in sockets, the wake-up and all process sentinels; it ends with any of them, or after the timeout.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import selectors
+import socket
 import threading
 import time
 import weakref
@@ -38,12 +40,12 @@ class WorkerPool:
         self.accounts = Accounts()
         self._measures_nodes = False
         self._selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = os.pipe()
-        for fd in (self._wake_read, self._wake_write):
-            os.set_blocking(fd, False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._wake = [self._wake_read, self._wake_write]
-        self._owned = (os.getpid(), threading.RLock(), self._processes, self._selector, self._wake, resources)
+        self._woken, self._waker = socket.socketpair()  # objects, which close by themselves after a Ctrl-C in here
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        resources = (self._woken, self._waker, *resources)
+        self._owned = (os.getpid(), threading.RLock(), self._processes, self._selector, resources)
         self._finalizer = weakref.finalize(self, _finalize, *self._owned)
         # Before multiprocessing's own hook, which asks daemonic processes to end and waits for ever for one that is
         # stopped or deaf; and at the end of a process that multiprocessing itself has started, which has no other hook.
@@ -64,8 +66,12 @@ class WorkerPool:
         """Start ``worker``, which takes the place of its number. ``inherited_fds`` are closed in a forked child."""
         worker.page.times.wanted = self._measures_nodes
         others = [other.channel.fileno() for other in self]
-        worker.start((*others, self._wake_read, self._wake_write, *inherited_fds))
-        self._processes[worker.worker] = worker
+        self._processes[worker.worker] = worker  # first: whatever a Ctrl-C leaves of it is ended with the others
+        try:
+            worker.start((*others, self._woken.fileno(), self._waker.fileno(), *inherited_fds))
+        except Exception:
+            del self._processes[worker.worker]
+            raise
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
         self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
 
@@ -87,11 +93,12 @@ class WorkerPool:
 
     def bury(self, number: int) -> None:
         """Let go of a process that has ended."""
-        worker = self._processes.pop(number)
+        worker = self._processes[number]
         self._selector.unregister(worker.channel)
         self._selector.unregister(worker.sentinel)
         self.accounts.buried(worker)
         worker.release()
+        del self._processes[number]
 
     def send(self, number: int, message: Message) -> None:
         """Send, now or when there is room. To a process that has died, or is none, nothing: the wait will tell."""
@@ -150,12 +157,8 @@ class WorkerPool:
 
     def wake(self) -> None:
         """Let a wait in another thread end at once. Thread-safe."""
-        if not self._wake:
-            return  # closed: the descriptor's number may be another file's by now
-        try:
-            os.write(self._wake_write, b"x")
-        except OSError:  # full: it is awake
-            pass
+        with contextlib.suppress(OSError):  # full: it is awake; or closed
+            self._waker.send(b"x")
 
     def close(self) -> None:
         """End all processes: about 3 s at most. Idempotent. What an interrupt leaves here ends at exit."""
@@ -164,11 +167,9 @@ class WorkerPool:
             self._finalizer.detach()
 
     def _drain_wake_up(self) -> None:
-        try:
-            while os.read(self._wake_read, 64):
+        with contextlib.suppress(BlockingIOError):
+            while self._woken.recv(64):
                 pass
-        except BlockingIOError:
-            pass
 
     def _watch_outbox(self, worker: WorkerProcess) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.channel.has_outbox else 0)
@@ -180,7 +181,6 @@ def _finalize(
     lock: threading.RLock,
     processes: dict[int, WorkerProcess],
     selector: selectors.BaseSelector,
-    wake: list[int],
     resources: tuple[Any, ...],
 ) -> None:
     """End everything that a pool owns; also when it is collected, or at exit. Never in a forked child. Idempotent."""
@@ -193,8 +193,6 @@ def _finalize(
         finally:  # also when it was interrupted
             processes.clear()
             selector.close()
-            while wake:
-                os.close(wake.pop())
             for resource in resources:
                 resource.close()
     _log.debug("stopped the workers in %.3f s", time.monotonic() - began)

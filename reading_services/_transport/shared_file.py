@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import multiprocessing.reduction
 import os
+import weakref
 from typing import Any
 
 from torchpipe.state.mapped import anonymous_file
@@ -16,21 +17,19 @@ __all__ = ["SharedFile"]
 
 
 class SharedFile:
-    """``size_bytes`` of zeros, or the file that ``fd`` is of; ``view`` shows it as items of ``form``.
+    """``size_bytes`` of zeros, or the file that ``fd`` is of; ``view`` shows it as items of ``form``. It owns ``fd``.
 
     Passed to a process as an argument, under every start method. Raises: OSError if there is no room.
     """
 
     def __init__(self, name: str, size_bytes: int, form: str, fd: int | None) -> None:
-        if fd is None:
-            fd = anonymous_file(name)
-            try:
-                os.pwrite(fd, bytes(size_bytes), 0)  # not only sized: no room is an error here, and SIGBUS later
-            except OSError:
-                os.close(fd)
-                raise
-        self.fd = fd
-        self._map = mmap.mmap(fd, size_bytes)
+        new = fd is None
+        self.fd = anonymous_file(name) if fd is None else fd
+        # At once: one that is not finished, for an error or a Ctrl-C, is closed as well
+        self._finalizer = weakref.finalize(self, os.close, self.fd)
+        if new:
+            os.pwrite(self.fd, bytes(size_bytes), 0)  # not only sized: no room is an error here, and SIGBUS later
+        self._map = mmap.mmap(self.fd, size_bytes)
         self.view: memoryview = memoryview(self._map).cast(form)  # type: ignore[call-overload]
 
     def close(self) -> None:
@@ -38,7 +37,7 @@ class SharedFile:
         if self.fd >= 0:
             self.view.release()
             self._map.close()
-            os.close(self.fd)
+            self._finalizer()
             self.fd = -1
 
     def __reduce__(self) -> Any:

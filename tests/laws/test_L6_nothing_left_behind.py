@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests import leaks
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
+from tests.laws.interrupts import Interrupt, Interrupter
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import sample_graph
 
@@ -163,6 +164,30 @@ def test_L6_ctrl_c(tmp_path: Path) -> None:
     assert wait_gone(started, 2.0) == []
     assert errors.count("Traceback") == 1
     assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("when", ["start", "recovery"])
+def test_L6_ctrl_c_while_processes_start(when: str) -> None:
+    """At any instruction, with a dispatcher and a worker; whoever is interrupted lets go of the loader, no more."""
+    number, beyond = 0, False
+    while not beyond:
+        number += 11
+        before = leaks.Footprint.take()
+        loader = make_loader(sample_graph(), make_service(1, 1))
+        if when == "recovery":
+            next(iter(loader))
+            for pid in pids(loader):
+                os.kill(pid, signal.SIGKILL)
+        interrupter = Interrupter(number, ("reading_services._supervision",))
+        try:
+            with interrupter:
+                next(iter(loader) if when == "start" else loader._live)  # type: ignore[call-overload]
+            beyond = True
+        except Interrupt:
+            pass
+        del loader
+        assert leaks.wait_nothing_left(before) == [], interrupter.hit
+    assert number > 100
 
 
 def test_L6_growth_over_epochs() -> None:
