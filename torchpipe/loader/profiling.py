@@ -23,9 +23,9 @@ from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, with_inputs
 from torchpipe.node.validate import check_count
-from torchpipe.stats.advice import foretell
 from torchpipe.stats.budget import available_cores
 from torchpipe.stats.model import LoaderStats, NodeStats, Prediction
+from torchpipe.stats.outlook import foretell
 from torchpipe.stats.profile import NodeProfile, Profile, Rate
 
 __all__ = ["profile"]
