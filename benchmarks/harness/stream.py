@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.harness.job import Job
 from benchmarks.harness.measure import Meter, pss_bytes
 
-__all__ = ["WrongData", "check_pass", "measure_stream"]
+__all__ = ["Reader", "WrongData", "check_pass", "measure_stream"]
 
 WARM_UP_S = 0.4
 _STRIDE_S = 0.004  # between two looks at the clock
@@ -63,7 +63,7 @@ def measure_stream(
 
     loader = peer.Loader(job)
     stream = iter(loader)
-    reader = _Reader(stream, job.deliveries, consume)
+    reader = Reader(stream, job.deliveries, consume)
     reader.read_for(WARM_UP_S)
     before, meter, started = reader.delivered, Meter(), time.perf_counter()
     reader.read_for(seconds)
@@ -89,7 +89,7 @@ def measure_stream(
     return result
 
 
-class _Reader:
+class Reader:
     """Reads a stream in strides, so that counting and the clock cost nothing per item."""
 
     def __init__(self, stream: Iterator[Any], total: int, consume: Callable[[Any], object] | None) -> None:

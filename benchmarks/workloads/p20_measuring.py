@@ -6,18 +6,16 @@ both down, and does not make them work more. Runs in the measured process.
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 from benchmarks.harness.job import Job, Unsupported
 from benchmarks.harness.measure import Meter
-from benchmarks.harness.stream import check_pass
+from benchmarks.harness.stream import Reader, check_pass
 from benchmarks.workloads import p1_small_items, p2_dict_batches, p4_jpeg
 
 __all__ = ["PEERS", "TITLE", "UNIT", "run"]
@@ -81,34 +79,26 @@ class _Side:
 
     def __init__(self, peer: ModuleType, job: Job, measure: bool) -> None:
         self._loader = peer.Loader(job, measure=measure)
-        self._stream: Iterator[Any] = iter(self._loader)
-        next(self._stream)
+        self._reader = Reader(iter(self._loader), job.deliveries, None)
+        self._reader.read_for(1e-9)  # the first item: the workers are there
         self._workers = [_cpu_clock(pid) for pid in self._loader.loader.reading_service.worker_pids()]
-        self._stride = 1
-        self._items, self._own_s, self._before_s = 0, 0.0, 0.0
+        self._own_s, self._before, self._before_s = 0.0, 0, 0.0
         self.close = self._loader.close
 
     def warm_up(self) -> None:
         """Until the workers have run for a while: what is timed item by item at first is not what it costs later on."""
         while self._workers_s() < WARM_UP_CPU_S:
             self.read(TURN_S)
-        self._items, self._own_s, self._before_s = 0, 0.0, self._workers_s()
+        self._own_s, self._before, self._before_s = 0.0, self._reader.delivered, self._workers_s()
 
     def read(self, seconds: float) -> None:
-        began, now = time.process_time(), time.perf_counter()
-        until = now + seconds
-        while now < until:
-            for _ in itertools.islice(self._stream, self._stride):
-                pass
-            self._items += self._stride
-            then, now = now, time.perf_counter()
-            if now - then < 0.002:
-                self._stride *= 2
+        began = time.process_time()
+        self._reader.read_for(seconds)
         self._own_s += time.process_time() - began
 
     def cost_s(self) -> float:
         """CPU seconds for each item."""
-        return (self._own_s + self._workers_s() - self._before_s) / self._items
+        return (self._own_s + self._workers_s() - self._before_s) / (self._reader.delivered - self._before)
 
     def _workers_s(self) -> float:
         return sum(time.clock_gettime(clock) for clock in self._workers)

@@ -54,9 +54,11 @@ class Interrupter:
     def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "return":
             self._last.pop(id(frame), None)
+        elif event == "exception":  # what raised does not look
+            self._last[id(frame)] = ""
         elif event == "opcode":
             last, self._last[id(frame)] = self._last.get(id(frame), ""), _name(frame.f_code, frame.f_lasti)
-            if last.startswith(_LOOKS):
+            if last.startswith(_LOOKS) and not last.startswith("CALL_INTRINSIC"):
                 self._left -= 1
                 if not self._left:
                     self.hit = f"{frame.f_code.co_qualname}, line {frame.f_lineno} of {frame.f_code.co_filename}"
