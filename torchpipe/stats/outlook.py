@@ -64,8 +64,7 @@ class Outlook:
         made = max(1, sum(worker.items for worker in workers) if workers else consumer.items)
         busy_s = sum(process.busy_s for process in workers or stats.processes)
         dispatched_s = _dispatched_s(stats, made)
-        if not workers:  # it did that as well
-            busy_s = max(0.0, busy_s - made * dispatched_s)
+        dividable_s = busy_s if workers else busy_s - made * dispatched_s  # this process did that as well
         repeated = [node for node in stats.nodes if node.repeated and node.section == "shard"]
         measured = all(node.self_s is not None for node in repeated)
         repeated_s = _own_s(repeated)
@@ -75,7 +74,7 @@ class Outlook:
             serial_s=rebuilt_s / delivered,
             main_s=_main_s(stats) / delivered + (0.0 if stats.dispatcher else dispatched_s),
             once_s=max(_ahead_s(stats) / delivered, dispatched_s if stats.dispatcher else 0.0),
-            worker_s=max(0.0, busy_s - repeated_s) / made,
+            worker_s=max(0.0, dividable_s - repeated_s) / made,
             repeated_s=repeated_s / made / max(1, stats.shards),
             cpu_s=_cpu_s(stats, made),
             cores=stats.cores,
