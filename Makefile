@@ -16,7 +16,7 @@ EXAMPLES := examples/train_language_model.py examples/train_images.py examples/t
 EXTRAS := xla,demo,test,check
 EXTRAS_NEWEST := demo,test,check
 EXTRAS_TRAINERS := test,trainers
-EXTRAS_PYTHONS := xla,demo,test
+EXTRAS_PYTHONS := xla,demo,test,check
 # On a free-threaded Python (3.13t), for which many packages have no wheels: what does not need them.
 EXTRAS_FREE_THREADED := test-threads
 TESTS_FREE_THREADED := tests/data tests/device tests/test_two_threads.py tests/test_misuse.py tests/test_background.py \

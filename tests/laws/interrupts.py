@@ -1,5 +1,5 @@
-"""Ctrl-C, or what another signal's handler raises, at a chosen instruction: wherever Python looks for signals, which is behind calls, at the start of functions
-and at the end of each round of a loop. Used by tests alone.
+"""Ctrl-C, or what another signal's handler raises, at a chosen instruction: wherever Python looks for signals, which is
+behind calls, at the start of functions and at the end of each round of a loop. Used by tests alone.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def _name(code: CodeType, offset: int) -> str:
 
 
 class Interrupter:
-    """Within ``with``, raises :class:`Interrupt`, or another ``kind``, at the ``number``-th place in this thread; ``hit`` says where.
+    """Within ``with``, raises :class:`Interrupt`, or another ``kind``, at the ``number``-th place in this thread.
 
-    Places are those in ``modules``, a tuple of how their names begin.
+    ``hit`` says where that was. Places are those in ``modules``, a tuple of how their names begin.
     """
 
     def __init__(self, number: int, modules: tuple[str, ...] = _MODULES, kind: type[BaseException] = Interrupt) -> None:

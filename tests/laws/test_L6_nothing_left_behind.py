@@ -187,7 +187,7 @@ def test_L6_ctrl_c_while_processes_start(when: str) -> None:
             pass
         del loader
         assert leaks.wait_nothing_left(before) == [], interrupter.hit
-    assert number > 100
+    assert number > 60
 
 
 def test_L6_growth_over_epochs() -> None:

@@ -197,7 +197,7 @@ def test_a_start_that_fails_leaves_nothing() -> None:
 
 
 def test_one_that_somebody_else_has_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    """The program's own os.waitpid(-1), say. It is no survivor, nobody knows how it ended, and no other gets its kill."""
+    """The program's own os.waitpid(-1), say. It has not survived, and nobody knows how it ended."""
     dead, ended = started(sleep), started(sleep, number=1)
     for worker in (dead, ended):
         wait_busy(worker)

@@ -77,6 +77,19 @@ def test_it_travels_as_json(found: Profile) -> None:
     assert Profile.from_json(found.to_json()) == found
 
 
+class LateBegin(IterDataPipe[int]):
+    """As a buffer that is filled, or a file that is opened, at the beginning of a pass."""
+
+    def __iter__(self) -> Iterator[int]:
+        time.sleep(10 * SLOW_S)
+        yield from range(1000)
+
+
+def test_what_begins_a_pass_is_no_part_of_an_item() -> None:
+    found = profile(LateBegin().map(slow), seconds=SECONDS, workers=(1,))
+    assert found.nodes[(found.slowest or 0) - 1].name == "Mapper(slow)"
+
+
 class Sorted(IterDataPipe[int]):
     """Reads all of its input before its first item."""
 

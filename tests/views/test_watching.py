@@ -49,7 +49,8 @@ class Shown:
             stdin=other,
             stdout=other,
             stderr=other if stderr is None else stderr,
-            env={**os.environ, "TERM": "xterm", **environment},
+            # Unbuffered, print() writes in pieces, between which others may write
+            env={**os.environ, "TERM": "xterm", "PYTHONUNBUFFERED": "", **environment},
         )
         os.close(other)
         self.screen = pyte.HistoryScreen(columns, rows, history=1000, ratio=0.5)

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import BatchSampler
 
 from torchpipe.data.fetch import COLLATING, READING
+from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.node.traits import callable_name
 from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
@@ -59,7 +61,7 @@ def _planned(loader: Any) -> ServiceFigures:
     nodes: tuple[NodeStats, ...]
     if loader._is_iterable:
         name = type(loader._plain_dataset()).__name__
-        nodes = (NodeStats(number=1, name=name, section="shard" if workers else "main"),)
+        nodes = (NodeStats(number=1, name=name, section="shard"),)
     else:
         nodes = Steps(loader).rows(())
     if not workers:
@@ -74,16 +76,16 @@ class Steps:
     """Those of making a batch of a map-style dataset. ``sampler_s``: what the sampler took, for ``asked`` batches."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        sampler = getattr(loader, "sampler", None) if loader._auto_collation else loader._index_sampler
-        name = type(sampler if sampler is not None else loader._index_sampler).__name__
+        sampler = loader._index_sampler
+        if type(sampler) in (BatchSampler, RolloverBatchSampler):  # what these put together is another's
+            sampler = sampler.sampler
+        name = type(sampler).__name__
         dataset = loader._plain_dataset()
         collate = callable_name(loader.collate_fn)
-        self._here = not loader.num_workers
-        section: Any = "main" if self._here else "shard"
-        self._sampler = NodeStats(number=_SAMPLER, name=name, section="main" if self._here else "dispatch")
+        self._sampler = NodeStats(number=_SAMPLER, name=name, section="dispatch")
         self._rows = (
-            NodeStats(number=_DATASET, name=f"{type(dataset).__name__}[...]", section=section, inputs=(_SAMPLER,)),
-            NodeStats(number=_COLLATE, name=collate, section=section, inputs=(_DATASET,)),
+            NodeStats(number=_DATASET, name=f"{type(dataset).__name__}[...]", section="shard", inputs=(_SAMPLER,)),
+            NodeStats(number=_COLLATE, name=collate, section="shard", inputs=(_DATASET,)),
         )
         self.sampler_s = 0.0
         self.asked = 0

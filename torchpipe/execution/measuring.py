@@ -56,9 +56,16 @@ class Measuring:
     def rows(self, elsewhere: Mapping[Section, Sequence[Made]]) -> tuple[NodeStats, ...]:
         """All nodes, with figures where there are any. ``elsewhere``: what other processes have noted."""
         found: list[NodeStats] = []
+        undivided = not self._plan.sharding_points  # another shard would do, and have, all of it again
         for section in ("dispatch", "shard", "main"):
             rows = [
-                NodeStats(number=row.number, name=row.name, section=section, inputs=row.inputs, repeated=row.repeated)
+                NodeStats(
+                    number=row.number,
+                    name=row.name,
+                    section=section,
+                    inputs=row.inputs,
+                    repeated=row.repeated or (undivided and section == "shard"),
+                )
                 for row in self._rows
                 if row.section == section
             ]

@@ -99,7 +99,8 @@ class ShardedReadingService(ReadingServiceInterface):
     def figures(self) -> ServiceFigures:
         told = self._told()
         events = sorted((*told.events, *self._events.read()), key=lambda event: event.at)
-        return replace(told, nodes=self._measured().rows(told.made), events=tuple(events))
+        nodes, dispatches = self._measured().rows(told.made), self.plan.dispatch is not None
+        return replace(told, nodes=nodes, events=tuple(events), dispatcher=dispatches)
 
     def _tell_left_out(self, shard: int | None, missing: LeftOut) -> None:
         """An item was left out, in this process."""

@@ -116,6 +116,7 @@ def as_stats(observed: Observed | None, figures: ServiceFigures, total: int | No
         shards=shards,
         method=figures.method,
         cores=available_cores(),
+        dispatcher=figures.dispatcher,
         restarts=figures.restarts,
         longest_dispatch_buffer=figures.longest_dispatch_buffer,
         consumer=observed.consumer,

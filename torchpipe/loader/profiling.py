@@ -23,9 +23,9 @@ from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, with_inputs
 from torchpipe.node.validate import check_count
-from torchpipe.stats.advice import foretell
 from torchpipe.stats.budget import available_cores
-from torchpipe.stats.model import LoaderStats, NodeStats, Prediction
+from torchpipe.stats.model import LoaderStats, Prediction
+from torchpipe.stats.outlook import foretell
 from torchpipe.stats.profile import NodeProfile, Profile, Rate
 
 __all__ = ["profile"]
@@ -105,6 +105,7 @@ class _Run:
     rate: float | None = None
     cpu_share: float | None = None
     kept: list[Any] = field(default_factory=list)
+    begun: LoaderStats | None = None  # when the first item had come: what begins a pass (a buffer is filled) is no rate
     stats: LoaderStats | None = None
     error: Exception | None = None
 
@@ -123,6 +124,7 @@ class _Run:
                     for item in loader:
                         items += 1
                         if items == 1:
+                            run.begun = loader.stats() if measure else None
                             first, cpu_s = time.perf_counter(), time.process_time()
                         if len(run.kept) < _KEPT:
                             run.kept.append(item)
@@ -157,8 +159,7 @@ class _Again(Sequence[Any]):
 
 def _node_profiles(rows: list[Row], whole: _Run, seconds: float, seed: int, counts: list[int]) -> list[NodeProfile]:
     assert whole.stats is not None
-    measured = {node.number: node for node in whole.stats.nodes}
-    together_s = sum(node.self_s or 0.0 for node in measured.values())
+    shares = _shares(whole.begun, whole.stats)
     runs: dict[int, _Run] = {}
     nodes = []
     for row in rows:
@@ -178,7 +179,7 @@ def _node_profiles(rows: list[Row], whole: _Run, seconds: float, seed: int, coun
                 prefix_per_s=run.rate,
                 alone_per_s=alone.rate,
                 cpu_share=alone.cpu_share,
-                share=_share(measured.get(row.number), together_s),
+                share=shares.get(row.number),
                 rates=tuple(Rate(workers=count, items_per_s=_with(alone, row, count)) for count in counts)
                 if alone.rate
                 else (),
@@ -206,10 +207,14 @@ def _outlook(whole: _Run, counts: list[int], loop_s: float) -> tuple[Prediction,
     return foretell(whole.stats, counts, item_s=item_s, cpu_s=item_s * (whole.cpu_share or 0.0), loop_s=loop_s)
 
 
-def _share(measured: NodeStats | None, together_s: float) -> float | None:
-    if measured is None or measured.self_s is None or not together_s:
-        return None
-    return measured.self_s / together_s
+def _shares(begun: LoaderStats | None, stats: LoaderStats) -> dict[int, float]:
+    """Of each node, by its number: its part of what all of them took since ``begun``, or in all if that is nothing."""
+    took_s = {node.number: node.self_s for node in stats.nodes if node.self_s is not None}
+    before_s = {} if begun is None else {node.number: node.self_s or 0.0 for node in begun.nodes}
+    since_s = {number: max(0.0, seconds - before_s.get(number, 0.0)) for number, seconds in took_s.items()}
+    took_s = since_s if any(since_s.values()) else took_s
+    together_s = sum(took_s.values())
+    return {number: seconds / together_s for number, seconds in took_s.items()} if together_s else {}
 
 
 def _with(alone: _Run, row: Row, workers: int) -> float:

@@ -3,26 +3,22 @@
 The loop's time is its own or waiting. What it waited for is followed from the loop down: the device stage, the main
 section, the merge, and behind that the workers, each of which is at work, or waits for the consumer or for what it is
 dealt. The first that is mostly at work, while what follows it mostly waits, holds the stream up.
-
-Predictions: an item takes so many seconds of a worker, whatever the number of workers, but for what every shard does
-again; n workers deliver n items in that time, as long as the loop, this process, the dispatcher and the cores allow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from torchpipe.stats.model import Advice, Bottleneck, LoaderStats, NodeStats, Prediction, ProcessStats, StageStats
+from torchpipe.stats.model import Advice, Bottleneck, LoaderStats, NodeStats, ProcessStats, StageStats
+from torchpipe.stats.outlook import Outlook
 
-__all__ = ["advise", "foretell"]
+__all__ = ["advise"]
 
 _LITTLE = 0.05  # who waits less than this part of the time does not wait
-_MOST_WORKERS = 64
-_FULL = 0.97  # of what the loop could take: that much keeps up
 _WORTH = 1.3  # what twice as many workers must bring to be advised
 _SLOW_SAMPLER = 0.3  # of the time that the loop waited: what takes less is not what it waited for
 _SKEW = 0.35  # by which a worker is busier than another where one shard holds up the others
+_IN_USE = 0.5  # of the cores: where less is, they are not what there is too little of
 
 
 def advise(stats: LoaderStats) -> Advice:
@@ -33,7 +29,7 @@ def advise(stats: LoaderStats) -> Advice:
     if consumer.items < 2 or not consumer.elapsed_s:
         return Advice(sentence="One item has been delivered: too little to say who is slow.", bottleneck="nothing")
     found = _find(stats)
-    outlook = _Outlook.of(stats)
+    outlook = Outlook.of(stats)
     scales = found.bottleneck in ("workers", "node", "source", "consumer", "nothing")
     keeps_up = outlook.keeps_up() if scales else None
     predictions = outlook.predictions([1, 2, 4, 8, 16, max(1, stats.workers), keeps_up or 1]) if scales else ()
@@ -47,20 +43,6 @@ def advise(stats: LoaderStats) -> Advice:
         keeps_up=keeps_up,
         predictions=predictions,
     )
-
-
-def foretell(
-    stats: LoaderStats, workers: Iterable[int], *, item_s: float, cpu_s: float, loop_s: float
-) -> tuple[Prediction, ...]:
-    """What so many workers would deliver, where an item takes ``item_s`` of one process, ``cpu_s`` of a core, and
-    ``loop_s`` of the loop; ``stats`` tell what part of it every shard would do again. Empty if too little is known.
-    """
-    known = _Outlook.of(stats)
-    factor = item_s / max(1e-12, known.worker_s + known.repeated_s)
-    outlook = replace(
-        known, worker_s=factor * known.worker_s, repeated_s=factor * known.repeated_s, cpu_s=cpu_s, loop_s=loop_s
-    )
-    return outlook.predictions(workers) if stats.consumer.items > 1 else ()
 
 
 def _without_items(stats: LoaderStats) -> Advice:
@@ -191,9 +173,10 @@ def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
     if busiest.busy_share - idlest.busy_share < _SKEW or waiting < _SKEW:
         return None
     shards = ", ".join(map(str, busiest.shards))
+    which = f"shard {shards} is the slow one" if len(busiest.shards) < 2 else f"the slow one is among shards {shards}"
     return _Found(
         "merge",
-        f"Items come from the shards in turn, and shard {shards} is the slow one: {busiest.name} is busy "
+        f"Items come from the shards in turn, and {which}: {busiest.name} is busy "
         f"{_percent(busiest.busy_share)} of its time, {idlest.name} {_percent(idlest.busy_share)}",
         None,
         "Divide the data evenly (shuffle before sharding_filter(), files of one size), or let a worker have several "
@@ -239,7 +222,7 @@ def _slowest(nodes: list[NodeStats]) -> NodeStats | None:
     return max(known, key=lambda node: node.self_s or 0.0, default=None)
 
 
-def _hint(stats: LoaderStats, found: _Found, outlook: _Outlook, keeps_up: int | None) -> tuple[str, str]:
+def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | None) -> tuple[str, str]:
     """(what follows the finding in the sentence, what to change)."""
     if found.bottleneck == "consumer":
         fewer = keeps_up is not None and stats.workers > max(1, keeps_up)
@@ -251,6 +234,12 @@ def _hint(stats: LoaderStats, found: _Found, outlook: _Outlook, keeps_up: int | 
     if keeps_up is not None and keeps_up > stats.workers:
         many = f"{keeps_up} worker{'s' if keeps_up > 1 else ''}"
         return f"; with {many} it would keep up.", f"Use num_workers={keeps_up}.{unmeasured}"
+    if keeps_up is not None:  # with those that there are
+        return (
+            "; on average the workers keep up, so they or your loop are slow now and then.",
+            "Let workers run further ahead (worker_prefetch_cnt=, or prefetch_factor= of a DataLoader), or make that "
+            f"step cheaper.{unmeasured}",
+        )
     more = 2 * max(1, stats.workers)
     gain = outlook.rate(more) / outlook.rate(max(1, stats.workers)) if outlook.known else 1.0
     if gain >= _WORTH:
@@ -259,92 +248,40 @@ def _hint(stats: LoaderStats, found: _Found, outlook: _Outlook, keeps_up: int | 
             f"Use num_workers={more}, or make that step cheaper.{unmeasured}",
         )
     limit = outlook.limit
-    if limit == "cores":
+    if limit == "cores" and _cores_in_use(stats) > _IN_USE * stats.cores:
         return (
             f"; all {stats.cores} cores are in use, so more workers would not help.",
             f"Make that step cheaper, do it once and store the result, or use a machine with more cores.{unmeasured}",
         )
+    if limit == "once":
+        return _once_hint(stats, found.node, unmeasured)
     if limit == "repeated":
-        return (
-            "; every shard does it for all items, so more workers would not help.",
-            f"Put sharding_filter() before it, right after the source.{unmeasured}",
+        divide = (
+            "Let a cheaper source be divided (sharding_filter() behind file names or indices, which the workers then "
+            "read), or read it once: sharding_round_robin_dispatch() right behind it."
+            if found.bottleneck == "source"
+            else "Put sharding_filter() before it, right after the source."
         )
+        return "; every shard does it for all items, so more workers would not help.", f"{divide}{unmeasured}"
     return ".", f"Make that step cheaper, or raise {where}.{unmeasured}"
 
 
-@dataclass(frozen=True)
-class _Outlook:
-    """What an item costs whom, in seconds."""
+def _cores_in_use(stats: LoaderStats) -> float:
+    """How many, on average since the epoch began."""
+    took_s = (stats.consumer.start_s or 0.0) + stats.consumer.elapsed_s
+    return sum(process.cpu_s or 0.0 for process in stats.processes) / max(1e-9, took_s)
 
-    loop_s: float  # the loop's own
-    serial_s: float  # of this process besides
-    worker_s: float  # of a worker, without what every shard does again
-    repeated_s: float  # what every shard does again: of each of them
-    cpu_s: float | None  # of all processes
-    cores: int
-    known: bool
 
-    @classmethod
-    def of(cls, stats: LoaderStats) -> _Outlook:
-        consumer = stats.consumer
-        delivered = max(1, consumer.items - 1)
-        workers = [process for process in stats.processes if process.kind in ("worker", "thread")]
-        made = sum(worker.items for worker in workers) if workers else consumer.items
-        busy_s = sum(process.busy_s for process in workers or stats.processes)
-        repeated = [node for node in stats.nodes if node.repeated and node.section == "shard"]
-        measured = all(node.self_s is not None for node in repeated)
-        repeated_s = sum(node.self_s or 0.0 for node in repeated) if stats.shards > 1 or not workers else 0.0
-        cpu = [process.cpu_s for process in stats.processes]
-        rebuilt_s = max((merge.rebuild_s for merge in stats.merges), default=0.0)
-        return cls(
-            loop_s=consumer.own_s / delivered,
-            serial_s=rebuilt_s / delivered,
-            worker_s=max(0.0, busy_s - repeated_s) / max(1, made),
-            repeated_s=repeated_s / max(1, made) / max(1, stats.shards),
-            cpu_s=None if None in cpu else sum(item or 0.0 for item in cpu) / max(1, made),
-            cores=stats.cores,
-            known=made > 0 and busy_s > 0 and (measured or not repeated),
-        )
-
-    def rate(self, workers: int) -> float:
-        """Items a second."""
-        return min(self.ceiling, 1 / max(1e-12, self.worker_s / workers + self.repeated_s))
-
-    @property
-    def ceiling(self) -> float:
-        """Whatever the number of workers."""
-        return min(1 / max(1e-12, self.loop_s + self.serial_s), self._cores)
-
-    @property
-    def _cores(self) -> float:
-        return self.cores / self.cpu_s if self.cpu_s else float("inf")
-
-    @property
-    def limit(self) -> str:
-        """What more workers would come up against before the loop."""
-        limits = {"": _FULL / max(1e-12, self.loop_s + self.serial_s), "cores": self._cores}
-        if self.repeated_s:
-            limits["repeated"] = 1 / self.repeated_s
-        return min(limits, key=lambda name: limits[name])
-
-    def keeps_up(self) -> int | None:
-        """With how many workers the loop hardly waits."""
-        wanted = _FULL / max(1e-12, self.loop_s + self.serial_s)
-        if not self.known:
-            return None
-        return next((count for count in range(1, _MOST_WORKERS + 1) if self.rate(count) >= wanted), None)
-
-    def predictions(self, counts: Iterable[int]) -> tuple[Prediction, ...]:
-        if not self.known:
-            return ()
-        return tuple(
-            Prediction(
-                workers=count,
-                items_per_s=(rate := self.rate(count)),
-                wait_share=min(1.0, max(0.0, 1 - rate * self.loop_s)),
-            )
-            for count in sorted(set(counts))
-        )
+def _once_hint(stats: LoaderStats, slowest: int | None, unmeasured: str) -> tuple[str, str]:
+    """More workers would come up against what is done once for all of them."""
+    node = _slowest([node for node in stats.nodes if node.section != "shard"])
+    if node is None:
+        text = "; what runs once, for all of them, takes nearly as long, so more workers would not help."
+    elif node.number == slowest:
+        text = "; it runs once, so more workers would not help."
+    else:
+        text = f"; `{node.name}`, which runs once, takes nearly as long, so more workers would not help."
+    return text, f"Make what runs once cheaper, or put it where every worker does a part of it.{unmeasured}"
 
 
 def _kind(stats: LoaderStats) -> str:

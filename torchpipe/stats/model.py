@@ -276,6 +276,7 @@ class LoaderStats(_Data):
     shards: int
     method: str  # "in process", "fork", "spawn", "forkserver", "thread"
     cores: int  # that this process may use
+    dispatcher: bool = False  # has the dispatch section a process of its own, where there are workers? no: a sampler
     restarts: int = 0  # processes that died and were replaced, in the service's whole life
     longest_dispatch_buffer: int = 0  # dispatched items that waited for one shard while others starved, at most
     consumer: ConsumerStats = ConsumerStats()

@@ -37,6 +37,7 @@ class ServiceFigures:
 
     workers: int = 0
     method: str = "in process"
+    dispatcher: bool = False
     restarts: int = 0
     longest_dispatch_buffer: int = 0
     nodes: tuple[NodeStats, ...] = ()

@@ -57,16 +57,12 @@ def _where(section: Section, stats: LoaderStats) -> str:
         shards = "" if section == "main" or stats.shards == 1 else f", {stats.shards} shards"
         return f"your process{shards}"
     if section == "dispatch":
-        return "dispatcher process" if _has(stats, "dispatcher") or stats.method != "thread" else "your process"
+        return "dispatcher process" if stats.dispatcher and stats.method != "thread" else "your process"
     what = "thread" if stats.method == "thread" else "worker process"
     plural = "" if stats.workers == 1 else "s" if stats.method == "thread" else "es"
     method = "" if stats.method == "thread" else f" ({stats.method})"
     shards = "" if stats.shards == stats.workers else f", {stats.shards} shards"
     return f"{stats.workers} {what}{plural}{method}{shards}"
-
-
-def _has(stats: LoaderStats, kind: str) -> bool:
-    return any(process.kind == kind for process in stats.processes)
 
 
 def _kinds(section: Section, stats: LoaderStats) -> tuple[str, ...]:

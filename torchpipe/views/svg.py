@@ -96,7 +96,7 @@ def _node(node: NodeStats, stats: LoaderStats, spot: _Spot) -> str:
         facts.append(f"{100 * share:.0f} % of the time")
     if node.mean_s is not None:
         facts.append(format_seconds(node.mean_s))
-    if node.repeated:
+    if node.repeated and stats.shards > 1:
         facts.append("by every shard")
     if node.errors:
         facts.append(f"{node.errors} errors")
