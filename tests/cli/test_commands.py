@@ -288,3 +288,89 @@ def test_doctor_examines_this_machine(run: Run) -> None:
     quick = run("doctor", "--quick")[1]
     assert "open files: " in quick
     assert "start method" not in quick
+
+
+LOUD = """
+import os, sys
+from torchpipe.iter import IterableWrapper
+print("imported")
+
+def loud(number):
+    print("printed", number)
+    os.write(1, b"written\\n")
+    return number
+
+def make():
+    print("made")
+    return IterableWrapper(range(4)).sharding_filter().map(loud)
+
+def broken(number):
+    raise BrokenPipeError("of another pipe \\x1b[31m")
+
+breaking = IterableWrapper(range(4)).map(broken)
+
+def ends():
+    sys.exit()
+"""
+
+
+@pytest.fixture
+def loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / f"loud_{tmp_path.name}.py"
+    file.write_text(LOUD)
+    yield str(file)  # type: ignore[misc]
+    sys.modules.pop(file.stem, None)
+
+
+def test_json_is_all_there_is_on_stdout_whatever_modules_and_workers_print(loud: str) -> None:
+    command = [sys.executable, "-m", "torchpipe.cli", "watch", f"{loud}:make", "--workers", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["delivered"] == 4
+    for kind in ("imported", "made", "printed 3", "written"):
+        assert kind in done.stderr
+
+
+def test_what_modules_print_stays_apart_where_stdout_is_no_file(run: Run, loud: str) -> None:
+    code, out, err = run("explain", f"{loud}:make", "--json")
+    assert (code, json.loads(out)["total"]) == (0, 4)
+    assert "made" in err
+
+
+def test_code_that_ends_the_program_is_a_mistake(run: Run, loud: str, tmp_path: Path) -> None:
+    code, _, err = run("explain", f"{loud}:ends")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "your code ended the program (0)" in err
+    script = tmp_path / f"script_{tmp_path.name}.py"
+    script.write_text("import sys; sys.exit('bad arguments')")
+    code, out, err = run("explain", f"{script}:graph", "--json")
+    assert (code, out) == (2, "")
+    assert "your code ended the program (bad arguments)" in err
+
+
+def test_a_broken_pipe_of_the_users_is_an_error_and_commands_no_terminal(run: Run, loud: str) -> None:
+    code, _, err = run("watch", f"{loud}:breaking")
+    assert code == 2
+    assert "BrokenPipeError: of another pipe" in err
+    assert "\x1b" not in err
+
+
+def test_a_report_that_cannot_be_written_is_told_before_anything_runs(run: Run, loud: str) -> None:
+    code, out, err = run("watch", f"{loud}:make", "--report", "/nowhere/report.html")
+    assert (code, out) == (2, "")
+    assert "the folder /nowhere does not exist" in err
+
+
+def test_keys_of_a_checkpoint_command_no_terminal(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "state.pt"
+    torch.save({"a\x1b[2Jb": loader_at(2).state_dict()}, file)
+    assert "\x1b" not in run("state", "show", str(file))[1]
+
+
+def test_nested_too_deeply_is_no_state(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text("[" * 100_000 + "]" * 100_000)
+    code, _, err = run("state", "show", str(file))
+    assert code == 2
+    assert "StateError" in err

@@ -1,52 +1,53 @@
 """``torchpipe``: what a graph is, what a checkpoint holds, what this machine lacks, without writing a script.
 
-Results go to stdout, as text or with ``--json`` as one JSON document. A mistake is one line on stderr and exit code 2;
-``--traceback`` shows where it comes from.
+Results go to stdout, as text or with ``--json`` as one JSON document; what your code prints goes to stderr then. A
+mistake is one line on stderr and exit code 2; ``--traceback`` shows where it comes from.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NoReturn
+
+from torchpipe.cli.output import accept_all_characters, apart, reader_is_gone, tell
+from torchpipe.stats.text import plain
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command: its exit code. 0: done; 1: ``diff`` found differences, ``doctor`` a problem; 2: a mistake."""
-    _accept_all_characters()
+    accept_all_characters()
     options = _parser().parse_args(arguments)
     try:
-        result: tuple[int, Any] = options.run(options)
+        with apart() if options.json else nullcontext():
+            result: tuple[int, Any] = options.run(options)
         code, answer = result
-        if answer is not None:
-            print(answer if isinstance(answer, str) else json.dumps(answer, indent=2))
-            sys.stdout.flush()
+        tell(answer)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader, `head` say, has had enough
-        sys.stderr.close()
-        return 0
-    except Exception as error:  # of the user's code as well, which the command imports
+    except (Exception, SystemExit) as error:  # of the user's code as well, which the command imports
+        if isinstance(error, BrokenPipeError) and reader_is_gone():  # `head`, say, has had enough
+            sys.stderr.close()
+            return 0
         if options.traceback:
             traceback.print_exc()
-        notes = [note for note in getattr(error, "__notes__", ()) if str(note).startswith("torchpipe: raised")]
-        text = " ".join(" ".join([str(error), *(f"({note[11:]})" for note in notes)]).split()) or "no message"
-        print(f"torchpipe: {type(error).__name__}: {text}", file=sys.stderr)
+        print(f"torchpipe: {type(error).__name__}: {plain(_said(error))}", file=sys.stderr)
         return 2
     return code
 
 
-def _accept_all_characters() -> None:
-    """Names of the user's may have some that a terminal lacks: escapes stand for these, instead of an error."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+def _said(error: BaseException) -> str:
+    """On one line."""
+    notes = [note for note in getattr(error, "__notes__", ()) if str(note).startswith("torchpipe: raised")]
+    text = " ".join(" ".join([str(error), *(f"({note[11:]})" for note in notes)]).split())
+    if isinstance(error, SystemExit):
+        return f"your code ended the program ({text or 0}): is a script without `if __name__ == '__main__'` imported?"
+    return text or "no message"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -145,6 +146,10 @@ def _watch(options: argparse.Namespace) -> tuple[int, Any]:
 
     from torchpipe.cli.targets import loader_of
 
+    if options.report is not None:  # before it takes its time
+        from torchpipe.views.report import check_place
+
+        check_place(options.report)
     loader = loader_of(options.target, options.workers)
     try:
         code = 0

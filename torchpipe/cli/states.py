@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import reprlib
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -52,10 +53,12 @@ def _open(path: Path, head: bytes) -> Any:
     if head.lstrip()[:1] in (b"{", b"["):
         try:
             return json.loads(path.read_bytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StateError(f"{path} begins like JSON, and is none: {error}") from None
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch thinks of a file that is no checkpoint
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise StateError(
             f"{path} cannot be read as data ({type(error).__name__}): it is damaged, no checkpoint, or holds "

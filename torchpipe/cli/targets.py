@@ -29,11 +29,12 @@ def loader_of(target: str, workers: int | None = None) -> Any:
     if not colon or not place or not name:
         raise ValueError(f"{target!r} should be MODULE:NAME, such as training.data:make_loader, or FILE.py:NAME")
     value: Any = _module(place)
+    where = place
     for part in name.split("."):
         if not hasattr(value, part):
             names = [item for item in vars(value) if not item.startswith("_")] if hasattr(value, "__dict__") else []
-            raise ValueError(f"{place} has no {name!r}; it has {', '.join(names[:20]) or 'nothing'}")
-        value = getattr(value, part)
+            raise ValueError(f"{where} has no {part!r}; it has {', '.join(names[:20]) or 'nothing'}")
+        value, where = getattr(value, part), f"{where}.{part}"
     if not is_node(value) and not isinstance(value, DataLoader | DataLoader2) and callable(value):
         value = _called(value, target)
     if isinstance(value, DataLoader | DataLoader2):
@@ -49,6 +50,8 @@ def loader_of(target: str, workers: int | None = None) -> Any:
 
 
 def _module(place: str) -> ModuleType:
+    if place.startswith(".") and not place.endswith(".py"):
+        raise ValueError(f"{place!r} is relative to no package: name the module as it is imported, or its file")
     if not place.endswith(".py"):
         if "" not in sys.path:  # as `python -m` does; a console script's path begins with its own folder
             sys.path.insert(0, "")

@@ -18,7 +18,7 @@ from torchpipe.views.svg import graph_svg
 from torchpipe.views.theme import CSS, escape
 from torchpipe.views.timeline import timeline_svg
 
-__all__ = ["report_html", "write_report"]
+__all__ = ["check_place", "report_html", "write_report"]
 
 _PAGE_CSS = """
 *{box-sizing:border-box}
@@ -89,13 +89,7 @@ def report_html(stats: LoaderStats, title: str = "torchpipe") -> str:
 
 def write_report(stats: LoaderStats, path: str | os.PathLike[str], title: str = "torchpipe") -> Path:
     """Write the page, whole or not at all. Raises: FileNotFoundError or another OSError, naming the path."""
-    target = Path(path)
-    if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder: name a file in it, such as {target / 'report.html'}")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"the folder {target.parent} does not exist, so {target.name} cannot be written: make it"
-        )
+    target = check_place(path)
     text = report_html(stats, title)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}", dir=target.parent)
@@ -109,6 +103,18 @@ def write_report(stats: LoaderStats, path: str | os.PathLike[str], title: str = 
     except BaseException:
         os.unlink(name)
         raise
+    return target
+
+
+def check_place(path: str | os.PathLike[str]) -> Path:
+    """``path``, if a file may be there. Raises: FileNotFoundError or IsADirectoryError, saying what to do."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder: name a file in it, such as {target / 'report.html'}")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"the folder {target.parent} does not exist, so {target.name} cannot be written: make it"
+        )
     return target
 
 
