@@ -170,7 +170,7 @@ class Supervisor:
         """What has come, or what to raise instead."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            if self._interrupted or not self._ledgers.keys() >= set(lanes):
+            if not self._ledgers.keys() >= set(lanes):
                 return IteratorInvalidated(_CLOSED_ELSEWHERE)
             wanted = [self._ledgers[lane] for lane in lanes]
             for ledger in wanted:
