@@ -46,6 +46,7 @@ _log = logging.getLogger("torchpipe")
 _DISPATCHER = -1  # its number among the processes
 _CLOSED_ELSEWHERE = "the loader was closed from another thread while the next item was awaited"
 _LONG_BUFFER = 1000
+_Found = tuple[ShardLedger, Arrival] | BaseException  # what has come, or what to raise instead
 
 
 class Supervisor:
@@ -164,22 +165,17 @@ class Supervisor:
                 return ledger.lane, chunk
         raise found
 
-    def _next_arrival(
-        self, lanes: Collection[int], timeout_s: float | None
-    ) -> tuple[ShardLedger, Arrival] | BaseException:
-        """What has come, or what to raise instead."""
+    def _next_arrival(self, lanes: Collection[int], timeout_s: float | None) -> _Found:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            if not self._ledgers.keys() >= set(lanes):
-                return IteratorInvalidated(_CLOSED_ELSEWHERE)
-            wanted = [self._ledgers[lane] for lane in lanes]
+            wanted = [self._ledgers[lane] for lane in lanes if lane in self._ledgers]
             for ledger in wanted:
                 released = ledger.release()
                 if released:
                     number = self._worker_of(ledger.shard)
                     self._pool.send(number, Grant(generation=self._generation, lane=ledger.lane, chunks=released))
             while True:
-                if self._interrupted:
+                if self._interrupted or len(wanted) < len(lanes):
                     return IteratorInvalidated(_CLOSED_ELSEWHERE)
                 for ledger in wanted:
                     if (arrival := ledger.take()) is not None:
