@@ -309,19 +309,28 @@ def _ctrl_c_held() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Python runs handlers in the main thread alone, so that is where one could raise.
-    here = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
     came: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if here else None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
+    handler, mask = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    # Python runs handlers in the main thread alone, so that is where one could raise.
+    here = threading.current_thread() is threading.main_thread() and callable(handler)
+
+    def restore() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if here:
             signal.signal(signal.SIGINT, handler)
-            if came:
-                signal.raise_signal(signal.SIGINT)
+
+    try:
+        try:
+            if here:
+                signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            yield
+        finally:
+            restore()
+    finally:  # once more, as the handler of another signal may have raised in the midst of it
+        restore()
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def check_room_for_files(name: str) -> None:
