@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.service import NewEvents
+from torchpipe.views.viewable import Viewable
 
 __all__ = ["Measurement", "Measurements", "Source", "needs"]
 
@@ -44,10 +46,12 @@ class Measurements:
         self._began_at: float | None = None
         self._events = NewEvents()
         self._by_kind: dict[str, int] = {}
+        if isinstance(loader, Viewable):  # what an epoch did after the last look at it counts, too
+            loader.look_last(weakref.WeakMethod(self.take))
 
     def take(self) -> list[Measurement]:
-        stats = self._loader.stats()
         with self._lock:
+            stats = self._loader.stats()  # in here: an older look after a newer one would count as an epoch of its own
             if stats.began_at != self._began_at:
                 self._began_at = stats.began_at
                 for key, value in self._last.items():
