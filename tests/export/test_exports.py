@@ -184,7 +184,7 @@ def test_epochs_that_nobody_looks_at_are_counted(make: Any) -> None:
 
 
 class Overtaken:
-    """The first look at it, of an epoch that then ends, is answered after the second, of the next epoch, if it can be."""
+    """The first look at it is answered after the second, which is of the next epoch, if that can be."""
 
     def __init__(self, first: LoaderStats, second: LoaderStats) -> None:
         self._answers = [second, second, first]
