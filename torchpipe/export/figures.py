@@ -10,7 +10,6 @@ from typing import Literal, Protocol
 
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.service import NewEvents
-from torchpipe.views.viewable import Viewable
 
 __all__ = ["Measurement", "Measurements", "Source", "needs"]
 
@@ -46,8 +45,9 @@ class Measurements:
         self._began_at: float | None = None
         self._events = NewEvents()
         self._by_kind: dict[str, int] = {}
-        if isinstance(loader, Viewable):  # what an epoch did after the last look at it counts, too
-            loader.look_last(weakref.WeakMethod(self.take))
+        look_last = getattr(loader, "look_last", None)  # what an epoch did after the last look at it counts, too
+        if look_last is not None:
+            look_last(weakref.WeakMethod(self.take))
 
     def take(self) -> list[Measurement]:
         with self._lock:
