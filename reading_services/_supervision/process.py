@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -39,6 +39,7 @@ _NAME = "torchpipe-"
 _NO_GUARD_CODE = 117  # of one that found that the user's script has no guard
 _START_FILES = 24
 _REAP_S = 1.0
+_POLL_S = 1e-3
 _UNKNOWN_CODE = 255  # what multiprocessing says if a forkserver cannot be asked any more
 _OWN_SIGNALS = frozenset(
     getattr(signal, name)
@@ -73,6 +74,7 @@ class WorkerProcess:
         self._extra = extra
         self.ready = False
         self.failed = False  # it has said why it cannot go on, and ends by itself
+        self.lost = False  # somebody else has waited for it
         self.silenced = False  # killed because it showed no sign of life
         self._context: Any = context
         self._graph = graph
@@ -129,7 +131,7 @@ class WorkerProcess:
         """The start has failed, or was interrupted: the process may be there or not."""
         if self.process is not None and self.process.pid is not None:
             self.kill()
-            self.process.join(_REAP_S)
+            self.join(_REAP_S)
         else:
             self.process = None
         self.release()
@@ -142,9 +144,21 @@ class WorkerProcess:
         """Also false after :meth:`release`, which another thread may call meanwhile."""
         process = self.process
         try:
-            return process is not None and bool(process.is_alive())
+            if process is None or not process.is_alive():
+                return False
+            self.lost = self.lost or _is_lost(process)
+            return process._popen.returncode is None
         except ValueError:  # closed
             return False
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end. multiprocessing's own waits for ever for one that has closed its sentinel and lives on."""
+        process, deadline = self.process, time.monotonic() + timeout_s
+        if process is None or process.pid is None:  # not started
+            return
+        connection.wait([process.sentinel], timeout_s)
+        while self.is_alive() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def say_ready(self) -> None:
         """The process has started. Only from now on is it expected to beat: before, it imported torch."""
@@ -162,7 +176,8 @@ class WorkerProcess:
         return silent_s > _STARTUP_S or _is_stopped(self.pid)
 
     def kill(self) -> None:
-        self.process.kill()
+        if self.is_alive():  # else its number may be somebody else's by now
+            self.process.kill()
 
     def examine(self, *, dispatcher: bool, num_shards: int | None) -> PostMortem:
         """How the process ended and what it was at. One that has closed its connection and lives on is killed."""
@@ -171,10 +186,10 @@ class WorkerProcess:
         )
         # One that was killed for its silence died when it fell silent
         end_s = self._seen_at if self.silenced else time.monotonic()
-        self.process.join(_REAP_S)
+        self.join(_REAP_S)
         if self.is_alive():
             self.kill()
-            self.process.join(_REAP_S)
+            self.join(_REAP_S)
         lane = -1 if num_shards is None else lane
         return PostMortem(
             number=self.worker,
@@ -205,6 +220,10 @@ class WorkerProcess:
 
     def _cause_of_death(self) -> str:
         code = self.process.exitcode
+        if self.lost:
+            return (
+                "has ended (how, only whoever waited for it knows: this program's os.waitpid(), or SIGCHLD is ignored)"
+            )
         if code is None:
             return "has closed its connection but is still alive"
         if code < 0:
@@ -220,6 +239,8 @@ class WorkerProcess:
         Somebody else's SIGKILL and one for want of memory look alike: neither is its own doing for certain.
         """
         code = self.process.exitcode
+        if self.lost:
+            return False
         if code == _UNKNOWN_CODE and self._context.get_start_method() == "forkserver":
             return False  # the server is gone, so nobody has told
         return code is None or code >= 0 or -code in _OWN_SIGNALS
@@ -247,6 +268,27 @@ def _end_if_imported_by_a_worker() -> None:
         os._exit(_NO_GUARD_CODE)
 
 
+def _is_lost(process: Any) -> bool:
+    """Has a child ended without a word to multiprocessing, which goes on taking it for alive?
+
+    Whoever waits for it first learns how it ended: the program or a library of it, by ``os.waitpid(-1, ...)``, or the
+    kernel, where SIGCHLD is ignored.
+    """
+    popen = process._popen
+    if popen.method == "forkserver":
+        return False  # the server's child
+    try:
+        pid, status = os.waitpid(process.pid, os.WNOHANG)
+    except ChildProcessError:
+        if popen.returncode is not None:  # another thread has waited for it meanwhile
+            return False
+        popen.returncode = _UNKNOWN_CODE
+        return True
+    if pid:
+        popen.returncode = os.waitstatus_to_exitcode(status)
+    return False
+
+
 def _is_stopped(pid: int) -> bool:
     """By a signal, as far as the system tells (Linux)."""
     try:
@@ -267,19 +309,28 @@ def _ctrl_c_held() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Python runs handlers in the main thread alone, so that is where one could raise.
-    here = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
     came: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if here else None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
+    handler, mask = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    # Python runs handlers in the main thread alone, so that is where one could raise.
+    here = threading.current_thread() is threading.main_thread() and callable(handler)
+
+    def restore() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if here:
             signal.signal(signal.SIGINT, handler)
-            if came:
-                signal.raise_signal(signal.SIGINT)
+
+    try:
+        try:
+            if here:
+                signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            yield
+        finally:
+            restore()
+    finally:  # once more, as the handler of another signal may have raised in the midst of it
+        restore()
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def check_room_for_files(name: str) -> None:
@@ -340,6 +391,6 @@ def _climb(workers: list[WorkerProcess], grace_s: float, rungs: tuple[str, ...])
         deadline = time.monotonic() + (_killed_s(grace_s) if rung == "kill" else grace_s)
         for worker in workers:
             if worker.process is not None:
-                worker.process.join(max(0.0, deadline - time.monotonic()))
+                worker.join(max(0.0, deadline - time.monotonic()))
         if not any(worker.process is not None and worker.is_alive() for worker in workers):
             break

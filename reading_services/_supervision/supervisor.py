@@ -46,6 +46,7 @@ _log = logging.getLogger("torchpipe")
 _DISPATCHER = -1  # its number among the processes
 _CLOSED_ELSEWHERE = "the loader was closed from another thread while the next item was awaited"
 _LONG_BUFFER = 1000
+_Found = tuple[ShardLedger, Arrival] | BaseException  # what has come, or what to raise instead
 
 
 class Supervisor:
@@ -155,34 +156,35 @@ class Supervisor:
         a worker could not start with.
         """
         with self._calls:
-            ledger, arrival = self._next_arrival(lanes, timeout_s)
-            began = time.perf_counter()
-            chunk = arrival.open(ledger.shard)
-            self.rebuild_s += time.perf_counter() - began
-            return ledger.lane, chunk
+            found = self._next_arrival(lanes, timeout_s)
+            if isinstance(found, tuple):
+                ledger, arrival = found
+                began = time.perf_counter()
+                chunk = arrival.open(ledger.shard)
+                self.rebuild_s += time.perf_counter() - began
+                return ledger.lane, chunk
+        raise found
 
-    def _next_arrival(self, lanes: Collection[int], timeout_s: float | None) -> tuple[ShardLedger, Arrival]:
+    def _next_arrival(self, lanes: Collection[int], timeout_s: float | None) -> _Found:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            if self._interrupted or not self._ledgers.keys() >= set(lanes):
-                raise IteratorInvalidated(_CLOSED_ELSEWHERE)
-            wanted = [self._ledgers[lane] for lane in lanes]
+            wanted = [self._ledgers[lane] for lane in lanes if lane in self._ledgers]
             for ledger in wanted:
                 released = ledger.release()
                 if released:
                     number = self._worker_of(ledger.shard)
                     self._pool.send(number, Grant(generation=self._generation, lane=ledger.lane, chunks=released))
             while True:
-                if self._interrupted:
-                    raise IteratorInvalidated(_CLOSED_ELSEWHERE)
+                if self._interrupted or len(wanted) < len(lanes):
+                    return IteratorInvalidated(_CLOSED_ELSEWHERE)
                 for ledger in wanted:
                     if (arrival := ledger.take()) is not None:
                         return ledger, arrival
                 if self._failure is not None:
-                    raise self._failure
+                    return self._failure
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
-                    raise RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds")
+                    return RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds")
                 if self._awaited:
                     self._changed.wait(left_s)
                 else:

@@ -14,9 +14,10 @@ __all__ = ["WholeCalls"]
 
 
 class WholeCalls:
-    """``with calls: ...`` around each call, which does not call another one. Exceptions proper leave nothing half done.
+    """``with calls: ...`` around each call, which does not call another one.
 
-    An interrupt at any instruction counts, this class's own included.
+    Any exception counts, this class's own instructions included: a handler's may be a TimeoutError as well as a
+    KeyboardInterrupt. What a call has to say when nothing is half done, it raises outside of the ``with``.
     """
 
     def __init__(self) -> None:
@@ -31,5 +32,5 @@ class WholeCalls:
         self._inside.add(threading.get_ident())
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or issubclass(kind, Exception):
+        if kind is None:
             self._inside.discard(threading.get_ident())

@@ -70,7 +70,8 @@ class WorkerPool:
         try:
             worker.start((*others, self._woken.fileno(), self._waker.fileno(), *inherited_fds))
         except Exception:
-            del self._processes[worker.worker]
+            if worker.process is None:  # else it was a signal's handler that raised, and the process is there
+                del self._processes[worker.worker]
             raise
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
         self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)

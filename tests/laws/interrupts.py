@@ -1,5 +1,5 @@
-"""Ctrl-C at a chosen instruction: wherever Python looks for signals, which is behind calls, at the start of functions
-and at the end of each round of a loop. Used by tests alone.
+"""Ctrl-C, or what another signal's handler raises, at a chosen instruction: wherever Python looks for signals, which is
+behind calls, at the start of functions and at the end of each round of a loop. Used by tests alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["Interrupt", "Interrupter"]
+__all__ = ["Alarm", "Interrupt", "Interrupter"]
 
 _MODULES = ("torchpipe", "torch.random", "random", "contextlib")
 _LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
@@ -20,6 +20,10 @@ class Interrupt(KeyboardInterrupt):
     """The planted one."""
 
 
+class Alarm(Exception):
+    """One that is an exception like others, as handlers of SIGALRM raise it."""
+
+
 def _name(code: CodeType, offset: int) -> str:
     if code not in _names:
         _names[code] = {item.offset: item.opname for item in dis.get_instructions(code)}
@@ -27,13 +31,14 @@ def _name(code: CodeType, offset: int) -> str:
 
 
 class Interrupter:
-    """Within ``with``, raises :class:`Interrupt` at the ``number``-th place in this thread; ``hit`` says where.
+    """Within ``with``, raises :class:`Interrupt`, or another ``kind``, at the ``number``-th place in this thread.
 
-    Places are those in ``modules``, a tuple of how their names begin.
+    ``hit`` says where that was. Places are those in ``modules``, a tuple of how their names begin.
     """
 
-    def __init__(self, number: int, modules: tuple[str, ...] = _MODULES) -> None:
+    def __init__(self, number: int, modules: tuple[str, ...] = _MODULES, kind: type[BaseException] = Interrupt) -> None:
         self.hit: str | None = None
+        self._kind = kind
         self._modules = modules
         self._left = number
         self._last: dict[int, str] = {}
@@ -63,5 +68,5 @@ class Interrupter:
                 if not self._left:
                     self.hit = f"{frame.f_code.co_qualname}, line {frame.f_lineno} of {frame.f_code.co_filename}"
                     sys.settrace(None)
-                    raise Interrupt
+                    raise self._kind
         return self._step

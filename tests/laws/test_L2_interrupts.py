@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.laws.executors import make_loader, make_service, oracle
-from tests.laws.interrupts import Interrupt, Interrupter
+from tests.laws.interrupts import Alarm, Interrupt, Interrupter
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 
@@ -116,8 +116,9 @@ def test_L1_an_interrupt_while_an_epoch_begins_or_ends_leaves_the_users_random_s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [Interrupt, Alarm])
 @pytest.mark.parametrize("name", ["shuffle", "dispatched"])
-def test_L2_an_interrupt_while_reading_from_workers(name: str) -> None:
+def test_L2_an_interrupt_while_reading_from_workers(name: str, kind: type[BaseException]) -> None:
     """A message may have been read in part: no worker is used again, and the same loader goes on exactly."""
     graph = GRAPHS[name]()
     first, second = oracle(graph, 2)
@@ -128,13 +129,13 @@ def test_L2_an_interrupt_while_reading_from_workers(name: str) -> None:
             loader.load_state_dict(begin)
             got: list[Any] = []
             stream = iter(loader)
-            interrupter = Interrupter(number, modules=("reading_services", "torchpipe.execution.merge"))
+            interrupter = Interrupter(number, ("reading_services", "torchpipe.execution.merge"), kind)
             try:
                 for _ in range(4):
                     with interrupter:
                         item = next(stream)
                     got.append(item)
-            except Interrupt:
+            except kind:
                 struck.add(str(interrupter.hit))
             state = loader.state_dict()
             delivered = state["delivered"]

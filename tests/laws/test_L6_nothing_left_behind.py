@@ -169,9 +169,8 @@ def test_L6_ctrl_c(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", ["start", "recovery"])
 def test_L6_ctrl_c_while_processes_start(when: str) -> None:
     """At any instruction, with a dispatcher and a worker; whoever is interrupted lets go of the loader, no more."""
-    number, beyond = 0, False
-    while not beyond:
-        number += 11
+    struck = set[str | None]()
+    for number in range(11, 400, 11):
         before = leaks.Footprint.take()
         loader = make_loader(sample_graph(), make_service(1, 1))
         if when == "recovery":
@@ -181,13 +180,14 @@ def test_L6_ctrl_c_while_processes_start(when: str) -> None:
         interrupter = Interrupter(number, ("reading_services._supervision",))
         try:
             with interrupter:
-                next(iter(loader) if when == "start" else loader._live)  # type: ignore[call-overload]
-            beyond = True
+                next(iter(loader)) if when == "start" else list(loader._live)  # type: ignore[arg-type]
         except Interrupt:
-            pass
+            struck.add(interrupter.hit)
         del loader
         assert leaks.wait_nothing_left(before) == [], interrupter.hit
-    assert number > 60
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, interrupter.hit
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, []), interrupter.hit
+    assert len(struck) > 10
 
 
 def test_L6_growth_over_epochs() -> None:

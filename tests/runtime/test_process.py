@@ -196,6 +196,35 @@ def test_a_start_that_fails_leaves_nothing() -> None:
     stop_all([worker])
 
 
+def test_one_that_somebody_else_has_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """The program's own os.waitpid(-1), say. It has not survived, and nobody knows how it ended."""
+    dead, ended = started(sleep), started(sleep, number=1)
+    for worker in (dead, ended):
+        wait_busy(worker)
+        os.kill(worker.pid, signal.SIGKILL)
+        os.waitpid(worker.pid, 0)
+    found = dead.examine(dispatcher=False, num_shards=3)
+    assert (found.own, found.exitcode) == (False, 255)
+    assert "has ended (how, only whoever waited for it knows" in found.cause
+    stop_all([dead, ended], grace_s=1000)
+    assert not caplog.records
+    assert not {"torchpipe-worker-0", "torchpipe-worker-1"} & {
+        child.name for child in multiprocessing.active_children()
+    }
+
+
+def close_and_sleep(setup: Any, sock: Any, page: StatusPage, arena: Arena) -> None:
+    os.closerange(3, 1 << 16)  # as what makes daemons does
+    sleep(setup, sock, page, arena)
+
+
+def test_one_that_closes_all_its_files_and_lives_on_is_killed() -> None:
+    worker = started(close_and_sleep)
+    wait_busy(worker)
+    assert worker.examine(dispatcher=False, num_shards=3).exitcode == -signal.SIGKILL
+    stop_all([worker])
+
+
 # --- signals ---
 
 
