@@ -80,6 +80,18 @@ def test_prometheus_takes_a_registry_that_something_else_serves() -> None:
         assert generate_latest(registry) == b""
 
 
+def test_two_loaders_of_one_name_in_a_registry_are_refused() -> None:
+    from prometheus_client import CollectorRegistry
+
+    registry = CollectorRegistry()
+    train, val = DataLoader([1]), DataLoader([2])  # type: ignore[arg-type]
+    with PrometheusExporter(train, registry=registry):
+        with pytest.raises(ValueError, match="a loader named 'train' already"):
+            PrometheusExporter(val, registry=registry)
+        PrometheusExporter(val, registry=registry, name="val").close()
+    PrometheusExporter(val, registry=registry).close()
+
+
 def test_opentelemetry_has_metrics_and_a_span_for_each_epoch(loader: DataLoader2[int], tmp_path: Path) -> None:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
