@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from tests.views.figures import BUSY
 from tests.views.held import ITEMS, held_loader, run_with_a_death
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.export import OpenTelemetryExporter, PrometheusExporter, TensorBoardExporter
+from torchpipe.export.figures import Measurements
+from torchpipe.iter import IterableWrapper
+from torchpipe.stats import LoaderStats
 
 
 @pytest.fixture
@@ -74,6 +78,18 @@ def test_prometheus_takes_a_registry_that_something_else_serves() -> None:
             assert len(list(loader)) == 2
             assert 'torchpipe_items_total{loader="train"} 2.0' in generate_latest(registry).decode()
         assert generate_latest(registry) == b""
+
+
+def test_two_loaders_of_one_name_in_a_registry_are_refused() -> None:
+    from prometheus_client import CollectorRegistry
+
+    registry = CollectorRegistry()
+    train, val = DataLoader([1]), DataLoader([2])  # type: ignore[arg-type]
+    with PrometheusExporter(train, registry=registry):
+        with pytest.raises(ValueError, match="a loader named 'train' already"):
+            PrometheusExporter(val, registry=registry)
+        PrometheusExporter(val, registry=registry, name="val").close()
+    PrometheusExporter(val, registry=registry).close()
 
 
 def test_opentelemetry_has_metrics_and_a_span_for_each_epoch(loader: DataLoader2[int], tmp_path: Path) -> None:
@@ -165,3 +181,54 @@ def test_a_missing_package_names_its_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"torchpipe\[{extra}\]"):
         make()
+
+
+@pytest.mark.parametrize("make", [lambda: DataLoader2(IterableWrapper(range(5))), lambda: DataLoader(range(5), None)])
+def test_epochs_that_nobody_looks_at_are_counted(make: Any) -> None:
+    with make() as loader:
+        measurements = Measurements(loader)
+        for _ in range(4):
+            assert len(list(loader)) == 5
+        assert items_of(measurements) == 20
+        del measurements
+        list(loader)
+        assert not vars(loader)["_last_looks"], "an exporter that is gone is not asked"
+
+
+class Overtaken:
+    """The first look at it is answered after the second, which is of the next epoch, if that can be."""
+
+    def __init__(self, first: LoaderStats, second: LoaderStats) -> None:
+        self._answers = [second, second, first]
+        self._overtaken = threading.Event()
+        self.begun = threading.Event()
+
+    def stats(self) -> LoaderStats:
+        answer = self._answers.pop()
+        if len(self._answers) == 2:
+            self.begun.set()
+            self._overtaken.wait(0.5)
+        return answer
+
+    def overtake(self, measurements: Measurements) -> None:
+        measurements.take()
+        self._overtaken.set()
+
+
+def test_looks_of_two_threads_count_no_epoch_twice() -> None:
+    with DataLoader2(IterableWrapper(range(5))) as loader:
+        list(loader)
+        first = loader.stats()
+        list(loader)
+        source = Overtaken(first, loader.stats())
+    measurements = Measurements(source)
+    slow = threading.Thread(target=measurements.take)
+    slow.start()
+    source.begun.wait()
+    source.overtake(measurements)
+    slow.join()
+    assert items_of(measurements) == 10
+
+
+def items_of(measurements: Measurements) -> float:
+    return next(item.value for item in measurements.take() if item.name == "items")

@@ -221,6 +221,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
 
     def __iter__(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         self._settle()
+        self._take_last_looks()
         if (live := self._live()) is not None:
             live.supersede() if self.persistent_workers else live.settle()  # persistent workers are its workers
         loaded = self._loaded

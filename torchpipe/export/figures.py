@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -44,10 +45,13 @@ class Measurements:
         self._began_at: float | None = None
         self._events = NewEvents()
         self._by_kind: dict[str, int] = {}
+        look_last = getattr(loader, "look_last", None)  # what an epoch did after the last look at it counts, too
+        if look_last is not None:
+            look_last(weakref.WeakMethod(self.take))
 
     def take(self) -> list[Measurement]:
-        stats = self._loader.stats()
         with self._lock:
+            stats = self._loader.stats()  # in here: an older look after a newer one would count as an epoch of its own
             if stats.began_at != self._began_at:
                 self._began_at = stats.began_at
                 for key, value in self._last.items():

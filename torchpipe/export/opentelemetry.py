@@ -20,8 +20,9 @@ class OpenTelemetryExporter:
     a ``with`` block.
 
     ``meter_provider`` and ``tracer_provider`` default to the global ones. ``name`` is the attribute ``loader`` of all.
-    A thread looks every ``every_s`` seconds, and each read of the metrics does: an epoch that begins and ends between
-    two looks is missed, and one that ends and is followed by the next there has the figures of the last look.
+    A thread looks every ``every_s`` seconds, and each read of the metrics does. Counters miss nothing; an epoch that
+    begins and ends between two looks has no span, and that of one that is followed by the next there has the figures of
+    the last look.
 
     Raises: ImportError without the extra ``opentelemetry``.
     """

@@ -6,12 +6,14 @@ import errno
 import socket
 from collections.abc import Iterable
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from torchpipe.export.figures import Measurements, Source, needs
 
 __all__ = ["PrometheusExporter"]
 
 _PREFIX = "torchpipe_"
+_names: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # of the loaders in each registry
 
 
 class PrometheusExporter:
@@ -24,7 +26,7 @@ class PrometheusExporter:
         name: the label ``loader`` of all of them, to tell several apart.
 
     Raises: ImportError without the extra ``prometheus``; OSError if the port is in use; ValueError unless there is
-    either a ``port``, from 0 to 65535, or a ``registry``.
+    either a ``port``, from 0 to 65535, or a ``registry``, or if that has a loader of this ``name``.
     """
 
     def __init__(
@@ -46,6 +48,11 @@ class PrometheusExporter:
             import prometheus_client
         except ImportError as error:
             raise needs("prometheus", error) from None
+        if registry is not None and name in _names.get(registry, ()):
+            raise ValueError(
+                f"this registry has a loader named {name!r} already, whose figures could not be told from this one's: "
+                "give each a name= of its own"
+            )
         self._measurements = Measurements(loader)
         self._name = name
         self._server: Any = None
@@ -54,6 +61,7 @@ class PrometheusExporter:
         if port is not None:
             self._serve(prometheus_client, port, address)
         self._registry.register(self)
+        _names.setdefault(self._registry, set()).add(name)
         self._closed = False
 
     def _serve(self, client: Any, port: int, address: str) -> None:
@@ -92,6 +100,7 @@ class PrometheusExporter:
             return
         self._closed = True
         self._registry.unregister(self)
+        _names[self._registry].discard(self._name)
         if self._server is not None:
             self._server.shutdown()
             # Workers that were forked have a copy of the socket, which would listen on

@@ -157,6 +157,7 @@ class DataLoader2(Viewable, Generic[T_co]):
 
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         self._check_process()
+        self._take_last_looks()
         self._retire()
         self._pid = os.getpid()
         loaded = self._loaded

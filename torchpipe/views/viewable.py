@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from torchpipe.stats import LoaderStats
 
@@ -25,6 +27,19 @@ class Viewable:
     def stats(self) -> LoaderStats:
         """What the loader is doing."""
         raise NotImplementedError
+
+    def look_last(self, look: weakref.WeakMethod[Callable[[], object]]) -> None:
+        """Call ``look``, as long as it is there, at each ``iter()``, when the figures are those of the epoch before."""
+        looks: list[tuple[int, Any]] = vars(self).setdefault("_last_looks", [])
+        looks.append((os.getpid(), look))
+
+    def _take_last_looks(self) -> None:
+        for entry in list(vars(self).get("_last_looks", ())):
+            pid, look = entry
+            if (call := look()) is None:
+                self.__dict__["_last_looks"].remove(entry)
+            elif pid == os.getpid():  # in a forked child, a thread of the parent's may have left its lock closed
+                call()
 
     def _explain(self) -> str:
         from torchpipe.views.layout import graph_text
