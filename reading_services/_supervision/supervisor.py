@@ -163,7 +163,10 @@ class Supervisor:
                 chunk = arrival.open(ledger.shard)
                 self.rebuild_s += time.perf_counter() - began
                 return ledger.lane, chunk
-        raise found
+        try:
+            raise found
+        finally:
+            del found  # its traceback has this frame, which would keep it, and the pass with it
 
     def _next_arrival(self, lanes: Collection[int], timeout_s: float | None) -> _Found:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

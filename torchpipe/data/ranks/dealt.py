@@ -109,11 +109,15 @@ class _Share:
         return -(-self.batches // self.ranks) if self.uneven == "pad" else self.batches // self.ranks
 
     def start(self, step: int) -> int:
-        """Where in the order this rank's batch begins; with pads, one that it or, in the first step, rank 0 has had."""
+        """Where in the order this rank's batch begins.
+
+        A pad is its batch of the step before, which may have been before a stop; in an epoch's first step, rank 0's.
+        """
         number = step * self.ranks + self.rank
         if number >= self.batches:
-            number = number - self.ranks if step else 0
-        return self.before + number * self.size
+            number -= self.ranks
+        start = self.before + number * self.size
+        return start if start >= 0 else self.before
 
     def after(self, steps: int) -> int:
         """How many samples of the order are behind all ranks then."""
