@@ -143,3 +143,19 @@ def test_who_can_change_over_pulls_past_what_is_left_of_the_timing(monkeypatch: 
     assert plain is not stream
     assert taken + list(plain) == list(range(1, 10_001))
     assert tracer.plain(plain) is plain
+
+
+def test_what_fills_a_buffer_does_not_end_the_timing() -> None:
+    """It speaks for nothing that follows, and who waits for it would be charged with what follows."""
+
+    def buffered() -> Iterator[int]:
+        yield from list(inner)
+
+    tracer = Tracing(NodeSheet.local(2))
+    tracer._cost_ns = 10_000  # as on a busy machine
+    inner = tracer.watch(iter(range(10_000)), 0)
+    outer = tracer.watch(buffered(), 1)
+    next(outer)
+    assert tracer.wanted
+    assert len(list(outer)) == 9_999
+    assert not tracer.wanted

@@ -22,7 +22,9 @@ __all__ = ["APART", "ThreadTracing", "Tracing", "measures_by_default"]
 
 APART = -2  # in a node's place: what takes this time is no node's work
 _SHARE = 0.01  # of the time that nodes take may be spent on timing,
-_AT_FIRST_NS = 30_000_000  # and so much besides
+_AT_FIRST_NS = 30_000_000  # and so much besides;
+_TO_BEGIN_NS = 300_000_000  # so much until a few items have come: what fills a buffer does not speak for what follows
+_BEGUN = 4
 _LOOK = 256  # items between two looks at what it has cost
 _COUNTED = "_torchpipe_counted"  # set on an exception that a node has been charged with
 
@@ -40,6 +42,8 @@ class Tracing:
         self.sheet = sheet
         self._below_ns = 0  # spent in the inputs of the node at work
         self._items = 0  # timed, of all nodes
+        self._last: int | None = None  # the node that nobody else's time encloses: it is the first to be asked
+        self._come = 0  # items of it
         self._busy_ns = 0  # spent in nodes: a process that waits for others is none the quicker for it
         self._cost_ns, self._outside_ns = _cost()
 
@@ -62,6 +66,9 @@ class Tracing:
         size = Sizing(self.sheet, node_id).look
         unseen = 1 if node_id >= 0 else NEVER
         held: list[Any] = []  # whoever is handed an item decides alone how long it lives
+        if self._last is None:
+            self._last = node_id
+        is_last = node_id == self._last
         while self.wanted:
             outer, self._below_ns = self._below_ns, 0
             began = clock()
@@ -79,6 +86,8 @@ class Tracing:
             if node_id >= 0:
                 note(node_id, own if own > 0 else 0)
                 self._busy_ns += own
+            if is_last:
+                self._come += 1
             self._items += 1
             if not self._items % _LOOK:
                 self._look()
@@ -100,7 +109,8 @@ class Tracing:
 
     def _look(self) -> None:
         """Is it worth what it has cost?"""
-        self.wanted = self.wanted and self._items * self._cost_ns < _AT_FIRST_NS + _SHARE * self._busy_ns
+        free_ns = _TO_BEGIN_NS if self._come < _BEGUN else _AT_FIRST_NS
+        self.wanted = self.wanted and self._items * self._cost_ns < free_ns + _SHARE * self._busy_ns
 
     def _failed(self, error: BaseException, node_id: int) -> None:
         """The innermost node is where it was raised."""
@@ -173,7 +183,7 @@ def _cost() -> tuple[int, int]:
     tracing = object.__new__(Tracing)
     cells = memoryview(bytearray(8 * NodeSheet.STRIDE)).cast("q")  # as those that processes share
     vars(tracing).update(wanted=True, sheet=NodeSheet(cells), _below_ns=0, _busy_ns=0, _items=1, _outside_ns=0)
-    vars(tracing).update(_cost_ns=0)
+    vars(tracing).update(_cost_ns=0, _last=None, _come=0)
     for _ in range(5):
         inside_before = cells[0]
         began = perf_counter_ns()
