@@ -158,11 +158,10 @@ class Supervisor:
         with self._calls:
             found = self._next_arrival(lanes, timeout_s)
             if isinstance(found, tuple):
-                ledger, arrival = found
                 began = time.perf_counter()
-                chunk = arrival.open(ledger.shard)
+                chunk = found[1].open(found[0].shard)
                 self.rebuild_s += time.perf_counter() - began
-                return ledger.lane, chunk
+                return found[0].lane, chunk
         try:
             raise found
         finally:
@@ -327,9 +326,8 @@ class Supervisor:
                     self._begin_worker(number)
 
     def _examine(self, worker: WorkerProcess) -> PostMortem:
-        dispatcher = worker.worker == _DISPATCHER
         num_shards = None if self._epoch is None else self._epoch.num_shards
-        return worker.examine(dispatcher=dispatcher, num_shards=num_shards)
+        return worker.examine(dispatcher=worker.worker == _DISPATCHER, num_shards=num_shards)
 
     def _doubt(self, dead: PostMortem) -> None:
         """Let the items that may have been the culprit be made one by one from now on."""
@@ -390,8 +388,9 @@ class Supervisor:
         assert part is not None
         assert listener is not None
         graph, names, extra = part.graph, part.node_names, (listener.socket,)
-        worker = WorkerProcess(number, context, graph, names, name="dispatcher", target=run_dispatcher, extra=extra)
-        self._pool.start(worker)
+        self._pool.start(
+            WorkerProcess(number, context, graph, names, name="dispatcher", target=run_dispatcher, extra=extra)
+        )
 
     def _begin_worker(self, number: int) -> None:
         assert self._epoch is not None

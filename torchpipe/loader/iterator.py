@@ -159,11 +159,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         return self._guard.advance(self._advance)
 
     def _advance(self) -> T_co:
-        if self._invalid:
-            raise IteratorInvalidated(
-                "this iterator has been invalidated by a newer iter(), load_state_dict() or shutdown(): "
-                "call iter(loader) again"
-            )
+        self._check_valid()
         if self._over or self._paused:
             raise StopIteration
         try:
@@ -183,6 +179,13 @@ class DataLoader2Iterator(Iterator[T_co]):
                 self.pause()
         return item
 
+    def _check_valid(self) -> None:
+        if self._invalid:
+            raise IteratorInvalidated(
+                "this iterator has been invalidated by a newer iter(), load_state_dict() or shutdown(): "
+                "call iter(loader) again"
+            ) from None
+
     def _timed_next(self) -> T_co:
         """The next item. A merge has the clock itself, and looks at it a block of items at a time."""
         if isinstance(self._stream, MergeIterator):
@@ -194,6 +197,7 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     def _end(self) -> bool:
         """The epoch has ended. True if the next one follows at once: the state that was loaded stood at the end."""
+        self._check_valid()  # another thread has closed the stream: that is no end of the epoch
         follows = self._resumed and self._loaded_at == self._delivered()
         self._stream.close()
         self._clock.close()
