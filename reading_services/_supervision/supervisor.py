@@ -3,7 +3,6 @@
 Runs in the main process, without a thread of its own: in the threads that consume the stream. One of them at a time
 waits for the processes, without the lock; the others wait for it to say that something has changed. All else happens
 under the lock, except for :meth:`Supervisor.interrupt`. Owns the pool of processes, and the ledgers of their lanes.
-
 When a timeout is set, the wait for the processes ends now and then, to look for heartbeats. Recovery is restore: a
 worker that dies, whatever its exit code, is started anew from the cursors after what has arrived. With a dispatcher
 any death sets back all of them: what one worker had been dealt can only come again from the dispatcher.
@@ -388,9 +387,8 @@ class Supervisor:
         assert part is not None
         assert listener is not None
         graph, names, extra = part.graph, part.node_names, (listener.socket,)
-        self._pool.start(
-            WorkerProcess(number, context, graph, names, name="dispatcher", target=run_dispatcher, extra=extra)
-        )
+        worker = WorkerProcess(number, context, graph, names, name="dispatcher", target=run_dispatcher, extra=extra)
+        self._pool.start(worker)
 
     def _begin_worker(self, number: int) -> None:
         assert self._epoch is not None
