@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 import threading
 import urllib.request
@@ -18,6 +20,7 @@ from torchpipe.export import OpenTelemetryExporter, PrometheusExporter, TensorBo
 from torchpipe.export.figures import Measurements
 from torchpipe.iter import IterableWrapper
 from torchpipe.stats import LoaderStats
+from torchpipe.views.viewable import _last_looks
 
 
 @pytest.fixture
@@ -192,7 +195,7 @@ def test_epochs_that_nobody_looks_at_are_counted(make: Any) -> None:
         assert items_of(measurements) == 20
         del measurements
         list(loader)
-        assert not vars(loader)["_last_looks"], "an exporter that is gone is not asked"
+        assert not _last_looks[loader], "an exporter that is gone is not asked"
 
 
 class Overtaken:
@@ -213,6 +216,14 @@ class Overtaken:
     def overtake(self, measurements: Measurements) -> None:
         measurements.take()
         self._overtaken.set()
+
+
+def test_a_loader_with_an_exporter_is_copied_and_pickled_as_without() -> None:
+    loader: Any = DataLoader([1, 2, 3, 4], batch_size=2)
+    measurements = Measurements(loader)
+    for other in (copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        assert [batch.tolist() for batch in other] == [[1, 2], [3, 4]]
+    assert items_of(measurements) == 0
 
 
 def test_looks_of_two_threads_count_no_epoch_twice() -> None:

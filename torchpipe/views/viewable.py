@@ -18,6 +18,9 @@ __all__ = ["GraphFormat", "Viewable"]
 
 GraphFormat: TypeAlias = Literal["text", "svg", "mermaid"]
 
+# Of each loader, and of the process that asked: not in the loader, whose copies and pickles have none.
+_last_looks: weakref.WeakKeyDictionary[Viewable, list[tuple[int, Any]]] = weakref.WeakKeyDictionary()
+
 
 class Viewable:
     """Mixed into the loaders. All of it draws from :meth:`stats`, asks no process and changes nothing in the stream."""
@@ -30,14 +33,14 @@ class Viewable:
 
     def look_last(self, look: weakref.WeakMethod[Callable[[], object]]) -> None:
         """Call ``look``, as long as it is there, at each ``iter()``, when the figures are those of the epoch before."""
-        looks: list[tuple[int, Any]] = vars(self).setdefault("_last_looks", [])
-        looks.append((os.getpid(), look))
+        _last_looks.setdefault(self, []).append((os.getpid(), look))
 
     def _take_last_looks(self) -> None:
-        for entry in list(vars(self).get("_last_looks", ())):
+        looks = _last_looks.get(self, [])
+        for entry in list(looks):
             pid, look = entry
             if (call := look()) is None:
-                self.__dict__["_last_looks"].remove(entry)
+                looks.remove(entry)
             elif pid == os.getpid():  # in a forked child, a thread of the parent's may have left its lock closed
                 call()
 
