@@ -85,7 +85,7 @@ class WorkerProcess:
         ours, self._theirs = socket_pair()
         self.channel = SocketChannel(ours, queued=True)
         self.process: Any = None
-        self.pid = 0
+        self.pid = 0  # until it has been started
         self._seen_beat = -1
         self._seen_at = time.monotonic()
 

@@ -55,8 +55,9 @@ class WorkerPool:
         return number in self._processes
 
     def __iter__(self) -> Iterator[WorkerProcess]:
-        # A copy: another thread may ask for the processes while one is being replaced
-        return iter([worker for _, worker in sorted(self._processes.items())])
+        # A copy: another thread may ask for the processes while one is being replaced. One that is being started has no
+        # number yet: whoever kills what is given here would kill their own process group
+        return iter([worker for _, worker in sorted(self._processes.items()) if worker.pid])
 
     def is_ready(self, number: int) -> bool:
         """Has the process been started, and said that it has?"""

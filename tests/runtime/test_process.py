@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -331,6 +332,25 @@ def test_a_process_of_multiprocessing_ends_also_with_a_stopped_worker() -> None:
     rank.join()
     assert rank.exitcode == 0
     rank.close()
+
+
+def test_a_process_is_none_of_the_pool_s_until_it_has_been_started() -> None:
+    """Its number would be 0: a kill of that is one of the own process group."""
+    pool, seen, beside = WorkerPool(), [], made(sleep, number=1)
+
+    class Looked(multiprocessing.context.ForkProcess):
+        def start(self) -> None:
+            seen.append([worker.pid for worker in pool])
+            super().start()
+            seen.append([worker.pid for worker in pool])
+
+    pool.start(beside)
+    worker = made(sleep)
+    worker._context = SimpleNamespace(Process=Looked, get_start_method=lambda: "fork")
+    pool.start(worker)
+    assert seen == [[beside.pid]] * 2
+    assert [each.pid for each in pool] == [worker.pid, beside.pid]
+    pool.close()
 
 
 def test_processes_can_be_asked_for_while_they_are_being_replaced() -> None:
