@@ -52,4 +52,6 @@ def pids(loader: DataLoader2[Any]) -> list[int]:
     """The process ids of the loader's workers that run just now."""
     service = loader.reading_service
     assert isinstance(service, MultiProcessingReadingService)
-    return service.worker_pids()
+    found = service.worker_pids()
+    assert all(pid > 0 for pid in found), "a kill of 0 would be one of the whole test run"
+    return found
