@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import errno
 import logging
-import multiprocessing
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +18,7 @@ from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from reading_services._supervision.main_module import NO_GUARD_CODE, WORKER_NAME, check_main_module, missing_guard
 from reading_services._supervision.post_mortem import PostMortem
 from reading_services._transport.arena import Arena
 from reading_services._transport.channel import ChannelClosed, SocketChannel, socket_pair
@@ -35,11 +34,10 @@ __all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]
 
 _log = logging.getLogger("torchpipe")
 
-_NAME = "torchpipe-"
-_NO_GUARD_CODE = 117  # of one that found that the user's script has no guard
 _START_FILES = 24
 _REAP_S = 1.0
 _POLL_S = 1e-3
+_TOLD_S = 0.25  # for a thread that has waited for a process, to say how it ended
 _UNKNOWN_CODE = 255  # what multiprocessing says if a forkserver cannot be asked any more
 _OWN_SIGNALS = frozenset(
     getattr(signal, name)
@@ -91,8 +89,8 @@ class WorkerProcess:
 
     def start(self, inherited_fds: tuple[int, ...]) -> None:
         """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of."""
-        _end_if_imported_by_a_worker()
         method = self._context.get_start_method()
+        check_main_module(self.name, method)
         setup = WorkerSetup(
             worker=self.worker,
             graph=self._graph,
@@ -105,7 +103,7 @@ class WorkerProcess:
         self.process = self._context.Process(
             target=self._target,
             args=(setup, self._theirs, self.page, self.arena, *self._extra),
-            name=_NAME + self.name.replace(" ", "-"),
+            name=WORKER_NAME + self.name.replace(" ", "-"),
             daemon=True,
         )
         try:
@@ -208,15 +206,9 @@ class WorkerProcess:
 
     def missing_guard(self) -> RuntimeError | None:
         """What to raise if the process ended because the user's script started a loader while it was being imported."""
-        if self.ready or self.process.exitcode != _NO_GUARD_CODE:
+        if self.ready or self.process.exitcode != NO_GUARD_CODE:
             return None
-        script = getattr(sys.modules.get("__main__"), "__file__", "your script")
-        return RuntimeError(
-            f"{self.name} could not start: under {self._context.get_start_method()!r} it imports {script}, and that "
-            "iterates a loader again, outside of any function. Put what your script does behind "
-            '`if __name__ == "__main__":` (definitions and imports stay above it), or use '
-            'multiprocessing_context="fork"'
-        )
+        return missing_guard(self.name, self._context.get_start_method())
 
     def _cause_of_death(self) -> str:
         code = self.process.exitcode
@@ -257,22 +249,11 @@ class WorkerProcess:
             self.process = None
 
 
-def _end_if_imported_by_a_worker() -> None:
-    """End this process if it is a worker of ours that is importing the user's script: it must not have workers itself.
-
-    multiprocessing raises an error there too; it prints its traceback, and the main process learns nothing.
-    """
-    process = multiprocessing.current_process()
-    if getattr(process, "_inheriting", False) and process.name.startswith(_NAME):
-        sys.stdout.flush()
-        os._exit(_NO_GUARD_CODE)
-
-
 def _is_lost(process: Any) -> bool:
     """Has a child ended without a word to multiprocessing, which goes on taking it for alive?
 
     Whoever waits for it first learns how it ended: the program or a library of it, by ``os.waitpid(-1, ...)``, or the
-    kernel, where SIGCHLD is ignored.
+    kernel, where SIGCHLD is ignored. Or another thread, by multiprocessing, which then has yet to note it.
     """
     popen = process._popen
     if popen.method == "forkserver":
@@ -280,7 +261,10 @@ def _is_lost(process: Any) -> bool:
     try:
         pid, status = os.waitpid(process.pid, os.WNOHANG)
     except ChildProcessError:
-        if popen.returncode is not None:  # another thread has waited for it meanwhile
+        deadline = time.monotonic() + (0 if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN else _TOLD_S)
+        while popen.returncode is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        if popen.returncode is not None:
             return False
         popen.returncode = _UNKNOWN_CODE
         return True

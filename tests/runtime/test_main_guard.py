@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,25 @@ def test_a_missing_guard_is_told_at_once(method: str, warm: Warm, tmp_path: Path
     assert f"under {method!r} it imports {tmp_path / 'script.py'}, and that iterates a loader again" in last
     assert 'if __name__ == "__main__":' in last
     assert done.stderr.count("Traceback") == 1  # nothing of what the workers went through
+    assert done.stdout == "restarts: 0\n"
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_script_on_standard_input_is_no_file_to_import(method: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-", method],
+        input=SCRIPT.format(guard='if __name__ == "__main__":'),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"RuntimeError: worker 0 cannot be started: under {method!r} it imports the script, and ")
+    assert f"{tmp_path / '<stdin>'} is no file" in last
     assert done.stdout == "restarts: 0\n"
 
 

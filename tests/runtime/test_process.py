@@ -214,6 +214,21 @@ def test_one_that_somebody_else_has_waited_for(caplog: pytest.LogCaptureFixture)
     }
 
 
+def test_one_that_another_thread_has_waited_for_is_told_as_it_ended() -> None:
+    """multiprocessing waits for all children wherever it starts one. It notes how they ended a moment later."""
+    dead = started(sleep)
+    wait_busy(dead)
+    os.kill(dead.pid, signal.SIGKILL)
+    popen = dead.process._popen
+    status = os.waitpid(dead.pid, 0)[1]
+    note = threading.Timer(0.05, lambda: setattr(popen, "returncode", os.waitstatus_to_exitcode(status)))
+    note.start()
+    found = dead.examine(dispatcher=False, num_shards=3)
+    note.join()
+    assert (found.exitcode, found.cause) == (-signal.SIGKILL, "was killed by SIGKILL (signal 9)")
+    stop_all([dead])
+
+
 def close_and_sleep(setup: Any, sock: Any, page: StatusPage, arena: Arena) -> None:
     os.closerange(3, 1 << 16)  # as what makes daemons does
     sleep(setup, sock, page, arena)

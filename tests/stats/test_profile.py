@@ -55,7 +55,7 @@ def test_each_prefix_and_each_node_alone(found: Profile) -> None:
     assert all(prefix.values())
     # Quick nodes are held up by the slow one before them, and not alone
     assert alone["Mapper(plus_one)"] > 3 * prefix["Mapper(plus_one)"]
-    assert 0.5 < alone["Mapper(slow)"] / prefix["Mapper(slow)"] < 2
+    assert 0.2 < alone["Mapper(slow)"] / prefix["Mapper(slow)"] < 5  # level, but for a busy machine's pauses
     assert prefix["Shuffler"] > 3 * prefix["Mapper(slow)"]
 
 
