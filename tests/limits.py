@@ -3,8 +3,9 @@
 Runs in each process that runs tests; :mod:`tests.watchdog`, a process of its own, measures the time. pytest-timeout
 gives the limits (the ini option, ``--timeout`` and the marker); what happens at one is decided here:
 
-1. At the limit a thread in C shows the stacks of all threads on the real stderr, also where Python cannot go on.
-2. A second later the watchdog sends a signal, whose handler fails the test. The run goes on; the teardown has as long.
+1. At the limit a thread in C notes the stacks of all threads in a file, also where Python cannot go on.
+2. A second later the watchdog shows them on the real stderr, in one piece though other processes do the same, and sends
+   a signal, whose handler fails the test. The run goes on; the teardown has as long.
 3. ``timeout_grace`` seconds later (the test swallowed that, say) it sends the signal once more.
 4. After as long again (it hangs in C) it kills the process and all that this one has started, which would else keep its
    pipes open. pytest-xdist reports the test as the one that crashed its worker, and starts another worker.
@@ -17,6 +18,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ class Limits:
 
     def __init__(self, config: pytest.Config) -> None:
         self._stderr = os.dup(2)  # before anything is captured; in a process of pytest-xdist too
+        self._stacks = -1
         self._grace_s = float(config.getini("timeout_grace"))
         self._limit_s: float | None = None  # of the test that runs now
         self._in_phase = self._met = False
@@ -43,17 +46,26 @@ class Limits:
     def _start(self) -> int:
         signal.signal(SIGNAL, self._on_signal)
         read, write = os.pipe()
+        with tempfile.TemporaryFile() as file:
+            self._stacks = os.dup(file.fileno())
         command = [sys.executable, str(Path(__file__).with_name("watchdog.py"))]
-        arguments = [str(os.getpid()), str(int(SIGNAL)), str(self._grace_s)]
+        arguments = [str(number) for number in (os.getpid(), int(SIGNAL), self._grace_s, self._stacks)]
         # It leaves its first process behind at once, so that it is no child of this one: tests count those
-        subprocess.run([*command, *arguments], stdin=read, stdout=self._stderr, stderr=self._stderr, check=True)
+        subprocess.run(
+            [*command, *arguments],
+            stdin=read,
+            stdout=self._stderr,
+            stderr=self._stderr,
+            pass_fds=[self._stacks],
+            check=True,
+        )
         os.close(read)
         return write
 
     def _tell(self, limit_s: float) -> None:
         if self._pipe is None:
             self._pipe = self._start()
-        faulthandler.dump_traceback_later(limit_s, file=self._stderr)
+        faulthandler.dump_traceback_later(limit_s, file=self._stacks)
         os.write(self._pipe, b"%.3f\n" % (limit_s + AFTER_STACKS_S))
 
     def begin(self, limit_s: float) -> None:

@@ -1,8 +1,9 @@
 """Measures the time that a test takes, from outside its process: see :mod:`tests.limits`.
 
-Runs as a process of its own, ``watchdog.py PID SIGNAL GRACE_S``, nobody's child. Each line on its stdin is a number of
-seconds: signal the process then, again after the grace, and kill it with its descendants after as long again. 0 takes
-that back. It ends with the process that it watches. Imports nothing of the project.
+Runs as a process of its own, ``watchdog.py PID SIGNAL GRACE_S STACKS``, nobody's child. Each line on its stdin is a
+number of seconds: show what has come into the file STACKS (a descriptor) then and signal the process, again after the
+grace, and kill it with its descendants after as long again. 0 takes that back. It ends with the process that it
+watches. Imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ import time
 STDIN = 0
 
 
-def watch(pid: int, number: int, grace_s: float) -> None:
+def watch(pid: int, number: int, grace_s: float, stacks: int) -> None:
     target = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(STDIN, select.POLLIN)
     poll.register(target, select.POLLIN)
-    due, signalled = float("inf"), 0
+    due, signalled, shown = float("inf"), 0, 0
     while True:
         left_s = max(0.0, due - time.monotonic())
         ready = dict(poll.poll(None if left_s == float("inf") else left_s * 1000))
+        if signalled or time.monotonic() >= due:
+            shown += show(stacks, shown)
         if target in ready:
             return
         if STDIN in ready:
@@ -44,6 +47,14 @@ def watch(pid: int, number: int, grace_s: float) -> None:
             due, signalled = time.monotonic() + grace_s, signalled + 1
 
 
+def show(stacks: int, offset: int) -> int:
+    """What has come into the file since, in one piece: other processes may write to the same stderr."""
+    new = os.pread(stacks, os.fstat(stacks).st_size - offset, offset)
+    sys.stderr.buffer.write(new)
+    sys.stderr.flush()
+    return len(new)
+
+
 def end(pid: int) -> None:
     import psutil
 
@@ -61,4 +72,4 @@ def end(pid: int) -> None:
 if __name__ == "__main__":
     if os.fork() == 0:
         os.setsid()
-        watch(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+        watch(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
