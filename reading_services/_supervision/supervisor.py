@@ -45,6 +45,7 @@ _log = logging.getLogger("torchpipe")
 _DISPATCHER = -1  # its number among the processes
 _CLOSED_ELSEWHERE = "the loader was closed from another thread while the next item was awaited"
 _LONG_BUFFER = 1000
+_LOOK_S = 1.0  # a wait as long as this is begun anew: no wait notices a Ctrl-C that came in the instant before it
 _Found = tuple[ShardLedger, Arrival] | BaseException  # what has come, or what to raise instead
 
 
@@ -183,8 +184,8 @@ class Supervisor:
                         return ledger, arrival
                 if self._failure is not None:
                     return self._failure
-                left_s = None if deadline is None else deadline - time.monotonic()
-                if left_s is not None and left_s <= 0:
+                left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+                if left_s <= 0:
                     return RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds")
                 if self._awaited:
                     self._changed.wait(left_s)
@@ -215,18 +216,17 @@ class Supervisor:
             self._ledgers = {}
         self._pool.close()
 
-    def _wait(self, at_most_s: float | None = None) -> None:
+    def _wait(self, at_most_s: float) -> None:
         """Wait for anything to happen, without the lock, and handle it."""
         now = time.monotonic()
         times = (plan.begin_at if number in self._pool else plan.start_at for number, plan in self._plans.items())
         waits = [at - now for at in times if at > now]  # what is late waits for a process to be ready
         silent_s = self._limits.silent_s
         waits += [] if silent_s is None else [min(silent_s / 4, 0.5)]
-        timeout = min(waits if at_most_s is None else [*waits, at_most_s], default=None)
         self._awaited = True
         try:
             self._changed.release()  # in the try: an interrupt may come as soon as it returns
-            events = self._pool.select(timeout)
+            events = self._pool.select(min([*waits, at_most_s]))
         finally:
             self._changed.acquire()
             self._awaited = False

@@ -113,7 +113,7 @@ class WorkerPool:
         except ChannelClosed:
             pass
 
-    def select(self, timeout_s: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+    def select(self, timeout_s: float) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for anything to happen, for :meth:`happened`. Other threads may send and start processes meanwhile."""
         return self._selector.select(timeout_s)
 

@@ -676,12 +676,15 @@ def test_L6_a_wait_in_another_thread_ends_at_once(monkeypatch: pytest.MonkeyPatc
 def test_L6_an_interrupt_ends_the_epoch_and_its_state_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_threads, "_JOIN_S", 0.05)
     go, asked = threading.Event(), threading.Event()
+    told: list[bool] = []
 
     def make(index: int) -> int:
         if index == 3 and not go.is_set():
             asked.wait(60)  # earlier, it could come between the loop's next() and its append()
-            os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C, while the loop waits for this batch
-            go.wait(60)
+            # Ctrl-C, which the kernel lets this thread take, while the loop waits for this batch: as if it had come in
+            # the instant before that wait, which is not woken
+            signal.raise_signal(signal.SIGINT)
+            told.append(go.wait(60))
         return index
 
     loader = DataLoader(Calling(8, make), num_workers=2, **THREAD)
@@ -698,6 +701,7 @@ def test_L6_an_interrupt_ends_the_epoch_and_its_state_is_right(monkeypatch: pyte
     assert found == [0, 1, 2]
     loader.load_state_dict(loader.state_dict())
     assert found + [int(item) for item in loader] == list(range(8))
+    assert told == [True]
 
 
 def test_L6_an_interpreter_exits_though_a_thread_is_stuck() -> None:

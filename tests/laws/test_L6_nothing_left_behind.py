@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -164,6 +166,32 @@ def test_L6_ctrl_c(tmp_path: Path) -> None:
     assert wait_gone(started, 2.0) == []
     assert errors.count("Traceback") == 1
     assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+def wait_for(file: Path, item: int) -> int:
+    deadline = time.monotonic() + 60
+    while item and not file.exists():
+        if time.monotonic() > deadline:
+            file.with_name("in vain").touch()
+            break
+        time.sleep(0.01)
+    return item
+
+
+def test_L6_ctrl_c_in_the_instant_before_a_wait(tmp_path: Path) -> None:
+    """Nothing wakes that wait: as if another thread had been given the signal."""
+    graph = IterableWrapper(range(4)).sharding_filter().map(partial(wait_for, tmp_path / "go"))
+    loader = make_loader(graph, make_service(1, 1))
+    stream = iter(loader)
+    assert next(stream) == 0
+    with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+        next(stream)
+    (tmp_path / "go").touch()
+    assert not (tmp_path / "in vain").exists()
+    loader.load_state_dict(loader.state_dict())
+    assert list(loader) == [1, 2, 3]
+    loader.shutdown()
 
 
 @pytest.mark.parametrize("when", ["start", "recovery"])

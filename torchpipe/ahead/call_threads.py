@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import threading
 import time
@@ -39,6 +40,7 @@ from torchpipe.errors import IteratorInvalidated
 __all__ = ["Begin", "CallThreads"]
 
 _JOIN_S = 5.0
+_LOOK_S = 1.0  # a wait as long as this is begun anew: no wait notices a Ctrl-C that came in the instant before it
 
 _log = logging.getLogger("torchpipe")
 
@@ -103,14 +105,19 @@ class CallThreads:
         Raises: RuntimeError in torch's words after ``timeout_s``; IteratorInvalidated after :meth:`interrupt`.
         """
         interrupted = self._interrupted
-        if not interrupted.done() and not any(future.done() for future in futures):
-            wait([*futures, interrupted], timeout_s, FIRST_COMPLETED)
-        if interrupted.done():
-            raise IteratorInvalidated(f"{self._name} was stopped from another thread while its next item was awaited")
-        for future in futures:
-            if future.done():
-                return future
-        raise RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds")
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            if interrupted.done():
+                raise IteratorInvalidated(
+                    f"{self._name} was stopped from another thread while its next item was awaited"
+                )
+            for future in futures:
+                if future.done():
+                    return future
+            left_s = min(_LOOK_S, deadline - time.monotonic())
+            if left_s <= 0:
+                raise RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds")
+            wait([*futures, interrupted], left_s, FIRST_COMPLETED)
 
     def interrupt(self) -> None:
         """Make a wait in another thread end at once, and all later ones, until :meth:`resume`. Thread-safe."""
