@@ -22,7 +22,8 @@ def check_main_module(name: str, method: str) -> None:
     A worker of ours that is importing the user's script must not have workers itself: it is ended here.
     multiprocessing raises an error there too; it prints its traceback, and the main process learns nothing.
 
-    Raises: RuntimeError if the process would have to import a script that is no file.
+    Raises: RuntimeError if the process would have to import a script that is no file; FileNotFoundError if it would
+    have to begin in a directory that is gone.
     """
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False) and process.name.startswith(WORKER_NAME):
@@ -30,7 +31,13 @@ def check_main_module(name: str, method: str) -> None:
         os._exit(NO_GUARD_CODE)
     if method == "fork":
         return
-    script = spawn.get_preparation_data(name).get("init_main_from_path")
+    try:
+        script = spawn.get_preparation_data(name).get("init_main_from_path")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{name} cannot be started: under {method!r} it begins in this process's working directory, which is gone. "
+            "Change to another one (os.chdir) first"
+        ) from error
     if script is not None and not os.path.exists(script):
         raise RuntimeError(
             f"{name} cannot be started: under {method!r} it imports the script, and {script} is no file (it was read "

@@ -69,6 +69,16 @@ def test_a_script_on_standard_input_is_no_file_to_import(method: str, tmp_path: 
     assert done.stdout == "restarts: 0\n"
 
 
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_working_directory_that_is_gone(method: str, warm: Warm, tmp_path: Path) -> None:
+    gone = "import os, tempfile\nwith tempfile.TemporaryDirectory() as folder: os.chdir(folder)\nif True:"
+    done = run(warm, tmp_path, method, gone)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"FileNotFoundError: worker 0 cannot be started: under {method!r} it begins in this process")
+    assert done.stdout == "restarts: 0\n"
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_with_its_guard_the_script_runs(method: str, warm: Warm, tmp_path: Path) -> None:
     done = run(warm, tmp_path, method, 'if __name__ == "__main__":')
