@@ -38,7 +38,8 @@ def check_main_module(name: str, method: str) -> None:
             f"{name} cannot be started: under {method!r} it begins in this process's working directory, which is gone. "
             "Change to another one (os.chdir) first"
         ) from error
-    if script is not None and not os.path.exists(script):
+    # A frozen program's is in no file, and its processes have it already
+    if script is not None and not os.path.exists(script) and not getattr(sys, "frozen", False):
         raise RuntimeError(
             f"{name} cannot be started: under {method!r} it imports the script, and {script} is no file (it was read "
             'from standard input, or is gone). Run it from a file, or use multiprocessing_context="fork"'

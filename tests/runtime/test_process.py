@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from reading_services._supervision import main_module, process
 from reading_services._supervision.process import WorkerProcess, _ctrl_c_held, stop_all
 from reading_services._supervision.worker_pool import WorkerPool
 from reading_services._transport.arena import Arena
@@ -214,8 +216,9 @@ def test_one_that_somebody_else_has_waited_for(caplog: pytest.LogCaptureFixture)
     }
 
 
-def test_one_that_another_thread_has_waited_for_is_told_as_it_ended() -> None:
+def test_one_that_another_thread_has_waited_for_is_told_as_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """multiprocessing waits for all children wherever it starts one. It notes how they ended a moment later."""
+    monkeypatch.setattr(process, "_TOLD_S", 60.0)  # that moment may be a long one here
     dead = started(sleep)
     wait_busy(dead)
     os.kill(dead.pid, signal.SIGKILL)
@@ -227,6 +230,16 @@ def test_one_that_another_thread_has_waited_for_is_told_as_it_ended() -> None:
     note.join()
     assert (found.exitcode, found.cause) == (-signal.SIGKILL, "was killed by SIGKILL (signal 9)")
     stop_all([dead])
+
+
+def test_a_frozen_programs_script_is_in_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes have it without importing it: multiprocessing leaves it be."""
+    main = SimpleNamespace(__spec__=None, __file__="/gone/script.py")
+    monkeypatch.setitem(sys.modules, "__main__", main)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="/gone/script.py is no file"):
+        main_module.check_main_module("worker 0", "spawn")
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    main_module.check_main_module("worker 0", "spawn")
 
 
 def close_and_sleep(setup: Any, sock: Any, page: StatusPage, arena: Arena) -> None:
