@@ -242,6 +242,32 @@ def test_an_interrupted_wait_ends_with_an_error() -> None:
     iterator.close()
 
 
+@pytest.mark.parametrize("place", [1, 2])
+def test_L7_without_a_thread_an_interrupt_forgets_no_item_in_silence(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread's comes between the pull of an item and its handing out: neither an item nor an end follows."""
+    ahead = run_ahead(Script(range(3)), 0)
+    pull = ahead._feed.pull
+    pulled = []
+
+    def pull_and_be_interrupted(stream: Any) -> bool:
+        more = pull(stream)
+        if more:
+            pulled.append(more)
+            if len(pulled) == place + 1:
+                ahead.interrupt()
+        return more
+
+    monkeypatch.setattr(ahead._feed, "pull", pull_and_be_interrupted)
+    found = []
+    with pytest.raises(IteratorInvalidated, match="stopped from another thread"):
+        for item in ahead.items():
+            found.append(item)
+    assert found == list(range(place))
+    ahead.close()
+
+
 @pytest.mark.parametrize("collect", [False, True])
 def test_L6_an_abandoned_iterator_ends_its_thread(collect: bool) -> None:
     source = Script(range(100))

@@ -95,7 +95,11 @@ class RunAhead:
                 held = [self._take()]
                 self._wait_s += time.perf_counter() - began
                 yield held.pop()  # the consumer alone decides how long an item lives
+            elif feed.stopping:
+                break  # which forgets what was ready: nothing may follow
             began = time.perf_counter()
+        if feed.stopping and not self._closing:
+            raise self._interrupted()
 
     def _items_ahead(self) -> Iterator[Any]:
         feed = self._feed
