@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from reading_services.distributed import DistributedReadingService
-from reading_services.multiprocessing import MultiProcessingReadingService
-from reading_services.ordinal import OrdinalReadingService
-from reading_services.sequential import SequentialReadingService
-from torchpipe.execution.preparing import PreparingReadingService
-from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
-from torchpipe.stats.service import ServiceStats
+from typing import TYPE_CHECKING
+
+from torchpipe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from reading_services.distributed import DistributedReadingService
+    from reading_services.multiprocessing import MultiProcessingReadingService
+    from reading_services.ordinal import OrdinalReadingService
+    from reading_services.sequential import SequentialReadingService
+    from torchpipe.execution.preparing import PreparingReadingService
+    from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
+    from torchpipe.stats.service import ServiceStats
+else:
+    __getattr__, __dir__ = on_demand(__name__)
 
 __all__ = [
     "DistributedReadingService",

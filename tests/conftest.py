@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from reading_services._supervision.start_method import PRELOADED
 from tests import leaks
 from tests.warm import Warm
 
@@ -32,7 +33,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The server of forkserver lives as long as this process: if it was first started by a test that knows no reading
 # service, every later worker would import torch anew.
-multiprocessing.set_forkserver_preload(["reading_services", "reading_services._workers.dispatcher"])
+multiprocessing.set_forkserver_preload(list(PRELOADED))
 
 # Those have an environment of their own, and a target: `make test-trainers`.
 collect_ignore = [] if importlib.util.find_spec("pytorch_lightning") else ["trainers"]

@@ -1,11 +1,17 @@
-"""Importing torchpipe leaves the garbage collector as it was, also turned off and with objects frozen."""
+"""Importing imports what is needed, finds all that is public, and leaves the garbage collector as it was."""
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from torchpipe.on_demand import built_in, on_demand
+from torchpipe.places import FORMS, NAMES
 
 SCRIPT = """
 import gc
@@ -36,3 +42,138 @@ def test_importing_leaves_the_garbage_collector_as_it_was(before: str, enabled: 
     command = [sys.executable, "-c", SCRIPT.format(before=before)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert said == [str(enabled), "True", "True"]
+
+
+@pytest.mark.parametrize("package", NAMES)
+def test_all_that_a_package_names_is_there(package: str) -> None:
+    loaded = importlib.import_module(package)
+    ask, names = on_demand(package)
+    assert {*NAMES[package]} <= {*dir(loaded)} & {*names()}
+    assert {*loaded.__all__} <= {*dir(loaded)}
+    for name, place in NAMES[package].items():
+        assert ask(name) is getattr(loaded, name) is getattr(importlib.import_module(place), name)
+    for name in ("Nope", "_private", "__wrapped__"):
+        assert not hasattr(loaded, name)
+        with pytest.raises(AttributeError, match=f"module '{package}' has no attribute '{name}'"):
+            ask(name)
+    with pytest.raises(ImportError, match="cannot import name 'Nope'"):
+        exec(f"from {package} import Nope", {})
+    taken: dict[str, Any] = {}
+    exec(f"from {package} import *", taken)
+    assert {*loaded.__all__} <= {*taken}
+
+
+def run(tmp_path: Path, text: str) -> list[str]:
+    """What a script says, in a process of its own that has imported nothing."""
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_a_script_imports_the_nodes_that_it_uses(tmp_path: Path) -> None:
+    said = run(
+        tmp_path,
+        """
+import sys
+import torchpipe
+print(hasattr(torchpipe.iter, "Nope"), "torchpipe.iter.items.mapper" in sys.modules)
+graph = torchpipe.iter.IterableWrapper(range(4)).map(str)
+print(*graph, "torchpipe.iter.items.mapper" in sys.modules, "torchpipe.iter.items.filter" in sys.modules)
+print(torchpipe.device.cpu.__name__, torchpipe.iter.items.__name__)
+""",
+    )
+    assert said == ["False", "False", *"0123", "True", "False", "torchpipe.device.cpu", "torchpipe.iter.items"]
+
+
+TAKEN = """
+import torchpipe
+
+class Other(torchpipe.IterDataPipe):
+    def __init__(self, datapipe):
+        self.datapipe = datapipe
+
+    def __iter__(self):
+        return iter(["mine"])
+
+try:
+    torchpipe.functional_datapipe("map")(Other)
+except ValueError as error:
+    print(str(error).replace(" ", "_"))
+Other.__qualname__ = "Mapper"  # as a cell that is run again: what has the form's own name takes it
+torchpipe.functional_datapipe("map")(Other)
+import torchpipe.iter.items.mapper
+print(*torchpipe.iter.IterableWrapper([1]).map())
+"""
+
+
+def test_a_form_is_taken_before_its_node_is_imported(tmp_path: Path) -> None:
+    taken = "the_functional_name_'map'_is_taken_by_torchpipe.iter.items.mapper.Mapper"
+    assert run(tmp_path, TAKEN) == [taken, "mine"]
+
+
+TORCHS = """
+from torch.utils.data import IterDataPipe
+import torchpipe
+
+class Numbers(IterDataPipe):
+    def __iter__(self):
+        return iter(range(3))
+
+print(*Numbers().enumerate())
+"""
+
+
+def test_torchs_nodes_have_forms_that_nobody_has_imported(tmp_path: Path) -> None:
+    assert "".join(run(tmp_path, TORCHS)) == "(0,0)(1,1)(2,2)"
+
+
+def test_threads_may_ask_for_the_same_name_at_once(tmp_path: Path) -> None:
+    script = """
+import threading, torchpipe
+start, found = threading.Barrier(8), []
+def ask():
+    start.wait()
+    found.append(list(torchpipe.iter.IterableWrapper(range(3)).map(str).batch(2).shuffle().enumerate()))
+threads = [threading.Thread(target=ask) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(len(found), torchpipe.iter.Mapper is torchpipe.iter.items.mapper.Mapper)
+"""
+    assert run(tmp_path, script) == ["8", "True"]
+
+
+WORKER = """
+import sys
+from torchpipe.node.datapipe import IterDataPipe
+
+class Loaded(IterDataPipe):
+    def __init__(self, datapipe):
+        self.datapipe = datapipe
+
+    def __iter__(self):
+        for _ in self.datapipe:
+            yield " ".join(name for name in sys.modules if name.startswith(("torchpipe", "reading_services")))
+
+if __name__ == "__main__":
+    from reading_services import MultiProcessingReadingService
+    from torchpipe import DataLoader2
+    from torchpipe.iter import IterableWrapper
+
+    graph = Loaded(IterableWrapper(range(1)).sharding_filter())
+    service = MultiProcessingReadingService(1, multiprocessing_context="spawn")
+    with DataLoader2(graph, reading_service=service) as loader:
+        print(*loader)
+"""
+
+
+def test_a_spawned_worker_imports_what_its_part_of_the_graph_needs(tmp_path: Path) -> None:
+    found = run(tmp_path, WORKER)
+    assert {"torchpipe.iter.sources.wrapper", "reading_services._workers.worker"} <= {*found}
+    for missing in ("iter.items.mapper", "map.mapper", "stats.model", "views", "device", "loader", "formats", "graph"):
+        assert f"torchpipe.{missing}" not in found
+    assert not [name for name in found if "_supervision" in name]
+
+
+def test_a_form_says_its_class() -> None:
+    assert all(built_in(kind, form).__name__ for kind, forms in FORMS.items() for form in forms)  # type: ignore[union-attr]
+    assert built_in("iter", "nope") is None

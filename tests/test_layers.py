@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe.
 LAYERS = (
     ("errors",),
+    ("places",),
+    ("on_demand",),
     ("state", "randomness", "stats"),
     ("views", "export"),
     ("node",),
@@ -83,8 +85,9 @@ def tree_of(module: str) -> ast.Module:
 def _imports_in(node: ast.AST, in_function: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-            for other in child.orelse:
-                yield from _imports_in(other, in_function)
+            on_demand = any("__getattr__" in ast.unparse(other) for other in child.orelse)
+            for other in child.orelse + (child.body if on_demand else []):
+                yield from _imports_in(other, in_function or on_demand)
         elif isinstance(child, ast.Import | ast.ImportFrom):
             yield child, in_function
         else:

@@ -20,7 +20,6 @@ SCRIPTS = {
         "",
         "NameError: name 'torchpipe' is not defined",
     ),
-    "modules": ("import torchpipe\ntorchpipe.testing", 1, "", "has no attribute 'testing'"),
     "atexit": (
         "import atexit\natexit.register(lambda: print(Here))\nclass Here: pass",
         0,

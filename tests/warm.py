@@ -1,7 +1,6 @@
 """A Python that has imported torch and the project once, and forks a process for each script that a test runs.
 
-Importing them takes a process a second and a half of a core. What a script finds is as after ``import torchpipe``, and
-nothing more: modules that it forgets to import are missing here too. Tests have the fixture ``warm`` of it; one whose
+Importing them takes a process a second and a half of a core. Tests have the fixture ``warm`` of it; one whose
 script is about importing, exiting or the command line of Python starts a process of its own.
 
 Runs as ``python -m tests.warm``: reads a list of jobs as a line of JSON, answers with the numbers of their processes,
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import random
@@ -24,6 +24,8 @@ import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torchpipe.places import NAMES
 
 __all__ = ["Warm"]
 
@@ -137,8 +139,8 @@ def become(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    import torchpipe  # noqa: F401
-
+    for module in sorted({place for names in NAMES.values() for place in names.values()}):  # what any script may need
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()
     if (job := serve()) is None:

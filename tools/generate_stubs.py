@@ -3,6 +3,8 @@
     python tools/generate_stubs.py          write the stub anew
     python tools/generate_stubs.py --check  exit with 1 and a diff if it is out of step
 
+Likewise ``torchpipe/places.py``: in which module is what a package imports on demand, and the node of each form.
+
 It reads sources and imports nothing of torchpipe, so that it works while a node is half written. From
 
     @functional_datapipe("map")
@@ -37,6 +39,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "torchpipe" / "node" / "functional_methods.pyi"
+PLACES = ROOT / "torchpipe" / "places.py"
+PLACES_HEADER = '''\
+"""Where each name and node of a package that imports on demand is. Written by ``make stubs``: do not edit."""
+
+from __future__ import annotations
+
+__all__ = ["FORMS", "NAMES"]
+
+'''
 KINDS = {"IterDataPipe": "iter", "MapDataPipe": "map"}
 CLASSES = {"iter": "IterMethods", "map": "MapMethods"}
 HEADER = '"""Every functional form, typed. Written by ``make stubs`` from the nodes: do not edit."""\n'
@@ -100,7 +111,9 @@ def _absolute(node: ast.ImportFrom, module: str) -> str:
 def read_modules() -> dict[str, Module]:
     """All modules of the package that may hold nodes or their bases."""
     modules = {}
-    for path in sorted((ROOT / "torchpipe").rglob("*.py")):
+    for path in sorted(
+        path for package in ("torchpipe", "reading_services") for path in (ROOT / package).rglob("*.py")
+    ):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         modules[name] = Module(name, ast.parse(path.read_text(), str(path)))
     return modules
@@ -438,6 +451,30 @@ def generate(modules: dict[str, Module] | None = None) -> str:
     return _formatted("\n".join([text, *variables, "", *classes]))
 
 
+def generate_places(modules: dict[str, Module] | None = None) -> str:
+    """The text of ``torchpipe/places.py``, formatted."""
+    modules = read_modules() if modules is None else modules
+    nodes = find_nodes(modules, Builder(modules))
+    forms = {
+        kind: {node.form: f"{node.module.name}:{node.cls.name}" for node in nodes if node.kind == kind}
+        for kind in CLASSES
+    }
+    names = {name: found for name, module in modules.items() if (found := _on_demand(module))}
+    tables = {"NAMES": (names, "package -> name -> module"), "FORMS": (forms, "kind of node -> form -> module:class")}
+    lines = [f'{name}: dict[str, dict[str, str]] = {table!r}\n"""{what}"""\n' for name, (table, what) in tables.items()]
+    return _formatted(PLACES_HEADER + "\n".join(lines))
+
+
+def _on_demand(module: Module) -> dict[str, str]:
+    """What a package imports for type checkers alone, where it has the ``__getattr__`` that imports it on demand."""
+    guarded = [node for node in module.tree.body if isinstance(node, ast.If)]
+    if not any("(__name__" in ast.unparse(line) for node in guarded for line in node.orelse):
+        return {}
+    imports = [line for node in guarded for line in node.body if isinstance(line, ast.ImportFrom)]
+    places = {alias.name: _absolute(line, module.name) for line in imports for alias in line.names}
+    return {name: place for name, place in places.items() if place != module.name}  # submodules need no line
+
+
 def _import_block(imports: dict[str, tuple[str, str]]) -> str:
     lines = []
     for name, (module, original) in imports.items():
@@ -456,25 +493,24 @@ def _formatted(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="write or check torchpipe/node/functional_methods.pyi")
+    parser = argparse.ArgumentParser(description="write or check torchpipe/node/functional_methods.pyi and places.py")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 and a diff if out of step")
     options = parser.parse_args(arguments)
     try:
-        text = generate()
+        texts = {OUTPUT: generate(), PLACES: generate_places()}
     except StubError as error:
         print(f"cannot make the stub: {error}", file=sys.stderr)
         return 1
-    found = OUTPUT.read_text() if OUTPUT.exists() else ""
-    if not options.check:
-        if text != found:
-            OUTPUT.write_text(text)
-        return 0
-    diff = list(
-        difflib.unified_diff(found.splitlines(), text.splitlines(), "as it is", "as the nodes say", lineterm="")
-    )
-    if diff:
-        print("\n".join([*diff, "", f"{OUTPUT.relative_to(ROOT)} is out of step: run `make stubs`"]))
-    return 1 if diff else 0
+    found = {path: path.read_text() if path.exists() else "" for path in texts}
+    stale = [path for path in texts if texts[path] != found[path]]
+    for path in stale:
+        if not options.check:
+            path.write_text(texts[path])
+            continue
+        told = (found[path].splitlines(), texts[path].splitlines(), "as it is", "as the nodes say")
+        print("\n".join([*difflib.unified_diff(*told, lineterm=""), ""]))
+        print(f"{path.relative_to(ROOT)} is out of step: run `make stubs`")
+    return 1 if options.check and stale else 0
 
 
 if __name__ == "__main__":

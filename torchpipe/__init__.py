@@ -7,22 +7,19 @@ reading service that decides where it runs (``reading_services``), and iterate.
 from __future__ import annotations
 
 import gc
+from typing import TYPE_CHECKING
 
 # Imports make no garbage, but so many objects (torch's) that looking for some among them takes a tenth of a second, in
 # each worker that is not forked from this process. They are old when this ends, as after a collection.
 _collecting = gc.isenabled()
 gc.disable()
-try:
-    from torchpipe import errors, graph, iter, map, state  # noqa: F401
-    from torchpipe.data.loader import DataLoader
+try:  # what each of its processes needs
+    from torchpipe import errors, state
     from torchpipe.execution.epoch import WorkerInfo
-    from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
-    from torchpipe.graph.adapters import CacheTimeout, Shuffle
-    from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
-    from torchpipe.loader.profiling import profile
     from torchpipe.node.context import Context
     from torchpipe.node.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
     from torchpipe.node.iterator import NodeIterator
+    from torchpipe.on_demand import on_demand
     from torchpipe.randomness.seeds import SeedGenerator
     from torchpipe.state import SnapshotPolicy
 finally:
@@ -31,6 +28,16 @@ finally:
             gc.freeze()
             gc.unfreeze()
         gc.enable()
+
+if TYPE_CHECKING:
+    from torchpipe import graph, iter, map  # noqa: F401
+    from torchpipe.data.loader import DataLoader
+    from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
+    from torchpipe.graph.adapters import CacheTimeout, Shuffle
+    from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
+    from torchpipe.loader.profiling import profile
+else:
+    __getattr__, __dir__ = on_demand(__name__)
 
 __version__ = "0.1.0"
 

@@ -11,8 +11,15 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 from torchpipe import errors
+from torchpipe.places import NAMES
 
-__all__ = ["start_method"]
+__all__ = ["PRELOADED", "start_method"]
+
+PRELOADED = (
+    "reading_services._workers.dispatcher",
+    *sorted({place for names in NAMES.values() for place in names.values()}),
+)
+"""All that workers may need: what the server has imported, none of them imports."""
 
 
 def start_method(name: BaseContext | str | None, *, on_device: bool) -> BaseContext:
@@ -33,8 +40,7 @@ def start_method(name: BaseContext | str | None, *, on_device: bool) -> BaseCont
         # torchpipe there must not end up in the workers, which would follow this process's path without a preload.
         here = Path("torchpipe")
         shadowed = here.exists() and not here.samefile(Path(errors.__file__).parent)
-        preload = ["torch"] if shadowed else ["reading_services", "reading_services._workers.dispatcher"]
-        context.set_forkserver_preload(preload)
+        context.set_forkserver_preload(["torch"] if shadowed else list(PRELOADED))
     return context
 
 

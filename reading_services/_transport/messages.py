@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from reading_services._transport.record import Record
 from torchpipe.execution.epoch import Epoch
 
 __all__ = [
@@ -58,8 +59,7 @@ class Message:
     """Base of all that is sent."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placed:
+class Placed(Record):
     """A buffer that was made in a slot and stays there: from ``start`` on in the slot's memory."""
 
     buffer: int  # its number among those of the layout
@@ -69,8 +69,7 @@ class Placed:
     start: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
+class Layout(Record):
     """Where the items of a message are: ``sizes`` in bytes of the pickle and of the buffers that it refers to.
 
     But for those that are ``placed``, they lie in a slot of the sender's arena, at ``offset`` of ``capacity`` bytes;
@@ -84,8 +83,7 @@ class Layout:
     placed: tuple[Placed, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardStart:
+class ShardStart(Record):
     """Begin ``lane`` after ``snapshot`` (None: the start of the epoch) and ``skip`` dropped items.
 
     It is ``shard`` of ``branch``; ``count`` items of it are before that point. ``held`` chunks of it are still waiting
@@ -114,8 +112,7 @@ class StartEpoch(Epoch, Message):
     dealt: bool = False  # is every item made of an entry that the main process deals?
 
 
-@dataclass(frozen=True, kw_only=True)
-class Deal(Message):
+class Deal(Record, Message):
     """``entries`` of ``lane``, pickled one by one; ``over`` says that no more come. May come before its StartEpoch."""
 
     generation: int
@@ -145,21 +142,18 @@ class StartDispatch(Epoch, Message):
     fail_at: tuple[int, bytes] | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hello(Message):
+class Hello(Record, Message):
     worker: int
     generation: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Want(Message):
+class Want(Record, Message):
     generation: int
     shard: int
     items: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dealt(Message):
+class Dealt(Record, Message):
     """Entries of ``shard`` in ``layout``; ``over`` says that no more come, because of ``error`` if any."""
 
     shard: int
@@ -168,8 +162,7 @@ class Dealt(Message):
     error: bytes | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grant(Message):
+class Grant(Record, Message):
     """The consumer has used up ``chunks`` more of ``lane``."""
 
     generation: int
@@ -177,25 +170,21 @@ class Grant(Message):
     chunks: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grown(Message):
+class Grown(Record, Message):
     """``items`` wait for one shard in the dispatcher, more than ever before. Sent at each doubling."""
 
     items: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndEpoch(Message):
+class EndEpoch(Record, Message):
     generation: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stop(Message):
+class Stop(Record, Message):
     pass
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ready(Message):
+class Ready(Record, Message):
     pid: int
 
 
@@ -203,14 +192,12 @@ class Told(Message):
     """What the main process is to know, of whatever epoch."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Notice(Told):
+class Notice(Record, Told):
     category: str
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Skipped(Told):
+class Skipped(Record, Told):
     """``on_error`` has left out an item, ``at`` this ``time.time()``. ``shard`` None: before items are dealt."""
 
     at: float
@@ -220,8 +207,7 @@ class Skipped(Told):
     item: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChunkMessage(Message):
+class ChunkMessage(Record, Message):
     """``count`` items in ``layout``; the other fields are those of :class:`torchpipe.execution.shard.Chunk`."""
 
     generation: int
@@ -233,6 +219,5 @@ class ChunkMessage(Message):
     error: bytes | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failed(Message):
+class Failed(Record, Message):
     error: bytes

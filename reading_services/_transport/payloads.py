@@ -12,7 +12,6 @@ still has something that looks into them: what arrives belongs to the receiver a
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from reading_services._transport.arena import Arena, Reservation, SlotReader, SlotWriter
@@ -72,7 +71,7 @@ class Packer:
             _fill(memoryview(block), parts)
             return layout, memoryview(block)
         _fill(slot.memory, parts)
-        return replace(layout, slot=slot.index, offset=slot.offset, capacity=len(slot.memory)), b""
+        return layout.replace(slot=slot.index, offset=slot.offset, capacity=len(slot.memory)), b""
 
     def _find(self, buffers: list[memoryview]) -> dict[int, tuple[Reservation, int]]:
         """Which buffers, by number, were made in a slot: (its reservation, where in it).

@@ -18,7 +18,7 @@ from torch.utils.data import MapDataPipe as TorchMapDataPipe
 from torch.utils.data.datapipes.datapipe import DataChunk
 
 from torchpipe.node.context import Context
-from torchpipe.node.functional import functional_datapipe, lookup, offer_to_torchs_nodes, registered
+from torchpipe.node.functional import forms, functional_datapipe, lookup, offer_to_torchs_nodes
 from torchpipe.node.functional_methods import IterMethods, MapMethods
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.not_ported import explain_missing
@@ -63,7 +63,7 @@ class _NoAttribute(AttributeError):
 
     def __str__(self) -> str:
         kind, node, name = self.args
-        return explain_missing(kind, node, name, registered(kind))
+        return explain_missing(kind, node, name, forms(kind))
 
 
 # The methods come first: torch's own stub types the same names for its nodes.

@@ -14,8 +14,10 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
 from torchpipe.node.protocol import NodeProtocol
+from torchpipe.on_demand import built_in, place_of
+from torchpipe.places import FORMS
 
-__all__ = ["functional_datapipe", "lookup", "offer_to_torchs_nodes", "registered"]
+__all__ = ["forms", "functional_datapipe", "lookup", "offer_to_torchs_nodes", "registered"]
 
 _C = TypeVar("_C", bound=type)
 
@@ -48,9 +50,10 @@ def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _
 
     def register(cls: _C) -> _C:
         kind = on or _kind(cls)
-        taken = _registries[kind].get(name)
-        if taken is not None and taken.__qualname__ != cls.__qualname__:
-            raise ValueError(f"the functional name {name!r} is taken by {taken.__module__}.{taken.__qualname__}")
+        if place_of(kind, name) != (cls.__module__, cls.__qualname__):  # else it is what would be imported here
+            taken = _class_of(kind, name)
+            if taken is not None and taken.__qualname__ != cls.__qualname__:
+                raise ValueError(f"the functional name {name!r} is taken by {taken.__module__}.{taken.__qualname__}")
         _registries[kind][name] = cls
         return cls
 
@@ -59,8 +62,14 @@ def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _
 
 def lookup(kind: str, name: str, node: Any) -> Callable[..., Any] | None:
     """The bound functional form ``node.<name>``, or None if there is none."""
-    cls = _registries[kind].get(name)
+    cls = _class_of(kind, name)
     return _registered_with_torch(kind, name, node) if cls is None else _form(cls, name, node)
+
+
+def _class_of(kind: str, name: str) -> type | None:
+    """What a user has registered, or this library; its own modules register their nodes as they are imported."""
+    cls = _registries[kind].get(name)
+    return built_in(kind, name) if cls is None else cls
 
 
 def _form(cls: type, name: str, node: Any) -> Callable[..., Any]:
@@ -97,7 +106,7 @@ def _offering(kind: str, asked: Callable[[Any, str], Any]) -> Callable[[Any, str
         try:
             return asked(self, name)
         except AttributeError:
-            cls = _registries[kind].get(name)
+            cls = _class_of(kind, name)
             if cls is None:
                 raise
             return _form(cls, name, self)
@@ -106,6 +115,11 @@ def _offering(kind: str, asked: Callable[[Any, str], Any]) -> Callable[[Any, str
     return __getattr__
 
 
+def forms(kind: str) -> set[str]:
+    """The functional names of one kind, ``"iter"`` or ``"map"``. Imports nothing."""
+    return {*FORMS[kind], *_registries[kind]}
+
+
 def registered(kind: str) -> dict[str, type]:
-    """A copy of the registry of one kind, ``"iter"`` or ``"map"``: functional name -> class."""
-    return dict(_registries[kind])
+    """Functional name -> class, of one kind, ``"iter"`` or ``"map"``. Imports all nodes."""
+    return {name: cls for name in sorted(forms(kind)) if (cls := _class_of(kind, name)) is not None}

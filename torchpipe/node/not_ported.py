@@ -9,7 +9,9 @@ import difflib
 import opcode
 import sys
 from collections.abc import Callable, Iterable
-from typing import NoReturn
+from typing import Any
+
+from torchpipe.on_demand import on_demand
 
 __all__ = ["NOT_PORTED", "explain_missing", "module_getattr"]
 
@@ -38,12 +40,16 @@ def explain_missing(kind: str, node: str, name: str, forms: Iterable[str]) -> st
     return f"{node} has no attribute or functional form {name!r} (is the module that defines it imported?)"
 
 
-def module_getattr(module: str, kind: str) -> Callable[[str], NoReturn]:
-    """The ``__getattr__`` of a package of nodes: ``hasattr`` stays False, an import of such a name says why."""
+def module_getattr(module: str, kind: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and ``__dir__`` of a package of nodes, which is one of those whose names come on demand.
 
-    def __getattr__(name: str) -> NoReturn:
+    For a name of :data:`NOT_PORTED`, ``hasattr`` stays False, and an import says why.
+    """
+    found, names = on_demand(module)
+
+    def __getattr__(name: str) -> Any:
         if name not in NOT_PORTED[kind]:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            return found(name)
         message = f"{name} is a node of torchdata. {NOT_PORTED[kind][name][1]}"
         caller = sys._getframe(1)
         # ``from package import name`` puts a text of its own in the place of an AttributeError's, but lets others pass.
@@ -51,4 +57,4 @@ def module_getattr(module: str, kind: str) -> Callable[[str], NoReturn]:
             raise ImportError(message, name=name)
         raise AttributeError(message)
 
-    return __getattr__
+    return __getattr__, names

@@ -1,21 +1,28 @@
 """What a loader is doing: its figures as data, what they say, and as text. Pure data, without I/O."""
 
-from torchpipe.stats.budget import Budget
-from torchpipe.stats.model import (
-    Advice,
-    ConsumerStats,
-    Event,
-    FeedStats,
-    LoaderStats,
-    MergeStats,
-    Moment,
-    NodeStats,
-    Prediction,
-    ProcessStats,
-    QueueStats,
-    StageStats,
-)
-from torchpipe.stats.profile import NodeProfile, Profile, Rate
+from typing import TYPE_CHECKING
+
+from torchpipe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from torchpipe.stats.budget import Budget
+    from torchpipe.stats.model import (
+        Advice,
+        ConsumerStats,
+        Event,
+        FeedStats,
+        LoaderStats,
+        MergeStats,
+        Moment,
+        NodeStats,
+        Prediction,
+        ProcessStats,
+        QueueStats,
+        StageStats,
+    )
+    from torchpipe.stats.profile import NodeProfile, Profile, Rate
+else:
+    __getattr__, __dir__ = on_demand(__name__)
 
 __all__ = [
     "Advice",

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+from torchpipe.stats.sheet import Doing
 from torchpipe.stats.text import as_text
 
 __all__ = [
@@ -34,10 +35,6 @@ __all__ = [
 
 Section: TypeAlias = Literal["dispatch", "shard", "main"]
 """Which part of the graph: run once before items are dealt, once for each shard, or once in the user's process."""
-
-Doing: TypeAlias = Literal["starting", "making", "sending", "awaiting credit", "awaiting input", "idle", "ended"]
-"""What a process is at: ``making`` items; ``sending`` what it has made; ``awaiting credit``, since the consumer has not
-used up what was sent; ``awaiting input`` that another process deals; ``idle`` between two epochs."""
 
 Bottleneck: TypeAlias = Literal[
     "nothing", "consumer", "device", "main", "merge", "transport", "node", "source", "dispatcher", "input", "workers",

@@ -11,9 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import MutableSequence
-from typing import TypeAlias, get_args
-
-from torchpipe.stats.model import Doing
+from typing import Literal, TypeAlias, get_args
 
 __all__ = [
     "AWAITING_CREDIT",
@@ -22,10 +20,15 @@ __all__ = [
     "MAKING",
     "SENDING",
     "STARTING",
+    "Doing",
     "TimeSheet",
     "Times",
     "resident_bytes",
 ]
+
+Doing: TypeAlias = Literal["starting", "making", "sending", "awaiting credit", "awaiting input", "idle", "ended"]
+"""What a process is at: ``making`` items; ``sending`` what it has made; ``awaiting credit``, since the consumer has not
+used up what was sent; ``awaiting input`` that another process deals; ``idle`` between two epochs."""
 
 Cells: TypeAlias = "MutableSequence[int] | memoryview[int]"
 

@@ -1,0 +1,53 @@
+"""Packages whose names are imported when they are first asked for, since each process that is not forked imports anew.
+
+Runs in every process. A package that does so names for type checkers what it offers, under ``if TYPE_CHECKING``, and
+takes its ``__getattr__`` and ``__dir__`` from :func:`on_demand`; ``torchpipe/places.py`` is generated from that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from torchpipe.places import FORMS, NAMES
+
+__all__ = ["built_in", "on_demand", "place_of"]
+
+
+def on_demand(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and the ``__dir__`` of ``package``: its public names and its submodules."""
+    names = NAMES[package]
+
+    def __getattr__(name: str) -> Any:
+        inner = f"{package}.{name}"
+        module = names.get(name, inner)
+        try:
+            if name.startswith("_"):
+                raise ModuleNotFoundError(name=inner)
+            loaded = import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != inner:
+                raise
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name) from None
+        found = loaded if module == inner else getattr(loaded, name)
+        setattr(sys.modules[package], name, found)  # so that this function is not asked again
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *names})
+
+    return __getattr__, __dir__
+
+
+def place_of(kind: str, form: str) -> tuple[str, str] | None:
+    """Module and name of this library's class behind a form of ``kind``, ``"iter"`` or ``"map"``; None: it has none."""
+    module, _, name = FORMS[kind].get(form, "").partition(":")
+    return (module, name) if module else None
+
+
+def built_in(kind: str, form: str) -> type | None:
+    """That class, imported now if it was not yet."""
+    place = place_of(kind, form)
+    return None if place is None else getattr(import_module(place[0]), place[1])
