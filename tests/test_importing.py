@@ -111,6 +111,21 @@ def test_a_form_is_taken_before_its_node_is_imported(tmp_path: Path) -> None:
     assert run(tmp_path, TAKEN) == [taken, "mine"]
 
 
+INTERRUPTED = """
+import pickle, sys
+import torchpipe
+
+graph = torchpipe.iter.IterableWrapper([1])
+graph.map(str)
+del sys.modules["torchpipe.iter.items.mapper"]  # as Python does when an import does not come to its end
+print(*pickle.loads(pickle.dumps(graph.map(str))))
+"""
+
+
+def test_an_import_that_was_interrupted_leaves_no_class_behind(tmp_path: Path) -> None:
+    assert run(tmp_path, INTERRUPTED) == ["1"]
+
+
 TORCHS = """
 from torch.utils.data import IterDataPipe
 import torchpipe

@@ -21,7 +21,7 @@ __all__ = ["forms", "functional_datapipe", "lookup", "offer_to_torchs_nodes", "r
 
 _C = TypeVar("_C", bound=type)
 
-_registries: dict[str, dict[str, type]] = {"iter": {}, "map": {}}
+_registries: dict[str, dict[str, type]] = {"iter": {}, "map": {}}  # of users' nodes: the others have their places
 _TORCH: dict[str, Any] = {"iter": TorchIterDataPipe, "map": TorchMapDataPipe}
 
 
@@ -50,10 +50,11 @@ def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _
 
     def register(cls: _C) -> _C:
         kind = on or _kind(cls)
-        if place_of(kind, name) != (cls.__module__, cls.__qualname__):  # else it is what would be imported here
-            taken = _class_of(kind, name)
-            if taken is not None and taken.__qualname__ != cls.__qualname__:
-                raise ValueError(f"the functional name {name!r} is taken by {taken.__module__}.{taken.__qualname__}")
+        if place_of(kind, name) == (cls.__module__, cls.__qualname__):
+            return cls  # found there: if its import is interrupted now, the next one makes another class
+        taken = _class_of(kind, name)
+        if taken is not None and taken.__qualname__ != cls.__qualname__:
+            raise ValueError(f"the functional name {name!r} is taken by {taken.__module__}.{taken.__qualname__}")
         _registries[kind][name] = cls
         return cls
 
@@ -67,7 +68,7 @@ def lookup(kind: str, name: str, node: Any) -> Callable[..., Any] | None:
 
 
 def _class_of(kind: str, name: str) -> type | None:
-    """What a user has registered, or this library; its own modules register their nodes as they are imported."""
+    """What a user has registered under that name, or else this library's node."""
     cls = _registries[kind].get(name)
     return built_in(kind, name) if cls is None else cls
 
