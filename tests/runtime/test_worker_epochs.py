@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,7 +134,7 @@ def test_snapshots_and_skips_lead_to_the_same_place(rig: MakeRig, items_a_chunk:
         for skip in (0, 3):
             if taken_at + skip <= len(whole):
                 generation += 1
-                start = replace(shard(skip=skip, snapshot=snapshot), count=taken_at + skip)
+                start = shard(skip=skip, snapshot=snapshot).replace(count=taken_at + skip)
                 assert items_of(worker.run(epoch(start, generation=generation))) == whole[taken_at + skip :]
 
 
