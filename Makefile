@@ -100,42 +100,42 @@ clean: ## remove the environments and everything generated
 	rm -rf *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-$(VENV)/.stamp: constraints.txt pyproject.toml tools/install.sh
+$(VENV)/.stamp: constraints.txt pyproject.toml tools/install.sh Makefile
 	PYTHON=$(PYTHON) tools/install.sh $(VENV) constraints.txt "$(EXTRAS)" $(UV_VERSION)
 	@touch $@
 
-$(NEWEST)/.stamp: constraints-newest.txt pyproject.toml tools/install.sh
+$(NEWEST)/.stamp: constraints-newest.txt pyproject.toml tools/install.sh Makefile
 	PYTHON=$(PYTHON) tools/install.sh $(NEWEST) constraints-newest.txt "$(EXTRAS_NEWEST)" $(UV_VERSION)
 	@touch $@
 
-$(TRAINERS)/.stamp: constraints-trainers.txt pyproject.toml tools/install.sh
+$(TRAINERS)/.stamp: constraints-trainers.txt pyproject.toml tools/install.sh Makefile
 	PYTHON=$(PYTHON) tools/install.sh $(TRAINERS) constraints-trainers.txt "$(EXTRAS_TRAINERS)" $(UV_VERSION)
 	@touch $@
 
 # No script: nothing but pinned wheels, of which none is of this project.
-$(DOCS)/.stamp: constraints-docs.txt pyproject.toml
+$(DOCS)/.stamp: constraints-docs.txt pyproject.toml Makefile
 	[ -x $(DOCS)/bin/python ] || $(PYTHON) -m venv $(DOCS)
 	[ -x $(DOCS)/bin/uv ] || $(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
 	VIRTUAL_ENV=$(DOCS) $(DOCS)/bin/uv pip install --quiet --compile-bytecode -c constraints-docs.txt --group docs
 	@touch $@
 
 # A folder of packages to be put before those of $(VENV): nothing of the project, nor torch.
-$(NOTEBOOK)/.stamp: constraints-notebook.txt pyproject.toml $(VENV)/.stamp
+$(NOTEBOOK)/.stamp: constraints-notebook.txt pyproject.toml $(VENV)/.stamp Makefile
 	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python --target $(NOTEBOOK) -c constraints-notebook.txt --group notebook
 	@touch $@
 
-.venv-py%/.stamp: constraints.txt pyproject.toml tools/install.sh
+.venv-py%/.stamp: constraints.txt pyproject.toml tools/install.sh Makefile
 	PYTHON=python$* tools/install.sh .venv-py$* constraints.txt "$(EXTRAS_PYTHONS)" $(UV_VERSION)
 	@touch $@
 
-.venv-py%t/.stamp: tools/constraints-free-threaded.txt pyproject.toml tools/install.sh
+.venv-py%t/.stamp: tools/constraints-free-threaded.txt pyproject.toml tools/install.sh Makefile
 	PYTHON=python$*t tools/install.sh .venv-py$*t $< "$(EXTRAS_FREE_THREADED)" $(UV_VERSION)
 	@touch $@
 
-$(BENCH)/.stamp: benchmarks/requirements-peers.txt benchmarks/constraints-peers.txt tools/install_bench.sh
+$(BENCH)/.stamp: benchmarks/requirements-peers.txt benchmarks/constraints-peers.txt tools/install_bench.sh Makefile
 	PYTHON=$(PYTHON) tools/install_bench.sh $(BENCH) $(wordlist 1,2,$^) $(UV_VERSION)
 	@touch $@
 
-$(BENCH09)/.stamp: benchmarks/requirements-torchdata09.txt benchmarks/constraints-peers.txt tools/install_bench.sh
+$(BENCH09)/.stamp: benchmarks/requirements-torchdata09.txt benchmarks/constraints-peers.txt tools/install_bench.sh Makefile
 	PYTHON=$(PYTHON) tools/install_bench.sh $(BENCH09) $(wordlist 1,2,$^) $(UV_VERSION)
 	@touch $@
