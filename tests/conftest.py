@@ -8,12 +8,12 @@ import importlib.util
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
-from reading_services._supervision.start_method import PRELOADED
 from tests import leaks
 from tests.warm import Warm
 
@@ -30,10 +30,6 @@ os.register_at_fork(after_in_child=faulthandler.disable)
 # A shell that starts a job in the background from a script lets it ignore SIGINT, and so everything that it starts.
 # Tests send themselves and their children Ctrl-C as if from a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# The server of forkserver lives as long as this process: if it was first started by a test that knows no reading
-# service, every later worker would import torch anew.
-multiprocessing.set_forkserver_preload(list(PRELOADED))
 
 # Those have an environment of their own, and a target: `make test-trainers`.
 collect_ignore = [] if importlib.util.find_spec("pytorch_lightning") else ["trainers"]
@@ -54,7 +50,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What collecting has made stays for good: neither this process's collections nor its children's look at it."""
+    """What collecting has made stays for good: neither this process's collections nor its children's look at it.
+
+    The server of forkserver lives as long as this process: if it was first started by a test that knows no reading
+    service, every later worker would import torch anew.
+    """
+    if "torchpipe" in sys.modules:  # not where no test needs it: importing torch takes seconds
+        from reading_services._supervision.start_method import PRELOADED
+
+        multiprocessing.set_forkserver_preload(list(PRELOADED))
     gc.collect()
     gc.freeze()
 

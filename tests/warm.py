@@ -25,8 +25,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchpipe.places import NAMES
-
 __all__ = ["Warm"]
 
 ROOT = Path(__file__).parents[1]
@@ -139,6 +137,8 @@ def become(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    from torchpipe.places import NAMES
+
     for module in sorted({place for names in NAMES.values() for place in names.values()}):  # what any script may need
         importlib.import_module(module)
     gc.collect()
