@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# Marks of tests to choose, for `make test` and its like: MARKS='not any_torch'
+export MARKS ?=
 UV_VERSION := 0.13.8
 
 VENV := .venv

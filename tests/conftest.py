@@ -41,7 +41,18 @@ collect_ignore += [] if os.environ.get("TORCHPIPE_TEST_NOTEBOOK") else ["noteboo
 _FAILED = pytest.StashKey[bool]()
 
 
+# Slow tests of processes, scripts, bytes and text: what they rest on of torch, others test as well.
+_ANY_TORCH = (
+    "benchmarks", "cli", "data/test_scripts.py", "docs", "examples", "export", "faults", "state/test_fuzz.py", "testing",
+    "test_hanging.py", "test_importing.py", "test_layers.py", "test_run.py", "test_two_threads.py", "test_warm.py",
+    "typing", "views",
+)  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(_ANY_TORCH):
+            item.add_marker("any_torch")
     if importlib.util.find_spec("torch_xla") is None:
         for item in items:
             if item.get_closest_marker("xla") is not None:

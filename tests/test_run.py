@@ -43,7 +43,7 @@ def test_with_xla_{xla}():
 """
 
 
-def run_tests(folder: Path, outcome: str, xla: str, *options: str) -> subprocess.CompletedProcess[str]:
+def run_tests(folder: Path, outcome: str, xla: str, *options: str, marks: str = "") -> subprocess.CompletedProcess[str]:
     (folder / "test_inner.py").write_text(TESTS.format(outcome=outcome, xla=xla))
     settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-p", "no:cacheprovider"]
     script = [str(ROOT / "tools" / "run_tests.sh"), sys.prefix, *settings, "-p", "tests.limits", *options]
@@ -51,7 +51,11 @@ def run_tests(folder: Path, outcome: str, xla: str, *options: str) -> subprocess
     ignoring = ["sh", "-c", 'trap "" INT; "$@"', "sh", *script, str(folder / "test_inner.py")]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     return subprocess.run(
-        ignoring, capture_output=True, text=True, env=environment | {"PYTHONPATH": str(ROOT)}, check=False
+        ignoring,
+        capture_output=True,
+        text=True,
+        env=environment | {"PYTHONPATH": str(ROOT), "MARKS": marks},
+        check=False,
     )
 
 
@@ -72,6 +76,16 @@ def test_both_parts_run_and_either_failure_counts(tmp_path: Path, outcome: str, 
 
 def test_arguments_may_choose_tests_of_one_part_only(tmp_path: Path) -> None:
     done = run_tests(tmp_path, "passes", "passes", "-k", "in_process")
+    assert "tests without XLA: passed" in done.stdout
+    assert "tests with XLA: FAILED" not in done.stdout
+    assert done.returncode == 0
+
+
+def test_marks_choose_among_the_tests_of_both_parts(tmp_path: Path) -> None:
+    done = run_tests(tmp_path, "fails", "fails", marks="xla and not xla")
+    assert "tests without XLA: none chosen" in done.stdout
+    assert done.returncode == 1  # nothing has passed
+    done = run_tests(tmp_path, "passes", "fails", marks="not xla")
     assert "tests without XLA: passed" in done.stdout
     assert "tests with XLA: FAILED" not in done.stdout
     assert done.returncode == 0
