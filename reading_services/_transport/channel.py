@@ -93,6 +93,8 @@ class SocketChannel(Channel):
                 self._outbox.append(memoryview(payload))
             self.flush()
         except OSError as error:
+            if not _of_system(error):
+                raise
             raise ChannelClosed(str(error)) from error
 
     def flush(self) -> None:
@@ -104,6 +106,8 @@ class SocketChannel(Channel):
             except BlockingIOError:
                 return
             except OSError as error:
+                if not _of_system(error):
+                    raise
                 raise ChannelClosed(str(error)) from error
             if sent == len(part):
                 self._outbox.popleft()
@@ -126,6 +130,8 @@ class SocketChannel(Channel):
             except BlockingIOError:
                 return None
             except OSError as error:
+                if not _of_system(error):
+                    raise
                 raise ChannelClosed(str(error)) from error
             if got == 0:
                 raise ChannelClosed("the other side closed the connection")
@@ -134,6 +140,11 @@ class SocketChannel(Channel):
     def close(self) -> None:
         self._outbox.clear()
         self._socket.close()
+
+
+def _of_system(error: OSError) -> bool:
+    """Or what a signal's handler has raised in the midst of a call: ``TimeoutError``, say, which is an OSError too."""
+    return error.errno is not None
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:

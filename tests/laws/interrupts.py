@@ -9,7 +9,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["Alarm", "Interrupt", "Interrupter"]
+__all__ = ["Alarm", "Interrupt", "Interrupter", "Late"]
 
 _MODULES = ("torchpipe", "torch.random", "random", "contextlib")
 _LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
@@ -22,6 +22,10 @@ class Interrupt(KeyboardInterrupt):
 
 class Alarm(Exception):
     """One that is an exception like others, as handlers of SIGALRM raise it."""
+
+
+class Late(TimeoutError):
+    """One that is an exception as sockets and files raise them."""
 
 
 def _name(code: CodeType, offset: int) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -293,3 +295,45 @@ def test_what_a_dead_sender_had_sent_is_read_though_it_had_not_read() -> None:
     with pytest.raises(ChannelClosed):
         ours.receive(wait=False)
     ours.close()
+
+
+class Struck(socket.socket):
+    """Each of its calls ends with an alarm."""
+
+    def _struck(self, done: Any) -> Any:
+        signal.raise_signal(signal.SIGALRM)
+        return done
+
+    def send(self, *arguments: Any) -> int:  # type: ignore[override]
+        return self._struck(super().send(*arguments))  # type: ignore[no-any-return]
+
+    def sendall(self, *arguments: Any) -> None:  # type: ignore[override]
+        self._struck(super().sendall(*arguments))
+
+    def recv_into(self, *arguments: Any) -> int:  # type: ignore[override]
+        return self._struck(super().recv_into(*arguments))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("queued", [True, False], ids=["main", "worker"])
+def test_what_a_handler_raises_is_not_taken_for_the_end_of_the_connection(queued: bool) -> None:
+    def handler(*_: object) -> None:
+        raise TimeoutError("the user's")  # an OSError, as those of sockets
+
+    ours, theirs = socket_pair()
+    channel = SocketChannel(Struck(fileno=ours.detach()), queued=queued)
+    other = SocketChannel(theirs, queued=True)
+    other.send(Stop())
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeoutError, match="the user's"):
+            channel.send(Ready(pid=1))
+        with pytest.raises(TimeoutError, match="the user's"):
+            channel.receive(wait=False)
+        other.close()
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        with pytest.raises(ChannelClosed):
+            while True:
+                channel.send(Ready(pid=1))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        channel.close()
