@@ -1,6 +1,6 @@
 """Immutable data of what processes say to each other, as keyword-only frozen dataclasses would hold it.
 
-Runs in every process that exchanges messages. A dataclass costs half a millisecond, for the methods that it compiles
+Runs in every process that exchanges messages. A dataclass costs up to a millisecond, for the methods that it compiles
 as it is defined; there are many kinds of messages, and every worker process that is not forked defines them anew.
 """
 
