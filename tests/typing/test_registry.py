@@ -15,7 +15,7 @@ from torchpipe.node import functional
 @pytest.fixture(autouse=True)
 def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that a test adds are gone after it."""
-    copies = {kind: functional.registered(kind) for kind in ("iter", "map")}
+    copies = {kind: dict(known) for kind, known in functional._registries.items()}
     monkeypatch.setattr(functional, "_registries", copies)
 
 
