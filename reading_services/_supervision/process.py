@@ -142,6 +142,9 @@ class WorkerProcess:
         """Also false after :meth:`release`, which another thread may call meanwhile."""
         process = self.process
         try:
+            if process is not None and process.pid is not None and process._popen.method == "forkserver":
+                # The server tells once how it ended, and not to whoever merely asks whether it has
+                return not connection.wait([process.sentinel], 0)
             if process is None or not process.is_alive():
                 return False
             self.lost = self.lost or _is_lost(process)
@@ -244,8 +247,10 @@ class WorkerProcess:
         self.page.close()
         self.receiver.close()
         self.arena.close()
-        if self.process is not None and self.process.exitcode is not None:
-            self.process.join()  # not closed: users may hold it, and ask how it ended
+        process = self.process
+        # Not by its exit code, which is None as long as a thread that has waited for it has yet to note it
+        if process is not None and process.pid is not None and not self.is_alive():
+            process.join()  # not closed: users may hold it, and ask how it ended
             self.process = None
 
 
@@ -256,8 +261,6 @@ def _is_lost(process: Any) -> bool:
     kernel, where SIGCHLD is ignored. Or another thread, by multiprocessing, which then has yet to note it.
     """
     popen = process._popen
-    if popen.method == "forkserver":
-        return False  # the server's child
     try:
         pid, status = os.waitpid(process.pid, os.WNOHANG)
     except ChildProcessError:

@@ -232,6 +232,29 @@ def test_one_that_another_thread_has_waited_for_is_told_as_it_ended(monkeypatch:
     stop_all([dead])
 
 
+def test_one_that_another_thread_has_waited_for_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """multiprocessing would keep it, and its pipes, until the next process is started."""
+    monkeypatch.setattr(process, "_TOLD_S", 60.0)
+    dead = started(leave, 0)
+    status = os.waitpid(dead.pid, 0)[1]
+    note = threading.Timer(0.05, setattr, (dead.process._popen, "returncode", os.waitstatus_to_exitcode(status)))
+    note.start()
+    dead.release()
+    note.join()
+    assert dead.process is None
+    assert "torchpipe-worker-0" not in {child.name for child in multiprocessing.process._children}
+
+
+def test_to_ask_whether_a_process_of_the_forkserver_runs_does_not_take_what_is_told_once() -> None:
+    """How it ended: of two threads that both took it, the second was told 255, and that might be the supervisor's."""
+    worker = started(leave, 3, method="forkserver")
+    wait_until(lambda: not worker.is_alive())
+    assert worker.process._popen.returncode is None
+    found = worker.examine(dispatcher=False, num_shards=3)
+    assert (found.exitcode, found.own) == (3, True)
+    stop_all([worker])
+
+
 def test_a_frozen_programs_script_is_in_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes have it without importing it: multiprocessing leaves it be."""
     main = SimpleNamespace(__spec__=None, __file__="/gone/script.py")
