@@ -142,13 +142,17 @@ class WorkerProcess:
         """Also false after :meth:`release`, which another thread may call meanwhile."""
         process = self.process
         try:
-            if process is not None and process.pid is not None and process._popen.method == "forkserver":
-                # The server tells once how it ended, and not to whoever merely asks whether it has
-                return not connection.wait([process.sentinel], 0)
-            if process is None or not process.is_alive():
+            if process is None or process.pid is None:
+                return False
+            popen = process._popen
+            if popen.method == "forkserver":
+                # The server tells once how it ended, and not to whoever merely asks whether it has. Once somebody has
+                # heard it, nothing more may come
+                return popen.returncode is None and not connection.wait([process.sentinel], 0)
+            if not process.is_alive():
                 return False
             self.lost = self.lost or _is_lost(process)
-            return process._popen.returncode is None
+            return popen.returncode is None
         except ValueError:  # closed
             return False
 

@@ -255,6 +255,23 @@ def test_to_ask_whether_a_process_of_the_forkserver_runs_does_not_take_what_is_t
     stop_all([worker])
 
 
+def test_a_process_of_the_forkserver_whose_end_was_told_does_not_run_though_the_server_has_yet_to_hang_up() -> None:
+    """It closes the pipe after it has told: until then, nothing is to be read there."""
+    worker = started(sleep, method="forkserver")
+    silent, writing = os.pipe()
+    told = os.dup(worker.sentinel)
+    os.dup2(silent, worker.sentinel)  # as it is between the two
+    worker.process._popen.returncode = 0
+    assert not worker.is_alive()
+    worker.process._popen.returncode = None
+    assert worker.is_alive()
+    os.dup2(told, worker.sentinel)
+    for end in (silent, writing, told):
+        os.close(end)
+    stop_all([worker])
+    assert worker.process is None
+
+
 def test_a_frozen_programs_script_is_in_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes have it without importing it: multiprocessing leaves it be."""
     main = SimpleNamespace(__spec__=None, __file__="/gone/script.py")
