@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import junkdrawer
 
 from tests import leaks
 from tests.warm import Warm
@@ -30,6 +31,10 @@ os.register_at_fork(after_in_child=faulthandler.disable)
 # A shell that starts a job in the background from a script lets it ignore SIGINT, and so everything that it starts.
 # Tests send themselves and their children Ctrl-C as if from a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# hypothesis times all collections, once it has begun to, in a callback: a Ctrl-C that strikes in there is swallowed.
+# Examples have no deadline here, so nobody needs the times.
+junkdrawer._gc_initialized = True
 
 # Those have an environment of their own, and a target: `make test-trainers`.
 collect_ignore = [] if importlib.util.find_spec("pytorch_lightning") else ["trainers"]

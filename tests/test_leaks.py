@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import given, strategies
 
 from tests import leaks
 
@@ -135,3 +137,9 @@ def test_processes_left_by_a_test_are_killed() -> None:
     leaks.kill_left(before)
     assert not psutil.pid_exists(child.pid)
     child.wait()
+
+
+@given(strategies.none())
+def test_collections_do_not_call_hypothesis(nothing: None) -> None:
+    """A Ctrl-C that strikes in such a call is swallowed: Python tells no one what is raised there."""
+    assert [call for call in gc.callbacks if call.__module__.startswith("hypothesis")] == []
