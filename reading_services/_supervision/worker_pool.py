@@ -192,8 +192,10 @@ def _finalize(
     with lock:  # a thread may be at it when the process exits; it takes as long as the stop ladder at most
         try:
             stop_all(list(processes.values()))
-        finally:  # also when it was interrupted
-            processes.clear()
+        finally:  # also when it was interrupted: if that was before it had begun, what lives is left to the next call
+            for number, worker in list(processes.items()):
+                if not worker.is_alive():
+                    del processes[number]
             selector.close()
             for resource in resources:
                 resource.close()

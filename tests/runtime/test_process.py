@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from reading_services._supervision import main_module, process
+from reading_services._supervision import main_module, process, worker_pool
 from reading_services._supervision.process import WorkerProcess, _ctrl_c_held, stop_all
 from reading_services._supervision.worker_pool import WorkerPool
 from reading_services._transport.arena import Arena
@@ -382,6 +382,28 @@ def test_a_wake_up_after_the_close_goes_nowhere() -> None:
         os.close(read)
         os.close(write)
     pool.close()  # idempotent
+
+
+def test_an_interrupt_just_before_the_stop_ladder_leaves_the_processes_to_the_next_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Forgotten, one that ignores SIGTERM would wait for its main process, which would wait for it at its exit."""
+    pool = WorkerPool()
+    worker = made(sleep_deaf)
+    pool.start(worker)
+    wait_busy(worker)
+
+    def interrupted(workers: list[WorkerProcess]) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_pool, "stop_all", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.close()
+    assert [each.pid for each in pool] == [worker.pid]
+    pool.close()
+    assert worker.process is None
+    assert list(pool) == []
 
 
 def leave_a_stopped_worker() -> None:
