@@ -48,6 +48,7 @@ class Interrupter:
         self._last: dict[int, str] = {}
 
     def __enter__(self) -> Interrupter:
+        sys._getframe().f_trace_opcodes = True  # Python 3.12: without it on some frame before, settrace tells of none
         sys.settrace(self._enter_function)
         return self
 
@@ -57,6 +58,7 @@ class Interrupter:
     def _enter_function(self, frame: FrameType, event: str, arg: Any) -> Any:
         if not frame.f_globals.get("__name__", "").startswith(self._modules):
             return None
+        frame.f_trace = self._step  # Python 3.13: before the next line, which tells of no instruction otherwise
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
 

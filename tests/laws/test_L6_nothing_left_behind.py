@@ -11,9 +11,11 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -215,6 +217,43 @@ def test_L6_ctrl_c_while_processes_start(when: str) -> None:
         assert leaks.wait_nothing_left(before) == [], interrupter.hit
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, interrupter.hit
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, []), interrupter.hit
+    assert len(struck) > 10
+
+
+def deaf(item: int) -> int:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return item
+
+
+NUMBERS = IterableWrapper(range(40)).sharding_filter()
+SHUT: dict[str, tuple[Any, int | None, int]] = {  # a graph, a number of workers, each how-many-th place
+    "workers": (NUMBERS.map(deaf), 2, 29),
+    "dispatcher": (IterableWrapper(range(40)).sharding_round_robin_dispatch().map(deaf), 1, 41),
+    "threads": (NUMBERS.prefetch(3).map(torch.tensor).to_device("cpu", prefetch=2), None, 3),
+}
+
+
+@pytest.mark.parametrize("name", SHUT)
+def test_L6_an_interrupt_at_any_instruction_of_a_shutdown(name: str) -> None:
+    """Whoever is interrupted lets go of the loader, no more."""
+    graph, workers, step = SHUT[name]
+    struck, number, beyond = set[str | None](), 0, False
+    while not beyond:
+        number += step
+        before = leaks.Footprint.take()
+        loader = make_loader(graph, make_service(workers, 2))
+        stream = iter(loader)
+        next(stream)
+        interrupter = Interrupter(number, ("reading_services", "torchpipe"))
+        try:
+            with interrupter:
+                loader.shutdown()
+            assert interrupter.hit is None
+            beyond = True
+        except Interrupt:
+            struck.add(interrupter.hit)
+        del loader, stream
+        assert leaks.wait_nothing_left(before) == [], interrupter.hit
     assert len(struck) > 10
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from reading_services._transport.graph_image import GraphImage
 from reading_services._transport.status_page import Field, StatusPage
 from reading_services._workers.worker import serve
 from tests.laws.executors import PROCESSES
+from tests.laws.interrupts import Interrupt, Interrupter
 from tests.sources import wait_until
 
 BUSY = 1  # what a worker notes on its page once it does what the test is about
@@ -384,26 +386,27 @@ def test_a_wake_up_after_the_close_goes_nowhere() -> None:
     pool.close()  # idempotent
 
 
-def test_an_interrupt_just_before_the_stop_ladder_leaves_the_processes_to_the_next_close(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Forgotten, one that ignores SIGTERM would wait for its main process, which would wait for it at its exit."""
-    pool = WorkerPool()
-    worker = made(sleep_deaf)
-    pool.start(worker)
-    wait_busy(worker)
-
-    def interrupted(workers: list[WorkerProcess]) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(worker_pool, "stop_all", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+def test_L6_an_interrupt_at_any_instruction_while_processes_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every single one: between two of them, processes were forgotten. What still lives is left to the next call."""
+    monkeypatch.setattr(worker_pool, "stop_all", partial(worker_pool.stop_all, grace_s=0.02))
+    number, beyond = 0, False
+    while not beyond:
+        number += 1
+        pool = WorkerPool()
+        pool.start(made(sleep_deaf))
+        (worker,) = pool
+        wait_busy(worker)
+        interrupter = Interrupter(number, ("reading_services._supervision", "reading_services._transport"))
+        try:
+            with interrupter:
+                pool.close()
+            assert interrupter.hit is None
+            beyond = True
+        except Interrupt:
             pool.close()
-    assert [each.pid for each in pool] == [worker.pid]
-    pool.close()
-    assert worker.process is None
-    assert list(pool) == []
+        assert not worker.is_alive(), interrupter.hit
+        assert list(pool) == [], interrupter.hit
+    assert number > 100
 
 
 def leave_a_stopped_worker() -> None:
