@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import importlib.util
 import multiprocessing
 import os
@@ -16,6 +15,7 @@ import pytest
 from hypothesis.internal.conjecture import junkdrawer
 
 from tests import leaks
+from tests.settling import settle
 from tests.warm import Warm
 
 pytest_plugins = ["tests.limits"]
@@ -75,8 +75,7 @@ def pytest_collection_finish() -> None:
         from reading_services._supervision.start_method import PRELOADED
 
         multiprocessing.set_forkserver_preload(list(PRELOADED))
-    gc.collect()
-    gc.freeze()
+    settle()
 
 
 @pytest.hookimpl(wrapper=True)

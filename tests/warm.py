@@ -10,7 +10,6 @@ and then with their exit codes.
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib
 import json
 import os
@@ -24,6 +23,8 @@ import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.settling import settle
 
 __all__ = ["Warm"]
 
@@ -141,8 +142,7 @@ if __name__ == "__main__":
 
     for module in sorted({place for names in NAMES.values() for place in names.values()}):  # what any script may need
         importlib.import_module(module)
-    gc.collect()
-    gc.freeze()
+    settle()
     if (job := serve()) is None:
         os._exit(0)  # without taking down, in a second, what has been imported
     become(job)
