@@ -32,13 +32,15 @@ def traced(graph: Any) -> tuple[Iterator[Any], NodeSheet, Tracing]:
 
 
 def test_each_node_is_charged_with_its_own_time() -> None:
+    began = time.perf_counter()
     stream, sheet, _ = traced(IterableWrapper(range(30)).map(lambda item: item).map(burn).batch(5))
     assert [list(batch) for batch in stream][0] == [0, 1, 2, 3, 4]
+    elapsed_s = time.perf_counter() - began
     figures = sheet.read()
     assert [item[ITEMS] for item in figures[:4]] == [30, 30, 30, 6]
     own_s = [item[SELF_NS] / 1e9 for item in figures[:4]]
     assert own_s[2] >= 30 * BUSY_S
-    assert own_s[2] > 0.9 * sum(own_s)
+    assert sum(own_s) <= elapsed_s  # nobody is charged with what another one did, at whatever moment the process waits
     assert (figures[2].quantile(0.9) or 0) >= 0.9 * BUSY_S
 
 
@@ -58,8 +60,10 @@ def test_what_waits_for_others_is_nobodys_time() -> None:
     def outer(inner: Iterator[int]) -> Iterator[int]:
         yield from inner
 
+    began = time.perf_counter()
     assert list(tracer.watch(outer(tracer.watch(map(burn, range(5)), APART)), 0)) == [0, 1, 2, 3, 4]
-    assert sheet.read()[0][SELF_NS] < 5 * BUSY_S * 1e9 / 2
+    elapsed_s = time.perf_counter() - began
+    assert sheet.read()[0][SELF_NS] / 1e9 <= elapsed_s - 5 * BUSY_S
 
 
 def test_quick_items_are_timed_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
