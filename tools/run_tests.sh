@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests in the environment FOLDER; the second part runs whatever came of the first.
+# Runs the tests in the environment FOLDER: those of XLA beside the others, shown after them; neither part ends the other.
 #
 #   [MARKS="not any_torch"] tools/run_tests.sh FOLDER [ARGUMENT OF PYTEST...]
 #
@@ -9,27 +9,40 @@ set -uo pipefail
 
 python=$1/bin/python
 shift
-passed=0 failed=0 lines=()
+passed=0 failed=0 lines=() xla=
+shown_later=$(mktemp)
+trap 'kill $xla 2>/dev/null; rm -f "$shown_later"' EXIT
 # Where it is set, each of the processes that tests start would compile the project anew, and pytest every test file.
 unset PYTHONDONTWRITEBYTECODE
 
-part() { # TITLE OPTION...
-    local title=$1 code
-    shift
-    "$python" -m pytest "$@"
-    code=$?
-    case $code in
-        0) passed=$((passed + 1)) lines+=("tests $title: passed") ;;
-        5) lines+=("tests $title: none chosen") ;;
-        *) failed=$((failed + 1)) lines+=("tests $title: FAILED (pytest ended with $code)") ;;
+# Not loadgroup or loadscope: they give out again the test that crashed its process, and may then wait for ever.
+tests() { # PROCESSES MARKS ARGUMENT...
+    local processes=$1 marks=$2
+    shift 2
+    "$python" -m pytest -n "$processes" --dist worksteal -m "$marks${MARKS:+ and ($MARKS)}" "$@"
+}
+
+count() { # TITLE CODE
+    case $2 in
+        0) passed=$((passed + 1)) lines+=("tests $1: passed") ;;
+        5) lines+=("tests $1: none chosen") ;;
+        *) failed=$((failed + 1)) lines+=("tests $1: FAILED (pytest ended with $2)") ;;
     esac
 }
 
-# Not loadgroup or loadscope: they give out again the test that crashed its process, and may then wait for ever.
-part "without XLA" -n 2 --dist worksteal -m "not xla${MARKS:+ and ($MARKS)}" "$@"
 # By themselves: importing torch_xla takes seconds, and once its runtime lives in a process, forking that one is unsafe.
+# At the same time: all tests together wait for a fifth of what two processes take.
 if "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch_xla") is None)'; then
-    part "with XLA" -n 2 --dist worksteal -m "xla${MARKS:+ and ($MARKS)}" "$@"
+    tests 1 xla "$@" >"$shown_later" 2>&1 &
+    xla=$!
+fi
+tests 2 "not xla" "$@"
+count "without XLA" $?
+if [ -n "$xla" ]; then
+    tail -n +1 -f --pid="$xla" "$shown_later"
+    wait "$xla"
+    count "with XLA" $?
+    xla=
 fi
 printf '%s\n' "${lines[@]}"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
