@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from typing import Any
 
@@ -400,14 +401,21 @@ def test_stats_say_who_waited() -> None:
     with start(Prefetcher(source, 1)) as iterator:
         assert isinstance(iterator, RunAheadIterator)
         assert [next(iterator), next(iterator)] == [0, 1]
-        timer = threading.Timer(0.05, source.gate.set)
-        timer.start()
+        feed = ahead_of(iterator)._feed
+
+        def let_go() -> None:
+            wait_until(lambda: feed.consumer_waits)
+            time.sleep(0.05)
+            source.gate.set()
+
+        helper = threading.Thread(target=let_go)
+        helper.start()
         next(iterator)
-        timer.join()
+        helper.join()
         wait_until(lambda: iterator.stats().ready == 1)
         stats = iterator.stats()
     assert stats.items == 3
-    assert stats.consumer_wait_s >= 0.04
+    assert stats.consumer_wait_s >= 0.05
 
 
 SCRIPT = """

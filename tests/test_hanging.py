@@ -92,9 +92,11 @@ def run_pytest(folder: Path, tests: str, *options: str) -> subprocess.CompletedP
 def options_of_make() -> list[str]:
     """How ``make test`` distributes tests: some ways put a crashed one back into the queue."""
     script = (ROOT / "tools" / "run_tests.sh").read_text()
-    found = re.search(r'^part "without XLA" (-n \d+ --dist \w+)', script, re.MULTILINE)
-    assert found is not None
-    return found[1].split()
+    processes = re.search(r'^tests (\d+) "not xla"', script, re.MULTILINE)
+    distribution = re.search(r"-m pytest .*--dist (\w+)", script)
+    assert processes is not None
+    assert distribution is not None
+    return ["-n", processes[1], "--dist", distribution[1]]
 
 
 def test_hanging_tests_fail_alone_and_show_all_stacks(tmp_path: Path) -> None:

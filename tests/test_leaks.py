@@ -102,8 +102,10 @@ def test_the_helpers_of_multiprocessing_do_not_count() -> None:
 
 def test_what_ends_in_time_does_not_count() -> None:
     before = leaks.Footprint.take()
-    threading.Timer(0.2, int).start()
+    end = threading.Event()
+    threading.Thread(target=end.wait).start()
     assert leaks.left_since(before)
+    end.set()
     assert leaks.wait_nothing_left(before) == []
 
 

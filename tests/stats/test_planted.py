@@ -31,4 +31,9 @@ def test_the_planted_bottleneck_is_named(case: Case) -> None:
 @pytest.mark.parametrize("case", SCALING, ids=lambda case: case.name)
 def test_what_four_workers_do_is_foretold(case: Case) -> None:
     """All of them sleep, so that they do not wait for each other's cores."""
-    assert foretold(case, 4, 1.5) == pytest.approx(1, abs=0.2)
+    for seconds in (1.5, 3.0, 12.0):  # as above
+        meter = Meter()
+        ratio = foretold(case, 4, seconds)
+        if abs(ratio - 1) <= 0.2 or meter.read().others < 0.1:
+            break
+    assert ratio == pytest.approx(1, abs=0.2)
