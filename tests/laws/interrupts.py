@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import dis
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["Alarm", "Interrupt", "Interrupter", "Late"]
+__all__ = ["Alarm", "Handler", "Interrupt", "Interrupter", "Late"]
 
 _MODULES = ("torchpipe", "torch.random", "random", "contextlib")
 _LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
@@ -74,5 +75,23 @@ class Interrupter:
                 if not self._left:
                     self.hit = f"{frame.f_code.co_qualname}, line {frame.f_lineno} of {frame.f_code.co_filename}"
                     sys.settrace(None)
-                    raise self._kind
+                    self._strike()
         return self._step
+
+    def _strike(self) -> None:
+        raise self._kind
+
+
+class Handler(Interrupter):
+    """A signal's handler that calls ``action`` there, keeps what came of it as ``result``, and returns."""
+
+    def __init__(self, number: int, modules: tuple[str, ...], action: Callable[[], Any]) -> None:
+        super().__init__(number, modules)
+        self._action = action
+        self.result: Any = None
+
+    def _strike(self) -> None:
+        try:
+            self.result = self._action()
+        except Exception as error:
+            self.result = error

@@ -22,7 +22,7 @@ from torchpipe.data.states.state import Position
 from torchpipe.device.prepare import stage_for
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.loader.observing import Observed
-from torchpipe.loader.single_consumer import check_process, refuse_pickling
+from torchpipe.loader.single_consumer import OneUser, check_process, refuse_pickling
 from torchpipe.state import SnapshotPolicy, decode
 from torchpipe.stats import StageStats
 from torchpipe.stats.clock import Clock
@@ -38,6 +38,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 _PROFILE = "enumerate(DataLoader)#DataLoaderIterator.__next__"
 _YIELD_S = 5.0
+_USER = OneUser("loader's iterator")  # for its words
 
 
 class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
@@ -55,6 +56,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._invalid = False
         self.finished = False
         self._over = False  # nothing more comes of it, though the epoch may not have ended
+        self._inside = 0  # the thread that is inside next(), where signal handlers run too
         self._stage: _Stage | None = None
         self._processes: list[Any] = []  # those that have ended with it
         self._pins = _can_pin(loader)
@@ -97,7 +99,13 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         if os.getpid() != self._pid:  # before the lock, which a forked copy may have inherited locked
             check_process(self._pid, "loader")
         with self._in_use:
-            return self._advance()
+            if self._inside:  # of this thread: another one would hold the lock
+                raise _USER.refusal(inside=True)
+            try:
+                self._inside = threading.get_ident()
+                return self._advance()
+            finally:
+                self._inside = 0
 
     def _advance(self) -> T_co:
         if self._over or self._invalid:
@@ -109,12 +117,12 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
                 return self._advance()
             raise
         except WorkerDiedError as error:
-            self.close()
+            self._close(invalid=False, parks=True)
             if self._loader.on_worker_death == "restart":
                 raise
             raise torch_words(error) from error
         except BaseException:  # the sampler's, of what ends a worker, or Ctrl-C anywhere: nothing can follow
-            self.close()
+            self._close(invalid=False, parks=True)
             raise
         if isinstance(batch, Failure):
             raise batch.rebuild()
@@ -147,7 +155,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             return True
         self.settle()  # before it counts as finished: an interrupt may come in between
         self.finished = True
-        self.close()
+        self._close(invalid=False, parks=True)
         return False
 
     @property
@@ -229,11 +237,13 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._loader._release(self._batches)
 
     def close(self) -> None:
-        """End this epoch; its position stays the loader's. Idempotent."""
+        """End this epoch; its position stays the loader's. Idempotent. Raises: RuntimeError inside ``next``."""
+        self._check_outside()
         self._close(invalid=False, parks=True)
 
     def supersede(self) -> None:
         """As :meth:`close`; who goes on with this iterator in mid-epoch is told, instead of an early end."""
+        self._check_outside()
         self._close(invalid=True, parks=True)
 
     def settle(self) -> None:
@@ -243,8 +253,14 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     def _invalidate(self) -> None:
         """As :meth:`supersede`, also of an epoch that is over; and the position is nobody's."""
+        self._check_outside()
         self._invalid = True
         self._close(invalid=True, parks=False)
+
+    def _check_outside(self) -> None:
+        """A signal handler that ended the epoch now would leave ``next``, which goes on, with what is closed."""
+        if self._inside == threading.get_ident():
+            raise _USER.refusal_inside("closing the loader")
 
     def _close(self, *, invalid: bool, parks: bool) -> None:
         over = self._over  # which another thread may change before the lock is had
@@ -278,7 +294,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     def __del__(self) -> None:
         if not sys.is_finalizing() and hasattr(self, "_batches"):  # at exit, the pool of workers ends itself
-            self.close()
+            self._close(invalid=False, parks=True)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse_pickling(self)

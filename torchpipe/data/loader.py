@@ -364,7 +364,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         restore(self, position.order, position.standing)
 
     def shutdown(self) -> None:
-        """End every process and thread. The position stays; ``iter()`` would start anew. Idempotent."""
+        """End every process and thread; not inside ``next``. The position stays; ``iter()`` starts anew. Idempotent."""
         if self._pid != os.getpid():
             return
         live = self._live()

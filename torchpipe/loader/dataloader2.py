@@ -324,14 +324,15 @@ class DataLoader2(Viewable, Generic[T_co]):
     def shutdown(self) -> None:
         """End every process and thread. ``state_dict`` still answers; ``iter()`` would start anew. Idempotent.
 
-        A ``next()`` in another thread is interrupted. In a forked child nothing happens: all belongs to the parent.
+        A ``next()`` in another thread is interrupted; one of this thread, in whose midst a signal handler calls this,
+        is not, and this raises RuntimeError. In a forked child nothing happens: all belongs to the parent.
         """
         if self._pid not in (0, os.getpid()):
             return
         live = self._live
         if live is not None and not live.finished:
             live._interrupt()
-            self._parked = live.state()
+            self._parked = live.state("shutdown()")
         self._retire()
         self.reading_service.finalize()
         self._pid = 0

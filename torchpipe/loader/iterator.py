@@ -245,9 +245,9 @@ class DataLoader2Iterator(Iterator[T_co]):
             "device= of a reading service, and of prefetch()"
         )
 
-    def state(self) -> LoaderState:
-        """The position after the last item delivered."""
-        return self._between_items("state_dict()", self._state)
+    def state(self, asked_by: str = "state_dict()") -> LoaderState:
+        """The position after the last item delivered. Raises: as :meth:`_between_items`, naming ``asked_by``."""
+        return self._between_items(asked_by, self._state)
 
     def _state(self) -> LoaderState:
         # Asked first, and not the stream's count: in another thread, a call of next() may begin meanwhile

@@ -1,0 +1,129 @@
+"""L2 with a signal handler that looks at the loader, or ends it, at any instruction of ``next()``, and then returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from tests.data.datasets import Numbers
+from tests.laws.executors import make_service
+from tests.laws.interrupts import Handler
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.errors import IteratorInvalidated
+from torchpipe.iter import IterableWrapper
+from torchpipe.loader.iterator import DataLoader2Iterator
+
+_MODULES = ("torchpipe", "reading_services")
+LENGTH, WARM, MORE = 12, 2, 4  # items; those before the signal may come, and meanwhile
+
+
+def graph(workers: int | None) -> Any:
+    node = IterableWrapper(range(LENGTH)).shuffle(buffer_size=4).sharding_filter().map(lambda item: item + 1)
+    loader: DataLoader2[Any] = DataLoader2(node, reading_service=make_service(workers, 2))
+    loader.seed(3)
+    return loader
+
+
+LOADERS: dict[str, Callable[[], Any]] = {
+    "in process": lambda: graph(None),
+    "workers": lambda: graph(2),
+    "DataLoader": lambda: DataLoader(Numbers(LENGTH), None),
+    "DataLoader, workers": lambda: DataLoader(Numbers(LENGTH), None, num_workers=2, multiprocessing_context="fork"),
+    "DataLoader, threads": lambda: DataLoader(Numbers(LENGTH), None, num_workers=2, worker_method="thread"),
+}
+
+
+def plain(items: Any) -> list[int]:
+    return [int(item) for item in items]
+
+
+def struck(make: Callable[[], Any], number: int, action: Callable[[Any, Any], Any]) -> tuple[Any, Any, list[int], Any]:
+    """The loader, the handler that called ``action`` once, the items, and what ended them early."""
+    loader = make()
+    stream = iter(loader)
+    got = plain(islice(stream, WARM))
+    handler = Handler(number, _MODULES, lambda: action(loader, stream))
+    try:
+        for _ in range(MORE):
+            with handler:
+                item = next(stream)
+            got.append(int(item))
+    except Exception as error:
+        return loader, handler, got, error
+    if not (isinstance(stream, DataLoader2Iterator) and stream._invalid):
+        got += plain(stream)
+    return loader, handler, got, None
+
+
+def at_all_places(make: Callable[[], Any], action: Callable[[Any, Any], Any]) -> Any:
+    number = 0
+    while True:
+        number += 29
+        found = struck(make, number, action)
+        if found[1].hit is not None:
+            yield found
+        found[0].shutdown()
+        if found[1].hit is None:
+            break
+    assert number > 60
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_L2_a_signal_handler_that_looks_changes_nothing(name: str) -> None:
+    """A state that it takes in the midst of ``next()``, if it is given one, is a true one."""
+    make = LOADERS[name]
+    with make() as loader:
+        expected = plain(loader)
+    for _, handler, got, error in at_all_places(make, lambda loader, _: (str(loader), loader.stats())):
+        assert isinstance(handler.result, tuple), (handler.hit, handler.result)
+        assert (got, error) == (expected, None), handler.hit
+    for loader, handler, got, error in at_all_places(make, lambda loader, _: loader.state_dict()):
+        assert (got, error) == (expected, None), handler.hit
+        if isinstance(handler.result, RuntimeError):
+            assert "state_dict() was called while next() is at work" in str(handler.result)
+        else:
+            loader.load_state_dict(handler.result)
+            assert plain(loader) == expected[handler.result["delivered"] :], handler.hit
+
+
+@pytest.mark.parametrize("loads", [False, True], ids=["shutdown", "load_state_dict"])
+@pytest.mark.parametrize("name", LOADERS)
+def test_L2_a_signal_handler_that_ends_the_epoch_is_refused_inside_next(name: str, loads: bool) -> None:
+    make = LOADERS[name]
+    with make() as loader:
+        begin, expected = loader.state_dict(), plain(loader)
+    refused = 0
+    for loader, handler, got, error in at_all_places(
+        make, lambda loader, _: loader.load_state_dict(begin) if loads else loader.shutdown()
+    ):
+        if isinstance(handler.result, Exception):
+            refused += 1
+            assert isinstance(handler.result, RuntimeError), (handler.hit, handler.result)
+            assert "was called while next() is at work, by a signal handler" in str(handler.result)
+            assert (got, error) == (expected, None), handler.hit
+        else:  # before next() has begun its work, or after it
+            assert error is None or isinstance(error, IteratorInvalidated), (handler.hit, error)
+            loader.load_state_dict(loader.state_dict())
+            assert ([] if loads else got) + plain(loader) == expected, handler.hit
+    assert refused > 2
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_L2_next_inside_next_is_refused(name: str) -> None:
+    make = LOADERS[name]
+    with make() as loader:
+        expected = plain(loader)
+    refused = 0
+    for _, handler, got, error in at_all_places(make, lambda _, stream: next(stream)):
+        assert error is None
+        if isinstance(handler.result, Exception):
+            refused += 1
+            assert isinstance(handler.result, RuntimeError), (handler.hit, handler.result)
+            assert "was called while it is at work" in str(handler.result)
+            assert got == expected, handler.hit
+        else:
+            assert sorted([*got, int(handler.result)]) == sorted(expected), handler.hit
+    assert refused > 2
