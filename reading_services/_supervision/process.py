@@ -255,6 +255,8 @@ class WorkerProcess:
         # Not by its exit code, which is None as long as a thread that has waited for it has yet to note it
         if process is not None and process.pid is not None and not self.is_alive():
             process.join()  # not closed: users may hold it, and ask how it ended
+            if process._popen.returncode is not None:
+                process._popen.close()  # its pipes
             self.process = None
 
 

@@ -94,4 +94,4 @@ class Handler(Interrupter):
         try:
             self.result = self._action()
         except Exception as error:
-            self.result = error
+            self.result = error.with_traceback(None)  # whose frames hold all that was at work

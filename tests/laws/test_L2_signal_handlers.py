@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import pytest
 
+from tests import leaks
 from tests.data.datasets import Numbers
 from tests.laws.executors import make_service
 from tests.laws.interrupts import Handler
@@ -32,6 +34,9 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "workers": lambda: graph(2),
     "DataLoader": lambda: DataLoader(Numbers(LENGTH), None),
     "DataLoader, workers": lambda: DataLoader(Numbers(LENGTH), None, num_workers=2, multiprocessing_context="fork"),
+    "DataLoader, persistent workers": lambda: DataLoader(
+        Numbers(LENGTH), None, num_workers=2, multiprocessing_context="fork", persistent_workers=True
+    ),
     "DataLoader, threads": lambda: DataLoader(Numbers(LENGTH), None, num_workers=2, worker_method="thread"),
 }
 
@@ -126,4 +131,30 @@ def test_L2_next_inside_next_is_refused(name: str) -> None:
             assert got == expected, handler.hit
         else:
             assert sorted([*got, int(handler.result)]) == sorted(expected), handler.hit
+    assert refused > 2
+
+
+@pytest.mark.parametrize("name", [name for name in LOADERS if "workers" in name])
+@pytest.mark.parametrize("loads", [False, True], ids=["shutdown", "load_state_dict"])
+def test_L6_a_signal_handler_that_ends_the_epoch_is_refused_while_it_begins(name: str, loads: bool) -> None:
+    """It took away what was being started: the rest of the start failed obscurely, and left a process behind."""
+    with LOADERS[name]() as loader:
+        begin, expected = loader.state_dict(), plain(loader)
+    number = refused = 0
+    while True:
+        number += 67
+        before = leaks.Footprint.take()
+        with LOADERS[name]() as loader:
+            end = partial(loader.load_state_dict, begin) if loads else loader.shutdown
+            handler = Handler(number, _MODULES, end)
+            with handler:
+                stream = iter(loader)
+            if isinstance(handler.result, Exception):
+                refused += 1
+                assert isinstance(handler.result, RuntimeError), (handler.hit, handler.result)
+                assert "closing the loader was called while iter() is at work" in str(handler.result)
+            assert plain(stream) == expected, handler.hit
+        assert leaks.wait_nothing_left(before) == [], handler.hit
+        if handler.hit is None:
+            break
     assert refused > 2

@@ -31,6 +31,7 @@ from torchpipe.data.streams import begin_stream
 from torchpipe.data.threads import dealt as threads
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
+from torchpipe.loader.single_consumer import Beginning
 from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
 from torchpipe.state import as_text
@@ -157,7 +158,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
         self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
         self.measuring = measures_by_default() if measure is None else measure  # from the next epoch on
-        self._pid = os.getpid()
+        self._pid, self._beginning = os.getpid(), Beginning()
         self._next_epoch = 0
         self._loaded: Position | None = None  # where the next iter() is to go on
         self._parked: Position | None = None  # of an iterator that was let go of in mid-epoch
@@ -228,10 +229,11 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         epoch = self._next_epoch if loaded is None else loaded.epoch
         if loaded is not None and loaded.finished:
             epoch, loaded = epoch + 1, None
-        iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded)  # if this raises, nothing is lost
-        self._next_epoch = epoch + 1
-        self._loaded = self._parked = None
-        self._live = weakref.ref(iterator)
+        with self._beginning:
+            # If this raises, nothing is lost
+            iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded)
+            self._next_epoch, self._loaded, self._parked = epoch + 1, None, None
+            self._live = weakref.ref(iterator)
         return watched(self, iterator)
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
@@ -345,14 +347,12 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
                 check_ranked(self._ranked, position.order)
             else:
                 check_order(self._index_sampler, self.generator, position.order, position.delivered)
-        live = self._live()
-        if live is not None:
+        self._beginning.check_outside()
+        if (live := self._live()) is not None:
             live._invalidate()
         if self._is_iterable:
             self._end_workers()  # their datasets have gone on
-        self._live = _none
-        self._parked = None
-        self._loaded = position
+        self._live, self._parked, self._loaded = _none, None, position
         self._draws = Draws(None if position is None else position.default)
         if position is None:
             self._next_epoch = 0
@@ -367,8 +367,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         """End every process and thread; not inside ``next``. The position stays; ``iter()`` starts anew. Idempotent."""
         if self._pid != os.getpid():
             return
-        live = self._live()
-        if live is not None:
+        self._beginning.check_outside()
+        if (live := self._live()) is not None:
             live.supersede()
         self._end_workers()
         ranks, self._ranks = self._ranks, None

@@ -21,7 +21,7 @@ from torchpipe.graph import describe_graph, plan
 from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.iterator import DataLoader2Iterator
 from torchpipe.loader.observing import Observed, as_stats
-from torchpipe.loader.single_consumer import check_process, refuse_pickling
+from torchpipe.loader.single_consumer import Beginning, check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, Place, state_of_all
 from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
@@ -88,6 +88,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._adopted_num_shards: int | None = None
         self._loaded: LoaderState | None = None  # where the next iter() is to go on
         self._live: DataLoader2Iterator[T_co] | None = None
+        self._beginning = Beginning()
         self._parked: LoaderState | None = None  # the position of an iterator that has been closed in mid-epoch
         self._opaque = OpaqueWarnings()
         self._pid = 0  # of the process that has iterated it, since the last shutdown
@@ -164,9 +165,10 @@ class DataLoader2(Viewable, Generic[T_co]):
         epoch = self._next_epoch if loaded is None else loaded.epoch
         if loaded is not None and loaded.finished:
             epoch, loaded = epoch + 1, None
-        self._live = DataLoader2Iterator(self, self._draw_seed(), epoch, loaded)  # if this raises, nothing is lost
-        self._next_epoch = epoch + 1
-        self._loaded = self._parked = None
+        with self._beginning:
+            self._live = DataLoader2Iterator(self, self._draw_seed(), epoch, loaded)  # if this raises, nothing is lost
+            self._next_epoch = epoch + 1
+            self._loaded = self._parked = None
         return watched(self, self._live)
 
     def __len__(self) -> int:
@@ -345,6 +347,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         refuse_pickling(self)
 
     def _retire(self) -> None:
+        self._beginning.check_outside()
         live, self._live = self._live, None
         if live is not None:
             seen = live.observe()  # before the processes forget it

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["OneUser", "check_process", "has_interpreter_lock", "refuse_pickling"]
+__all__ = ["Beginning", "OneUser", "check_process", "has_interpreter_lock", "refuse_pickling"]
 
 T = TypeVar("T")
 
@@ -68,9 +68,9 @@ class OneUser:
         )
 
     @staticmethod
-    def refusal_inside(what: str) -> RuntimeError:
+    def refusal_inside(what: str, inside: str = "next()") -> RuntimeError:
         return RuntimeError(
-            f"{what} was called while next() is at work, by a signal handler or by a function of the graph itself: "
+            f"{what} was called while {inside} is at work, by a signal handler or by a function of the graph itself: "
             "there, only note that it is wanted, and call it between two items"
         )
 
@@ -78,6 +78,25 @@ class OneUser:
     def here(self) -> bool:
         """Is this thread the one that runs ``advance``, if any does?"""
         return self._user.get("thread", 0) in (0, threading.get_ident())
+
+
+class Beginning:
+    """An epoch begins within ``with``: what a signal handler ended in there would be gone on with."""
+
+    def __init__(self) -> None:
+        self._thread = 0
+
+    def __enter__(self) -> None:
+        self.check_outside()
+        self._thread = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread = 0
+
+    def check_outside(self) -> None:
+        """Raises: RuntimeError within, in the thread that begins the epoch."""
+        if self._thread == threading.get_ident():
+            raise OneUser.refusal_inside("closing the loader", "iter()")
 
 
 def has_interpreter_lock() -> bool:
