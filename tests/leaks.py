@@ -8,6 +8,7 @@ multiprocessing's resource tracker and fork server (though the fork server's chi
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import sys
 import threading
@@ -179,4 +180,8 @@ def kill_left(before: Footprint) -> None:
             process.kill()
         except psutil.NoSuchProcess:
             continue
+    killed = {process.pid for process in left}
+    for child in multiprocessing.active_children():  # else it would take those that psutil waits for as alive for ever
+        if child.pid in killed:
+            child.join(GRACE_S)
     psutil.wait_procs(left, timeout=GRACE_S)

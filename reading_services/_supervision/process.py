@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -224,7 +224,7 @@ class WorkerProcess:
                 "has ended (how, only whoever waited for it knows: this program's os.waitpid(), or SIGCHLD is ignored)"
             )
         if code is None:
-            return "has closed its connection but is still alive"
+            return "was killed, and has yet to end" if self.silenced else "has closed its connection but is still alive"
         if code < 0:
             try:
                 return f"was killed by {signal.Signals(-code).name} (signal {-code})"
@@ -238,26 +238,36 @@ class WorkerProcess:
         Somebody else's SIGKILL and one for want of memory look alike: neither is its own doing for certain.
         """
         code = self.process.exitcode
-        if self.lost:
+        if self.lost or self.silenced:
             return False
         if code == _UNKNOWN_CODE and self._context.get_start_method() == "forkserver":
             return False  # the server is gone, so nobody has told
         return code is None or code >= 0 or -code in _OWN_SIGNALS
 
     def release(self) -> None:
-        """Let go of the connection, the page and the process handle. The process has ended. Idempotent."""
+        """Let go of the connection, the page and the process handle. The process has ended or is killed. Idempotent."""
         self.channel.close()
         self._theirs.close()
         self.page.close()
         self.receiver.close()
         self.arena.close()
         process = self.process
+        if process is None or process.pid is None:
+            return
         # Not by its exit code, which is None as long as a thread that has waited for it has yet to note it
-        if process is not None and process.pid is not None and not self.is_alive():
+        if not self.is_alive():
             process.join()  # not closed: users may hold it, and ask how it ended
             if process._popen.returncode is not None:
                 process._popen.close()  # its pipes
             self.process = None
+        else:  # the kernel takes its time on a busy machine, and nobody else would wait for it
+            with suppress(RuntimeError):  # too late for threads: the program ends
+                threading.Thread(target=self._reap, name=f"torchpipe reaper of {self.pid}", daemon=True).start()
+
+    def _reap(self) -> None:
+        while self.is_alive():
+            self.join(_REAP_S)
+        self.release()
 
 
 def _is_lost(process: Any) -> bool:

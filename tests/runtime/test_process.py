@@ -24,6 +24,7 @@ from reading_services._transport.channel import ChannelClosed
 from reading_services._transport.graph_image import GraphImage
 from reading_services._transport.status_page import Field, StatusPage
 from reading_services._workers.worker import serve
+from tests import leaks
 from tests.laws.executors import PROCESSES
 from tests.laws.interrupts import Interrupt, Interrupter
 from tests.sources import wait_until
@@ -470,3 +471,18 @@ def test_processes_can_be_asked_for_while_they_are_being_replaced() -> None:
         asker.join()
         pool.close()
     assert errors == []
+
+
+def test_L6_one_that_takes_its_time_to_die_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it took longer than it was waited for, and stayed behind as a zombie, with its pipes."""
+    monkeypatch.setattr(process, "_REAP_S", 0.0)  # what is too short for it is a matter of the machine
+    before = leaks.Footprint.take()
+    for number in range(8):
+        worker = started(sleep, number=number)
+        wait_busy(worker)
+        os.kill(worker.pid, signal.SIGSTOP)  # it does not end by itself, as its connection is closed
+        worker.silenced = number % 2 == 0
+        assert worker.examine(dispatcher=False, num_shards=1).own <= (not worker.silenced)  # its end is of our making
+        worker.release()
+        del worker
+    assert leaks.wait_nothing_left(before) == []
