@@ -20,6 +20,7 @@ from typing import Any
 
 from reading_services._supervision.main_module import NO_GUARD_CODE, WORKER_NAME, check_main_module, missing_guard
 from reading_services._supervision.post_mortem import PostMortem
+from reading_services._supervision.vital_signs import VitalSigns
 from reading_services._transport.arena import Arena
 from reading_services._transport.channel import ChannelClosed, SocketChannel, socket_pair
 from reading_services._transport.graph_image import GraphImage
@@ -44,7 +45,6 @@ _OWN_SIGNALS = frozenset(
     for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ")
     if hasattr(signal, name)
 )
-_STARTUP_S = 120.0  # of one that is not stopped: before the first sign of life, importing torch included
 
 
 class WorkerProcess:
@@ -70,22 +70,21 @@ class WorkerProcess:
         self.name = name
         self._target = target
         self._extra = extra
-        self.ready = False
         self.failed = False  # it has said why it cannot go on, and ends by itself
         self.lost = False  # somebody else has waited for it
         self.silenced = False  # killed because it showed no sign of life
+        self.stuck = False  # killed because it could not even begin
         self._context: Any = context
         self._graph = graph
         self._node_names = node_names
         self.page = StatusPage(nodes=max(node_names, default=-1) + 1)
+        self.signs = VitalSigns(self.page)
         self.arena = Arena()
         self.receiver = Receiver(self.arena)
         ours, self._theirs = socket_pair()
         self.channel = SocketChannel(ours, queued=True)
         self.process: Any = None
         self.pid = 0  # until it has been started
-        self._seen_beat = -1
-        self._seen_at = time.monotonic()
 
     def start(self, inherited_fds: tuple[int, ...]) -> None:
         """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of."""
@@ -123,7 +122,7 @@ class WorkerProcess:
             raise
         finally:
             self._theirs.close()
-        self._seen_at = time.monotonic()
+        self.signs.started(self.pid, forked=method == "fork")
 
     def _abandon(self) -> None:
         """The start has failed, or was interrupted: the process may be there or not."""
@@ -165,21 +164,6 @@ class WorkerProcess:
         while self.is_alive() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
-    def say_ready(self) -> None:
-        """The process has started. Only from now on is it expected to beat: before, it imported torch."""
-        self.ready = True
-        self._seen_at = time.monotonic()
-
-    def silent_for_s(self, timeout_s: float) -> bool:
-        """Has the process shown no sign of life for ``timeout_s``, as far as this side has been looking?"""
-        beat, now = self.page[Field.BEAT], time.monotonic()
-        if beat != self._seen_beat:
-            self._seen_beat, self._seen_at = beat, now
-        silent_s = now - self._seen_at
-        if self.ready or silent_s <= timeout_s:
-            return silent_s > timeout_s
-        return silent_s > _STARTUP_S or _is_stopped(self.pid)
-
     def kill(self) -> None:
         if self.is_alive():  # else its number may be somebody else's by now
             self.process.kill()
@@ -190,7 +174,7 @@ class WorkerProcess:
             self.page[slot] for slot in (Field.LANE, Field.INDEX, Field.COUNT, Field.NODE, Field.BEGUN)
         )
         # One that was killed for its silence died when it fell silent
-        end_s = self._seen_at if self.silenced else time.monotonic()
+        end_s = self.signs.seen_at if self.silenced else time.monotonic()
         self.join(_REAP_S)
         if self.is_alive():
             self.kill()
@@ -213,12 +197,17 @@ class WorkerProcess:
 
     def missing_guard(self) -> RuntimeError | None:
         """What to raise if the process ended because the user's script started a loader while it was being imported."""
-        if self.ready or self.process.exitcode != NO_GUARD_CODE:
+        if self.signs.ready or self.process.exitcode != NO_GUARD_CODE:
             return None
         return missing_guard(self.name, self._context.get_start_method())
 
     def _cause_of_death(self) -> str:
         code = self.process.exitcode
+        if self.stuck:
+            return (
+                "slept from the moment it was forked, waiting for a lock that another thread held then, and was killed "
+                '(multiprocessing_context="forkserver" forks no process with threads)'
+            )
         if self.lost:
             return (
                 "has ended (how, only whoever waited for it knows: this program's os.waitpid(), or SIGCHLD is ignored)"
@@ -239,7 +228,7 @@ class WorkerProcess:
         """
         code = self.process.exitcode
         if self.lost or self.silenced:
-            return False
+            return self.stuck  # which each of its successors may be, if the lock is never released
         if code == _UNKNOWN_CODE and self._context.get_start_method() == "forkserver":
             return False  # the server is gone, so nobody has told
         return code is None or code >= 0 or -code in _OWN_SIGNALS
@@ -290,15 +279,6 @@ def _is_lost(process: Any) -> bool:
     if pid:
         popen.returncode = os.waitstatus_to_exitcode(status)
     return False
-
-
-def _is_stopped(pid: int) -> bool:
-    """By a signal, as far as the system tells (Linux)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] == b"T"
-    except (OSError, IndexError):
-        return False
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 Runs in the main process, without a thread of its own: in the threads that consume the stream. One of them at a time
 waits for the processes, without the lock; the others wait for it to say that something has changed. All else happens
 under the lock, except for :meth:`Supervisor.interrupt`. Owns the pool of processes, and the ledgers of their lanes.
-When a timeout is set, the wait for the processes ends now and then, to look for heartbeats. Recovery is restore: a
-worker that dies, whatever its exit code, is started anew from the cursors after what has arrived. With a dispatcher
-any death sets back all of them: what one worker had been dealt can only come again from the dispatcher.
+The wait for the processes ends now and then, to look for signs of life. Recovery is restore: a worker that dies,
+whatever its exit code, is started anew from the cursors after what has arrived. With a dispatcher any death sets back
+all of them: what one worker had been dealt can only come again from the dispatcher.
 """
 
 from __future__ import annotations
@@ -240,9 +240,8 @@ class Supervisor:
                     trouble.append(error)
             if gone:
                 self._recover(worker)
-        if silent_s is not None:
-            for worker in self._pool.kill_silent(silent_s):
-                self._recover(worker)
+        for worker in self._pool.kill_silent(silent_s):
+            self._recover(worker)
         self._carry_out_plans()
         if trouble:
             raise trouble[0]
@@ -256,7 +255,7 @@ class Supervisor:
                 if message.generation == self._generation and ledger is not None:
                     ledger.arrive(arrival)
             case Ready():
-                worker.say_ready()
+                worker.signs.say_ready()
             case Told():
                 self._accounts.hear(worker.name, message)
             case Grown(items=items):
@@ -282,7 +281,7 @@ class Supervisor:
             return
         # A worker that dies before it is ready has been dealt nothing in this generation
         before = self._plans.pop(number, None)
-        all_anew = self._dispatch is not None and (worker.ready if before is None else before.all_anew)
+        all_anew = self._dispatch is not None and (worker.signs.ready if before is None else before.all_anew)
         self._pool.bury(number)
         now = time.monotonic()
         decision = self._recovery.record(dead.death(tuple(item.count for item in mine)), now)

@@ -61,7 +61,7 @@ class WorkerPool:
 
     def is_ready(self, number: int) -> bool:
         """Has the process been started, and said that it has?"""
-        return number in self._processes and self._processes[number].ready
+        return number in self._processes and self._processes[number].signs.ready
 
     def start(self, worker: WorkerProcess, *inherited_fds: int) -> None:
         """Start ``worker``, which takes the place of its number. ``inherited_fds`` are closed in a forked child."""
@@ -142,19 +142,23 @@ class WorkerPool:
                     gone = True
                 yield worker, frames, gone
 
-    def kill_silent(self, timeout_s: float) -> list[WorkerProcess]:
-        """Kill those that have shown no sign of life for so long: which they are."""
-        silent = [worker for worker in self if worker.silent_for_s(timeout_s)]
-        for worker in silent:
-            _log.warning(
-                "%s (pid %d) showed no sign of life for %g s: killing it (was it stopped, or does native code keep the "
-                "interpreter lock?)",
-                worker.name,
-                worker.pid,
-                timeout_s,
-            )
-            worker.silenced = True
+    def kill_silent(self, timeout_s: float | None) -> list[WorkerProcess]:
+        """Kill those that have shown no sign of life for so long, or cannot even begin: which they are."""
+        silent = []
+        for worker in self:
+            if not (worker.signs.stuck_in_fork or (timeout_s is not None and worker.signs.missing_for(timeout_s))):
+                continue
+            worker.silenced, worker.stuck = True, worker.signs.stuck_in_fork
+            if not worker.stuck:
+                _log.warning(
+                    "%s (pid %d) showed no sign of life for %g s: killing it (was it stopped, or does native code keep "
+                    "the interpreter lock?)",
+                    worker.name,
+                    worker.pid,
+                    timeout_s,
+                )
             worker.kill()
+            silent.append(worker)
         return silent
 
     def wake(self) -> None:

@@ -5,6 +5,7 @@ behind calls, at the start of functions and at the end of each round of a loop. 
 from __future__ import annotations
 
 import dis
+import os
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -47,6 +48,7 @@ class Interrupter:
         self._modules = modules
         self._left = number
         self._last: dict[int, str] = {}
+        self._pid = os.getpid()
 
     def __enter__(self) -> Interrupter:
         sys._getframe().f_trace_opcodes = True  # Python 3.12: without it on some frame before, settrace tells of none
@@ -57,8 +59,8 @@ class Interrupter:
         sys.settrace(None)
 
     def _enter_function(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_globals.get("__name__", "").startswith(self._modules):
-            return None
+        if not frame.f_globals.get("__name__", "").startswith(self._modules) or os.getpid() != self._pid:
+            return None  # a forked child's places are not counted
         frame.f_trace = self._step  # Python 3.13: before the next line, which tells of no instruction otherwise
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step

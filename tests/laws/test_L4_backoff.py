@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import os
 import threading
-import time
 
 import pytest
 
@@ -15,7 +14,6 @@ from reading_services._supervision import recovery
 from reading_services._supervision.process import WorkerProcess
 from reading_services._supervision.recovery import restart_delay_s
 from reading_services._transport.graph_image import GraphImage
-from reading_services._transport.status_page import Field
 from tests.laws.executors import make_loader, make_service
 from tests.sources import wait_until
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
@@ -25,13 +23,14 @@ from torchpipe.iter import IterableWrapper
 def test_L4_a_slow_start_is_no_silence() -> None:
     """A process that took longer to start than the timeout was killed as it became ready, again and again."""
     worker = WorkerProcess(0, multiprocessing.get_context("fork"), GraphImage(b""), {}, name="worker 0")
-    worker._seen_at = time.monotonic() - 60
-    worker._seen_beat = worker.page[Field.BEAT]
-    assert not worker.silent_for_s(30)  # it is still starting
-    worker.say_ready()
-    assert not worker.silent_for_s(30)
-    worker._seen_at -= 60
-    assert worker.silent_for_s(30)
+    signs = worker.signs
+    assert not signs.missing_for(30)
+    signs.seen_at -= 60
+    assert not signs.missing_for(30)  # it is still starting
+    signs.say_ready()
+    assert not signs.missing_for(30)
+    signs.seen_at -= 60
+    assert signs.missing_for(30)
     worker.release()
 
 

@@ -8,23 +8,19 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from torchpipe.ahead.background import RunAhead
 from torchpipe.data.batches import Batches
+from torchpipe.data.device_stage import DeviceStage, pinned_for
 from torchpipe.data.fetch import Failure
 from torchpipe.data.processes import torch_words
 from torchpipe.data.states.state import Position
-from torchpipe.device.prepare import stage_for
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.loader.observing import Observed
 from torchpipe.loader.single_consumer import OneUser, check_process, refuse_pickling
-from torchpipe.state import SnapshotPolicy, decode
-from torchpipe.stats import StageStats
 from torchpipe.stats.clock import Clock
 from torchpipe.stats.service import ServiceFigures
 
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
     from torchpipe.data.order.sampling import Order
 
-__all__ = ["DataLoaderIterator"]
+__all__ = ["DataLoaderIterator", "no_iterator"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -57,9 +53,9 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self.finished = False
         self._over = False  # nothing more comes of it, though the epoch may not have ended
         self._inside = 0  # the thread that is inside next(), where signal handlers run too
-        self._stage: _Stage | None = None
+        self._stage: DeviceStage | None = None
         self._processes: list[Any] = []  # those that have ended with it
-        self._pins = _can_pin(loader)
+        self._pins = pinned_for(loader)
         self._order: Order | None = None
         self._batches: Batches
         self._begin(epoch, saved)
@@ -67,15 +63,17 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def _begin(self, epoch: int, saved: Position | None) -> None:
         loader = self._loader
         self.epoch = epoch
-        self._order, self._batches = loader._begin(epoch, saved)
-        self._first = self._batches.number
+        order, batches = loader._begin(epoch, saved)
+        first = batches.number
         handed_out = () if saved is None else (saved.batches or {}).get("done", ())  # before their turn
-        self._num_yielded = self._first + len(handed_out)  # in this epoch
-        self._clock, self._began_at = self._batches.clock, self._num_yielded
-        self._stage = None
+        yielded = first + len(handed_out)  # in this epoch
+        # No calls, which a Ctrl-C could strike: what has batches has all that it takes to be closed
+        self._first, self._num_yielded, self._began_at = first, yielded, yielded
+        self._clock, self._stage = batches.clock, None
+        self._order, self._batches = order, batches
         try:
             if loader._device_options is not None:
-                self._stage, self._clock = _Stage(loader, self._batches), Clock()
+                self._stage, self._clock = DeviceStage(loader, self._batches), Clock()
         except BaseException:
             self._over = True
             self._release()
@@ -300,100 +298,6 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         refuse_pickling(self)
 
 
-def _can_pin(loader: Any) -> str | None:
-    """The device to pin for, if that is asked for and possible; else, it says so as torch's loader does."""
-    if not loader.pin_memory or loader.device is not None:  # the device stage pins what it moves
-        return None
-    if loader.pin_memory_device:
-        warnings.warn(
-            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
-            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=5,
-        )
-    if not torch.accelerator.is_available():
-        warnings.warn(
-            "'pin_memory' argument is set as true but no accelerator is found, "
-            "then device pinned memory won't be used.",
-            stacklevel=5,
-        )
-        return None
-    device = torch.accelerator.current_accelerator()
-    if device is None or device.type == "mps":
-        warnings.warn(
-            "'pin_memory' argument is set as true but not supported on MPS now, device pinned memory won't be used.",
-            stacklevel=5,
-        )
-        return None
-    return device.type
-
-
-class _Stage:
-    """The device stage: batches are taken ahead of the loop, in threads, and moved; without workers, when asked for."""
-
-    def __init__(self, loader: Any, batches: Batches) -> None:
-        backend, options = loader._device_backend, loader._device_options
-        self._start = {"number": batches.number, "batches": batches.position()}
-        self.number = batches.number  # batches before the next one; as of Batches, one that failed counts late
-        stage = stage_for(backend, options, "DataLoader")
-        if not loader.num_workers:  # batches are made under global random states of their own, which no thread can have
-            stage = replace(stage, depth=0)
-        policy = SnapshotPolicy(every=1)  # small, and the order has its own
-        self._stage, self._name = stage, f"to {loader.device}"
-        self._ahead = RunAhead(_Source(batches), stage, policy, "DataLoader")
-        self._items = self._ahead.items()
-        self._failed = False  # the last thing that was handed out is an error
-        self._before: bytes | None = None  # where the batches stood before it, and others right before it
-
-    def position(self) -> tuple[int, dict[str, Any]]:
-        """(how many batches of the epoch are before the next one, where the batches stood there)."""
-        snapshot = self._before if self._failed else self._ahead.cursor.snapshot
-        state: Any = self._start if snapshot is None else decode(snapshot, allow_pickle=True)  # it was made here
-        return state["number"], state["batches"]
-
-    def take(self, clock: Clock) -> Any:
-        if self._failed:
-            self.number += 1
-        else:
-            self._before = self._ahead.cursor.snapshot
-        clock.begin_wait()
-        batch = next(self._items)
-        clock.end_wait(1)
-        self._failed = isinstance(batch, Failure)
-        self.number += not self._failed
-        return batch
-
-    def interrupt(self) -> None:
-        """Make a :meth:`take` that waits in another thread return at once. Thread-safe."""
-        self._ahead.interrupt()
-
-    def stats(self) -> StageStats:
-        threads = self._stage.limits.threads if self._stage.depth else 0
-        return StageStats(name=self._name, node=0, device=True, threads=threads, feed=self._ahead.stats())
-
-    def close(self) -> None:
-        self._ahead.close()
-
-
-class _Source:
-    """What the device stage runs ahead of; a failure is an item, and raised when it is handed out."""
-
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
-
-    def items(self) -> Iterator[Any]:
-        while True:
-            try:
-                batch = self._batches.take()
-            except StopIteration:
-                return
-            yield batch
-
-    def state_dict(self) -> dict[str, Any]:
-        position = self._batches.position()
-        return {"number": self._batches.number, "batches": position}
-
-    def interrupt(self) -> None:
-        self._batches.interrupt()
-
-    def close(self) -> None:
-        return
+def no_iterator() -> None:
+    """Instead of a weak reference to one."""
+    return None

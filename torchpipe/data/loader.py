@@ -18,7 +18,7 @@ from torchpipe.data.arguments import check_arguments
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
-from torchpipe.data.iterator import DataLoaderIterator
+from torchpipe.data.iterator import DataLoaderIterator, no_iterator
 from torchpipe.data.known_names import KnownToTools
 from torchpipe.data.order.draws import Draws
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
@@ -162,7 +162,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._next_epoch = 0
         self._loaded: Position | None = None  # where the next iter() is to go on
         self._parked: Position | None = None  # of an iterator that was let go of in mid-epoch
-        self._live: Callable[[], DataLoaderIterator[T_co] | None] = _none
+        self._live: Callable[[], DataLoaderIterator[T_co] | None] = no_iterator
         self._pool: Any = None  # persistent workers
         self._base_seed: int | None = None  # of persistent workers
         self._sampler_loaded = False  # it stands at the end of an epoch, by a state that was loaded
@@ -229,11 +229,14 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         epoch = self._next_epoch if loaded is None else loaded.epoch
         if loaded is not None and loaded.finished:
             epoch, loaded = epoch + 1, None
-        with self._beginning:
-            # If this raises, nothing is lost
+        me = self._beginning.check_outside()
+        try:
+            self._beginning.thread = me
             iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded)
-            self._next_epoch, self._loaded, self._parked = epoch + 1, None, None
-            self._live = weakref.ref(iterator)
+            reference = weakref.ref(iterator)  # if it does not come to this, nothing is lost
+            self._live, self._next_epoch, self._loaded, self._parked = reference, epoch + 1, None, None
+        finally:
+            self._beginning.thread = 0
         return watched(self, iterator)
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
@@ -245,7 +248,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     def _settle(self) -> None:
         """In a forked child, all that is at work belongs to the parent; the loader itself can be used."""
         if self._pid != os.getpid():
-            self._pid, self._live, self._pool, self._base_seed = os.getpid(), _none, None, None
+            self._pid, self._live, self._pool, self._base_seed = os.getpid(), no_iterator, None, None
 
     def _get_iterator(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         return iter(self)
@@ -352,7 +355,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             live._invalidate()
         if self._is_iterable:
             self._end_workers()  # their datasets have gone on
-        self._live, self._parked, self._loaded = _none, None, position
+        self._live, self._parked, self._loaded = no_iterator, None, position
         self._draws = Draws(None if position is None else position.default)
         if position is None:
             self._next_epoch = 0
@@ -391,10 +394,6 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         return {**vars(self), "_live": None, "_parked": None, "_pool": None, "_base_seed": None, "_ranks": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _live=_none, _pid=os.getpid())
+        vars(self).update(state, _live=no_iterator, _pid=os.getpid())
         if self._ranked is not None:
             self._ranked.told(self)
-
-
-def _none() -> None:
-    return None

@@ -165,10 +165,14 @@ class DataLoader2(Viewable, Generic[T_co]):
         epoch = self._next_epoch if loaded is None else loaded.epoch
         if loaded is not None and loaded.finished:
             epoch, loaded = epoch + 1, None
-        with self._beginning:
+        me = self._beginning.check_outside()
+        try:
+            self._beginning.thread = me
             self._live = DataLoader2Iterator(self, self._draw_seed(), epoch, loaded)  # if this raises, nothing is lost
             self._next_epoch = epoch + 1
             self._loaded = self._parked = None
+        finally:
+            self._beginning.thread = 0
         return watched(self, self._live)
 
     def __len__(self) -> int:

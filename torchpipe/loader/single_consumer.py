@@ -81,22 +81,20 @@ class OneUser:
 
 
 class Beginning:
-    """An epoch begins within ``with``: what a signal handler ended in there would be gone on with."""
+    """Is there a thread in which an epoch begins? What a signal handler ended in there would be gone on with.
+
+    ``thread`` is set and cleared by plain assignments: an interrupt could keep a method from being run.
+    """
 
     def __init__(self) -> None:
-        self._thread = 0
+        self.thread = 0
 
-    def __enter__(self) -> None:
-        self.check_outside()
-        self._thread = threading.get_ident()
-
-    def __exit__(self, *_: object) -> None:
-        self._thread = 0
-
-    def check_outside(self) -> None:
-        """Raises: RuntimeError within, in the thread that begins the epoch."""
-        if self._thread == threading.get_ident():
+    def check_outside(self) -> int:
+        """This thread. Raises: RuntimeError while it begins an epoch."""
+        me = threading.get_ident()
+        if self.thread == me:
             raise OneUser.refusal_inside("closing the loader", "iter()")
+        return me
 
 
 def has_interpreter_lock() -> bool:
