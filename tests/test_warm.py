@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,39 @@ def test_scripts_of_one_call_run_at_the_same_time(warm: Warm, tmp_path: Path) ->
     second.write_text("import os\nopen('pipe', 'w').write(os.environ['TOLD'])")
     done = warm.run_together([[str(first)], [str(second)]], cwd=tmp_path, env={"TOLD": "both"})
     assert [(one.returncode, one.stdout) for one in done] == [(0, "both\n"), (0, "")]
+
+
+def test_scripts_that_hang_are_killed_and_show_their_stacks(
+    warm: Warm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At a test's limit: a group of ranks that had hung had to be found again with a debugger."""
+    os.mkfifo(tmp_path / "pipe")
+    hanging, ended = tmp_path / "hanging.py", tmp_path / "ended.py"
+    hanging.write_text(
+        "import os, sys, threading\n"
+        "def waits_for_ever(lock): lock.acquire()\n"
+        "print('so far', file=sys.stderr, flush=True)\n"
+        "open('pid', 'w').write(str(os.getpid()))\n"
+        "open('pipe', 'w').close()\n"
+        "held = threading.Lock()\n"
+        "held.acquire()\n"
+        "waits_for_ever(held)\n"
+    )
+    ended.write_text("")
+
+    def strike() -> None:
+        (tmp_path / "pipe").read_text()  # once it is there
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        warm.run_together([[str(hanging)], [str(ended)]], cwd=tmp_path)
+    thread.join()
+    said = capsys.readouterr().err
+    assert "so far" in said
+    assert "in waits_for_ever" in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    ended.write_text("print('still at your service')")
+    assert warm.run([str(ended)], cwd=tmp_path).stdout == "still at your service\n"

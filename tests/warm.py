@@ -9,7 +9,9 @@ and then with their exit codes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import faulthandler
 import importlib
 import json
 import os
@@ -19,16 +21,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.settling import settle
 
 __all__ = ["Warm"]
 
 ROOT = Path(__file__).parents[1]
+SHOW_STACKS = signal.SIGRTMIN + 9  # on stderr, in C: of a process that is stuck in a lock too
+_SHOWN_S = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -62,7 +69,9 @@ class Warm:
     def run_together(
         self, commands: Sequence[Sequence[str]], *, cwd: Path, env: Mapping[str, str] | None = None
     ) -> list[subprocess.CompletedProcess[str]]:
-        """What became of several that run at the same time. If this call is interrupted, all of them are killed."""
+        """What became of several that run at the same time. If this call is interrupted (a test has met its limit), all
+        of them are killed, and their stacks and what they had said on stderr are said on this process's.
+        """
         assert self._process is not None
         assert self._process.stdin is not None
         with tempfile.TemporaryDirectory() as folder:
@@ -71,12 +80,16 @@ class Warm:
             jobs = [{"command": [*one], "streams": streams, **shared} for one, streams in zip(commands, names)]
             self._process.stdin.write(json.dumps(jobs) + "\n")
             self._process.stdin.flush()
-            pids = self._answer()
+            pids: list[int] | None = None
             try:
+                pids = self._answer()
                 codes = self._answer()
             except BaseException:
+                pids = self._answer() if pids is None else pids
+                _show_stacks(pids, [Path(error) for _, error in names])
                 for pid in pids:
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 self._answer()
                 raise
             return [
@@ -93,6 +106,22 @@ class Warm:
         if self._process is not None:
             self._process.communicate()
             self._process = None
+
+
+def _show_stacks(pids: Sequence[int], said: Sequence[Path]) -> None:
+    """On stderr, with what the processes have said there: the last lines of each."""
+    waiting = {}
+    for pid, path in zip(pids, said):
+        path.touch()
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED):
+                waiting[path] = path.stat().st_size
+                os.kill(pid, SHOW_STACKS)
+    deadline = time.monotonic() + _SHOWN_S
+    while time.monotonic() < deadline and any(path.stat().st_size == size for path, size in waiting.items()):
+        time.sleep(0.02)
+    for pid, path in zip(pids, said):
+        print(f"----- process {pid}:\n{path.read_bytes().decode(errors='replace')[-5000:]}", file=sys.stderr)
 
 
 def serve() -> dict[str, Any] | None:
@@ -117,6 +146,7 @@ def become(job: dict[str, Any]) -> None:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
+    faulthandler.register(SHOW_STACKS)
     os.chdir(job["cwd"])
     os.environ.clear()
     os.environ |= job["environment"]

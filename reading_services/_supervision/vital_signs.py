@@ -39,9 +39,8 @@ class VitalSigns:
         """The process has started. Only from now on is it expected to beat."""
         self.ready, self.seen_at = True, time.monotonic()
 
-    @property
-    def stuck_in_fork(self) -> bool:
-        """Was it forked while another thread held a lock? As far as this side has been looking (Linux)."""
+    def look_stuck_in_fork(self) -> bool:
+        """Was it forked while another thread held a lock? As far as looks up to now tell (Linux); this may be one."""
         now = time.monotonic()
         if self._forked and not self.ready and now - self._looked_at > _LOOK_S:
             self._looked_at = now

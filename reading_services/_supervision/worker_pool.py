@@ -146,10 +146,11 @@ class WorkerPool:
         """Kill those that have shown no sign of life for so long, or cannot even begin: which they are."""
         silent = []
         for worker in self:
-            if not (worker.signs.stuck_in_fork or (timeout_s is not None and worker.signs.missing_for(timeout_s))):
+            stuck = worker.signs.look_stuck_in_fork()
+            if not (stuck or (timeout_s is not None and worker.signs.missing_for(timeout_s))):
                 continue
-            worker.silenced, worker.stuck = True, worker.signs.stuck_in_fork
-            if not worker.stuck:
+            worker.silenced, worker.stuck = True, stuck
+            if not stuck:
                 _log.warning(
                     "%s (pid %d) showed no sign of life for %g s: killing it (was it stopped, or does native code keep "
                     "the interpreter lock?)",

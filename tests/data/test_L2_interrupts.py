@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.data.datasets import Augmented, LazySampler, Lines, Numbers, StatefulNumbers, StatefulSampler, seeded
-from tests.laws.interrupts import Interrupt, Interrupter
+from tests.laws.interrupts import Interrupt, Interrupter, before_first
 from tests.laws.test_L2_interrupts import outside
 from torchpipe import DataLoader
 
@@ -67,10 +67,11 @@ def interrupted(loader: DataLoader[Any], interrupter: Interrupter, *, looks: boo
 
 @pytest.mark.parametrize("name", IN_PROCESS)
 def test_L2_an_interrupt_at_any_instruction(name: str) -> None:
-    make, number, beyond = IN_PROCESS[name], 0, False
+    make, step = IN_PROCESS[name], 2 if name == "iterable" else 4
+    number, beyond = before_first(step), False
     expected = whole(make)
     while not beyond:
-        number += 2 if name == "iterable" else 4
+        number += step
         interrupter = Interrupter(number, ("torchpipe.data", "torchpipe.randomness"))
         with beginning(make) as loader:
             got, beyond = interrupted(loader, interrupter, looks=name != "lazy sampler")
@@ -83,10 +84,10 @@ def test_L2_an_interrupt_at_any_instruction(name: str) -> None:
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_L2_an_interrupt_while_batches_of_workers_are_handed_out(name: str) -> None:
-    make, beyond, number = WORKERS[name], False, 0
+    make, beyond, number = WORKERS[name], False, before_first(19)
     expected = whole(make)
     while not beyond:
-        number += 14
+        number += 19
         interrupter = Interrupter(number, _PLACES)
         with beginning(make) as loader:
             got, beyond = interrupted(loader, interrupter, looks=True)

@@ -19,7 +19,7 @@ from reading_services._supervision.tuned import TunedSupervisor
 from reading_services._supervision.tuning import Choice, Tuner
 from tests.laws.executors import make_loader, make_service, oracle, pids
 from tests.laws.graphs import GraphSpec
-from tests.laws.interrupts import Interrupt, Interrupter
+from tests.laws.interrupts import Interrupt, Interrupter, before_first
 from tests.laws.test_L1_one_stream import RICH
 from tests.sources import wait_until
 from torchpipe import DataLoader, DataLoader2
@@ -66,9 +66,9 @@ def test_L2_an_interrupt_while_processes_begin_or_end(monkeypatch: pytest.Monkey
     monkeypatch.setattr(TunedSupervisor, "_interval", lambda self, now: object())
     monkeypatch.setattr(Tuner, "choose", lambda self, now, seen: Choice(next(workers), now.window))
     (expected,) = oracle(RICH, 3, epochs=1)
-    number, beyond = 0, False
+    number, beyond = before_first(331), False
     while not beyond:
-        number += 263
+        number += 331
         service = MultiProcessingReadingService(3, "fork", num_shards=3, autotune=True, worker_prefetch_cnt=1)
         with make_loader(RICH, service) as loader:
             stream = iter(loader)

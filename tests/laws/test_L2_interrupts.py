@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.laws.executors import make_loader, make_service, oracle
-from tests.laws.interrupts import Alarm, Interrupt, Interrupter, Late
+from tests.laws.interrupts import Alarm, Interrupt, Interrupter, Late, before_first
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 
@@ -62,9 +62,10 @@ def test_L2_an_interrupt_at_any_instruction(name: str, num_shards: int, monkeypa
     first, second = oracle(graph, num_shards)
     random.gauss(0, 1), np.random.randn()  # so that one number of a pair waits
     before = outside()
-    number, beyond = 0, False
+    step = 13 if num_shards == 1 else 7  # odd: every other number is
+    number, beyond = before_first(step), False
     while not (beyond and pace["s"]):
-        number += 9 if num_shards == 1 else 5
+        number += step
         monkeypatch.setitem(pace, "s", 6e-4 if number % 2 else 0.0)
         beyond = False
         got: list[Any] = []
@@ -125,7 +126,9 @@ def test_L2_an_interrupt_while_reading_from_workers(name: str, kind: type[BaseEx
     struck = set[str]()
     with make_loader(graph, make_service(2, 2, every=2)) as loader:
         begin = loader.state_dict()
-        for number in range(7, 500, 17):  # how many instructions there are depends on how the items come
+        for number in range(
+            before_first(23) + 23, 500, 23
+        ):  # how many instructions there are depends on how the items come
             loader.load_state_dict(begin)
             got: list[Any] = []
             stream = iter(loader)

@@ -13,7 +13,7 @@ import pytest
 from tests import leaks
 from tests.data.datasets import Numbers
 from tests.laws.executors import make_service
-from tests.laws.interrupts import Handler, Interrupt, Interrupter
+from tests.laws.interrupts import Handler, Interrupt, Interrupter, before_first
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.iter import IterableWrapper
@@ -65,9 +65,9 @@ def struck(make: Callable[[], Any], number: int, action: Callable[[Any, Any], An
 
 
 def at_all_places(make: Callable[[], Any], action: Callable[[Any, Any], Any]) -> Any:
-    number = 0
+    number = before_first(41)
     while True:
-        number += 29
+        number += 41
         found = struck(make, number, action)
         if found[1].hit is not None:
             yield found
@@ -141,9 +141,9 @@ def test_L6_a_signal_handler_that_ends_the_epoch_is_refused_while_it_begins(name
     """It took away what was being started: the rest of the start failed obscurely, and left a process behind."""
     with LOADERS[name]() as loader:
         begin, expected = loader.state_dict(), plain(loader)
-    number = refused = 0
+    number, refused = before_first(97), 0
     while True:
-        number += 67
+        number += 97
         before = leaks.Footprint.take()
         with LOADERS[name]() as loader:
             end = partial(loader.load_state_dict, begin) if loads else loader.shutdown
@@ -172,7 +172,8 @@ def test_L6_an_interrupt_while_an_epoch_begins_leaves_a_loader_that_can_be_used_
     with make() as loader:
         expected = plain(loader)
     before = leaks.Footprint.take()
-    for number in itertools.count(1, 7 if "persistent" in name or name == "DataLoader, workers" else 1):
+    step = 7 if "persistent" in name or name == "DataLoader, workers" else 1
+    for number in itertools.count(before_first(step) + step, step):
         with make() as loader:
             interrupter = Interrupter(number, ("torchpipe.loader", "torchpipe.data"))
             try:

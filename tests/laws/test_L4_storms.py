@@ -92,7 +92,7 @@ def test_L4_one_that_kills_is_named_in_the_midst_of_a_storm(dispatched: bool, ho
 
 
 def test_L4_a_budget_of_restarts_ends_a_storm() -> None:
-    expected = oracle(RICH, 2, epochs=1)[0]
+    expected, following = oracle(RICH, 2)
     service = make_service(2, 2, max_restarts=5)
     with make_loader(RICH, service) as loader:
         got: list[str] = []
@@ -108,7 +108,8 @@ def test_L4_a_budget_of_restarts_ends_a_storm() -> None:
         state = loader.state_dict()
     with make_loader(RICH, make_service(2, 2)) as loader:
         loader.load_state_dict(state)
-        assert [repr(item) for item in loader] == expected[len(got) :]
+        # After the last item, nothing was missing but a shard's word that it has no more: then the next epoch follows
+        assert [repr(item) for item in loader] == (expected[len(got) :] or following)
 
 
 def die_while_starting(datapipe: Any, info: Any) -> Any:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests import leaks
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
-from tests.laws.interrupts import Interrupt, Interrupter
+from tests.laws.interrupts import Interrupt, Interrupter, before_first
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import sample_graph
 
@@ -237,7 +237,7 @@ SHUT: dict[str, tuple[Any, int | None, int]] = {  # a graph, a number of workers
 def test_L6_an_interrupt_at_any_instruction_of_a_shutdown(name: str) -> None:
     """Whoever is interrupted lets go of the loader, no more."""
     graph, workers, step = SHUT[name]
-    struck, number, beyond = set[str | None](), 0, False
+    struck, number, beyond = set[str | None](), before_first(step), False
     while not beyond:
         number += step
         before = leaks.Footprint.take()
