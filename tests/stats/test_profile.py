@@ -62,12 +62,15 @@ def test_each_prefix_and_each_node_alone(found: Profile) -> None:
 def test_what_workers_and_free_data_would_bring(found: Profile) -> None:
     assert [item.workers for item in found.predictions] == [1, 4]
     one, four = (item.items_per_s for item in found.predictions)
-    assert one == pytest.approx(found.items_per_s)
-    assert four == pytest.approx(found.loop_per_s)  # four could do more than the loop takes
-    # A batch takes two sleeps to make and one in the loop
-    assert 1.4 < (found.loop_per_s or 0) / one < 2.8
-    assert found.keeps_up in (2, 3)
-    assert found.predictions[0].wait_share > 0.25 > found.predictions[1].wait_share
+    loop = found.loop_per_s or 0
+    # A batch takes two sleeps to make and one in the loop; on a busy machine either may take longer
+    assert one <= 1 / (2 * SLOW_S)
+    assert loop <= 1 / SLOW_S
+    assert one == pytest.approx(min(found.items_per_s, loop))
+    assert four == pytest.approx(min(4 * found.items_per_s, loop))
+    assert [item.wait_share for item in found.predictions] == pytest.approx([1 - one / loop, 1 - four / loop], abs=1e-6)
+    assert found.keeps_up is not None
+    assert 0.9 * loop / found.items_per_s <= found.keeps_up < loop / found.items_per_s + 1
     slowest = next(node for node in found.nodes if node.number == found.slowest)
     assert [rate.workers for rate in slowest.rates] == [1, 4]
     assert slowest.rates[1].items_per_s == pytest.approx(4 * slowest.rates[0].items_per_s)
