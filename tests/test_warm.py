@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,32 +76,38 @@ def test_scripts_of_one_call_run_at_the_same_time(warm: Warm, tmp_path: Path) ->
 
 
 def test_scripts_that_hang_are_killed_and_show_their_stacks(
-    warm: Warm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    warm: Warm, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At a test's limit: a group of ranks that had hung had to be found again with a debugger."""
     os.mkfifo(tmp_path / "pipe")
     hanging, ended = tmp_path / "hanging.py", tmp_path / "ended.py"
     hanging.write_text(
         "import os, sys, threading\n"
-        "def waits_for_ever(lock): lock.acquire()\n"
-        "print('so far', file=sys.stderr, flush=True)\n"
-        "open('pid', 'w').write(str(os.getpid()))\n"
-        "open('pipe', 'w').close()\n"
-        "held = threading.Lock()\n"
-        "held.acquire()\n"
-        "waits_for_ever(held)\n"
+        "def waits_for_ever():\n"
+        "    print('so far', file=sys.stderr, flush=True)\n"
+        "    open('pid', 'w').write(str(os.getpid()))\n"
+        "    open('pipe', 'w').close()\n"  # from here on it may be asked
+        "    lock = threading.Lock()\n"
+        "    lock.acquire()\n"
+        "    lock.acquire()\n"
+        "waits_for_ever()\n"
     )
     ended.write_text("")
 
-    def strike() -> None:
-        (tmp_path / "pipe").read_text()  # once it is there
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    answer, calls = warm._answer, 0
 
-    thread = threading.Thread(target=strike)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    def struck() -> Any:
+        """The answer after the first is waited for, and a test's limit comes."""
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            (tmp_path / "pipe").read_text()  # once it is there
+            raise KeyboardInterrupt
+        return answer()
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(warm, "_answer", struck)
         warm.run_together([[str(hanging)], [str(ended)]], cwd=tmp_path)
-    thread.join()
     said = capsys.readouterr().err
     assert "so far" in said
     assert "in waits_for_ever" in said
