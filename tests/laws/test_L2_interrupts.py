@@ -126,9 +126,8 @@ def test_L2_an_interrupt_while_reading_from_workers(name: str, kind: type[BaseEx
     struck = set[str]()
     with make_loader(graph, make_service(2, 2, every=2)) as loader:
         begin = loader.state_dict()
-        for number in range(
-            before_first(23) + 23, 500, 23
-        ):  # how many instructions there are depends on how the items come
+        # How many instructions there are depends on how the items come
+        for number in range(before_first(23) + 23, 500, 23):
             loader.load_state_dict(begin)
             got: list[Any] = []
             stream = iter(loader)
