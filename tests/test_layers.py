@@ -82,6 +82,13 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse(modules()[module].read_text())
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _trees_are_let_go() -> Iterator[None]:
+    """They are 120 MB, which every process that later tests fork would have to map."""
+    yield
+    tree_of.cache_clear()
+
+
 def _imports_in(node: ast.AST, in_function: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):

@@ -23,7 +23,7 @@ from torchpipe.testing import FakeBackend
 from torchpipe.xla.drop_in import MpDeviceLoader
 
 EPOCHS = 2
-LENGTH = 96
+LENGTH = 64
 BATCH = 8
 
 

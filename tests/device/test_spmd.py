@@ -130,15 +130,15 @@ def test_L2_a_training_that_is_killed_goes_on_exactly(tmp_path: Path, pytestconf
     broken.mkdir()
     done = run_script(pytestconfig.rootpath, "train", str(whole))
     assert done.returncode == 0, done.stderr
-    killed = run_script(pytestconfig.rootpath, "train", str(broken), "8")
+    killed = run_script(pytestconfig.rootpath, "train", str(broken), "5")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     before = lines_of(broken)
-    assert [line[0] for line in before] == list(range(1, 9))
+    assert [line[0] for line in before] == list(range(1, 6))
     done = run_script(pytestconfig.rootpath, "train", str(broken))
     assert done.returncode == 0, done.stderr
-    after = lines_of(broken)[8:]
-    assert after[0][0] == 7  # after the checkpoint of step 6: two steps are done again
+    after = lines_of(broken)[5:]
+    assert after[0][0] == 4  # after the checkpoint of step 3: two steps are done again
     expected = lines_of(whole)
-    assert len(expected) == 24
-    assert sorted(number for _, ids, _ in expected[:12] for number in ids) == list(range(96))
-    assert before + after[2:] == before[:6] + after == expected
+    assert len(expected) == 16
+    assert sorted(number for _, ids, _ in expected[:8] for number in ids) == list(range(64))
+    assert before + after[2:] == before[:3] + after == expected
