@@ -68,7 +68,8 @@ class MultiProcessingReadingService(ShardedReadingService):
         max_deaths: deaths at one and the same item that are no accident any more but an error. By a signal that may
             come from outside (SIGKILL), it takes as many more as rule out chance.
         max_restarts: how many processes this service may replace in its whole life; one death more is an error, whoever
-            is to blame. None: any number, so that accidents slow a run and never end it.
+            is to blame (in the next epoch, if nothing was needed of the process in this one). None: any number, so that
+            accidents slow a run and never end it.
         policy: how often snapshots are taken; the default costs about 1 % of the time.
         autotune: choose by measurement how many processes, at most ``num_workers``, host the shards, and how far they
             run ahead, while the stream goes on and stays the same. True, or a :class:`~torchpipe.stats.Budget`.
@@ -181,9 +182,10 @@ class MultiProcessingReadingService(ShardedReadingService):
     def restarts(self) -> int:
         """How many processes died and were replaced, over the whole life of this service, shutdowns included.
 
-        The logger ``torchpipe`` has a warning for each. Deaths that became an error do not count.
+        The logger ``torchpipe`` has a warning for each. One whose death became an error counts if it had other shards
+        that go on. ``max_restarts`` is a limit to this number.
         """
-        return self._earlier_restarts + (0 if self._supervisor is None else self._supervisor.restarts)
+        return self._earlier_restarts if self._supervisor is None else self._supervisor.restarts
 
     def stats(self) -> ServiceStats:
         """Counters of this service's processes; asks nobody. May be called from any thread."""
@@ -273,7 +275,7 @@ class MultiProcessingReadingService(ShardedReadingService):
     def _end_workers(self) -> None:
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
-            self._earlier_restarts += supervisor.restarts
+            self._earlier_restarts = supervisor.restarts
             self._earlier_longest = max(self._earlier_longest, supervisor.longest_buffer)
             self._last_figures = supervisor.figures()
             supervisor.close()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from reading_services._supervision.ledger import ShardLedger
 from reading_services._supervision.options import WorkerLimits
-from reading_services._transport.messages import StartDispatch, StartEpoch
+from reading_services._transport.messages import Deal, StartDispatch, StartEpoch
 from torchpipe.execution.dispatch import dispatch_start
 from torchpipe.execution.reading_service import EpochStart
 
@@ -25,9 +26,10 @@ class Beginning:
     address: str | None
     dispatch_branch: int
 
-    def worker(self, epoch: EpochStart, generation: int, mine: Sequence[ShardLedger], *, careful: bool) -> StartEpoch:
-        """``mine``: the lanes that the worker has."""
-        return StartEpoch(
+    def worker(self, epoch: EpochStart, generation: int, mine: Sequence[ShardLedger], *, careful: bool) -> list[Any]:
+        """Messages; ``mine``: the lanes that the worker has."""
+        deals = [Deal.of(generation, item.lane, item.hand.entries, item.hand.over) for item in mine if item.hand]
+        start = StartEpoch(
             **epoch.identity,
             generation=generation,
             shards=tuple(item.restart() for item in mine),
@@ -36,8 +38,9 @@ class Beginning:
             dispatch_address=self.address,
             dispatch_branch=self.dispatch_branch,
             careful=careful,
-            dealt=any(item.hand is not None for item in mine),
+            dealt=bool(deals),
         )
+        return [*deals, start]  # what may be needed again first: it may have to go on after some of it
 
     def dispatcher(
         self,

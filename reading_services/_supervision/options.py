@@ -24,6 +24,10 @@ class WorkerLimits:
     max_deaths: int = 3
     max_restarts: int | None = None
 
+    def spent(self, restarts: int) -> bool:
+        """Have as many processes been replaced as may be?"""
+        return self.max_restarts is not None and restarts >= self.max_restarts
+
 
 @dataclass(frozen=True, kw_only=True)
 class DispatchPart:

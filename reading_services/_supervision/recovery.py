@@ -23,7 +23,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from statistics import median_high
 
-__all__ = ["Death", "Decision", "Plan", "Recovery", "restart_delay_s"]
+__all__ = ["SPENT", "Death", "Decision", "Plan", "Recovery", "restart_delay_s"]
 
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 _FREE_RESTARTS = 30  # in a row, though it gets nowhere: in a storm of kills, fewer processes would be killed sooner
@@ -65,6 +65,10 @@ class Decision:
     rest_s: float = 0.0
 
 
+SPENT = Decision(deaths=0, give_up=True, exhausted=True)
+"""Of any death, when as many processes have been replaced as may be."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is to become of a process that has died."""
@@ -85,11 +89,10 @@ class _Suspect:
 
 
 class Recovery:
-    """Decides for all processes of a supervisor. ``max_restarts`` is how many more it may start anew (None: any)."""
+    """Decides for all processes of a supervisor."""
 
-    def __init__(self, max_deaths: int, max_restarts: int | None = None) -> None:
+    def __init__(self, max_deaths: int) -> None:
         self._max_deaths = max_deaths
-        self._left = max_restarts
         self._suspects: dict[Hashable, _Suspect] = {}
         self._stuck: dict[int, tuple[Hashable, int]] = {}  # number -> its progress, and deaths since it changed
         self._careful: dict[int, int] = {}  # number -> how many times more it begins with care
@@ -118,17 +121,15 @@ class Recovery:
         self._careful[number] = left - 1
         return left > 0
 
-    def record(self, death: Death, now_s: float) -> Decision:
-        """Note a death of a process that is needed: what is to be done."""
+    def record(self, death: Death, now_s: float, *, spent: bool = False) -> Decision:
+        """Note a death of a process that is needed: what is to be done. ``spent``: it must not be started anew."""
         self.ended(death.number, now_s)
         stuck = self._count_stuck(death)
         if not death.own:
             self._outside += 1
             self._note_gap(now_s)
-        if self._left is not None:
-            if self._left <= 0:
-                return Decision(deaths=0, give_up=True, exhausted=True)
-            self._left -= 1
+        if spent:
+            return SPENT
         if not death.own and death.begun_s is None:
             return Decision(deaths=0, start_s=max(self._shift_s(stuck), restart_delay_s(stuck - _FREE_RESTARTS)))
         suspect = self._charge(death, now_s)

@@ -23,12 +23,12 @@ from reading_services._supervision.ledger import Hand, ShardLedger
 from reading_services._supervision.options import DispatchPart, WorkerLimits
 from reading_services._supervision.post_mortem import PostMortem
 from reading_services._supervision.process import WorkerProcess, check_room_for_files
-from reading_services._supervision.recovery import Plan, Recovery
+from reading_services._supervision.recovery import SPENT, Plan, Recovery
 from reading_services._supervision.whole_calls import WholeCalls
 from reading_services._supervision.worker_pool import WorkerPool
 from reading_services._transport.channel import Frame
 from reading_services._transport.graph_image import GraphImage
-from reading_services._transport.messages import ChunkMessage, Deal, EndEpoch, Failed, Grant, Grown, Ready, Told
+from reading_services._transport.messages import ChunkMessage, EndEpoch, Failed, Grant, Grown, Ready, Told
 from reading_services._transport.remote_error import dump_error, load_error
 from reading_services._workers.dispatch_link import Listener
 from reading_services._workers.dispatcher import run_dispatcher
@@ -66,7 +66,7 @@ class Supervisor:
         check_room_for_files("the supervisor of the workers")
         self.num_workers = num_workers
         self._calls = WholeCalls()  # of its methods from outside
-        self.restarts, self.rebuild_s = 0, 0.0
+        self.restarts, self.rebuild_s = earlier_restarts, 0.0
         # Items that have waited in the dispatcher for one shard, as it has told; may a shard drop more than others?
         self.longest_buffer, self.uneven = 0, True
         self._context, self._graph, self._node_names, self._dispatch = context, graph, node_names, dispatch
@@ -76,9 +76,8 @@ class Supervisor:
         self._dispatch_doubtful = 0  # one of the dispatched items before this one may have killed the dispatcher
         self._fail_at: tuple[int, bytes] | None = None  # a dispatched item that is not to be tried again
         self._limits = limits
-        left = None if limits.max_restarts is None else limits.max_restarts - earlier_restarts
-        self._recovery = Recovery(limits.max_deaths, left)
-        self._lost: set[int] = set()  # died when nothing was needed of them: the next epoch starts them anew
+        self._recovery = Recovery(limits.max_deaths)
+        self._lost: dict[int, PostMortem] = {}  # died when nothing was needed of them: missed in the next epoch
         self._plans: dict[int, Plan] = {}  # by number: of those that have died and have yet to begin
         self._generation = 0
         self._epoch: EpochStart | None = None
@@ -112,11 +111,13 @@ class Supervisor:
                 if isinstance(frame[0], Failed | Told):  # chunks are of an epoch that is over
                     self._handle(worker, frame)
             self._lose(worker, self._examine(worker))
-        for number in self._numbers:
-            if number not in self._pool:
+        for number in [number for number in self._numbers if number not in self._pool]:
+            if number not in self._lost or not self._limits.spent(self.restarts):
                 self._start_worker(number)
-                self.restarts += number in self._lost
-        self._lost.clear()
+                self.restarts += self._lost.pop(number, None) is not None
+            elif any(not item.over for item in self._mine(number)):  # it is missed
+                dead = self._lost.pop(number)
+                self._give_up(dead, self._mine(number), dead.error(SPENT, self._limits.max_restarts), alone=False)
 
     def begin_epoch(self, start: EpochStart, positions: list[ShardPosition], hands: Mapping[int, Hand]) -> None:
         """Let the workers produce ``positions``; the shards of this process go to the workers in turn, in all branches.
@@ -272,7 +273,7 @@ class Supervisor:
     def _recover(self, worker: WorkerProcess) -> None:
         """A process has died: start it anew from the cursors, or record what killed it too often."""
         number, dead = worker.worker, self._examine(worker)
-        mine = [item for item in self._ledgers.values() if self._serves(number, item.shard)]
+        mine = self._mine(number)
         guard = worker.missing_guard()
         if guard is not None:
             worker.failed, self._failure = True, guard
@@ -283,8 +284,8 @@ class Supervisor:
         before = self._plans.pop(number, None)
         all_anew = self._dispatch is not None and (worker.signs.ready if before is None else before.all_anew)
         self._pool.bury(number)
-        now = time.monotonic()
-        decision = self._recovery.record(dead.death(tuple(item.count for item in mine)), now)
+        now, spent = time.monotonic(), self._limits.spent(self.restarts)
+        decision = self._recovery.record(dead.death(tuple(item.count for item in mine)), now, spent=spent)
         self._doubt(dead)
         if decision.give_up:
             self._give_up(dead, mine, dead.error(decision, self._limits.max_restarts), alone=not decision.exhausted)
@@ -302,8 +303,8 @@ class Supervisor:
         self._recovery.ended(worker.worker, time.monotonic())
         self._plans.pop(worker.worker, None)
         if not worker.failed:  # else it has said why, and its error is raised
-            _log.warning("%s: nothing was needed of it, the next epoch starts it anew", dead)
-            self._lost.add(worker.worker)
+            _log.warning("%s: nothing is needed of it before the next epoch", dead)
+            self._lost[worker.worker] = dead
             self._accounts.events.tell("lost", worker.name, str(dead))
         self._pool.bury(worker.worker)
 
@@ -340,8 +341,10 @@ class Supervisor:
     def _worker_of(self, shard: int) -> int:
         return (0 if self._epoch is None else self._epoch.shards.index(shard)) % self.num_workers
 
-    def _serves(self, number: int, shard: int) -> bool:
-        return number == _DISPATCHER or self._worker_of(shard) == number
+    def _mine(self, number: int) -> list[ShardLedger]:
+        """The lanes that need the process."""
+        ledgers = self._ledgers.values()
+        return [item for item in ledgers if number == _DISPATCHER or self._worker_of(item.shard) == number]
 
     def _give_up(self, dead: PostMortem, mine: list[ShardLedger], error: WorkerDiedError, *, alone: bool) -> None:
         """The error takes the place of the item; without a culprit, of the next one of every shard of that process.
@@ -391,9 +394,7 @@ class Supervisor:
 
     def _begin_worker(self, number: int) -> None:
         assert self._epoch is not None
-        mine = [item for item in self._ledgers.values() if self._serves(number, item.shard) and not item.over]
-        for item in mine:  # what may be needed again, first: it may have to go on after some of it
-            if item.hand is not None:
-                self._pool.send(number, Deal.of(self._generation, item.lane, item.hand.entries, item.hand.over))
+        mine = [item for item in self._mine(number) if not item.over]
         careful = self._recovery.careful(number)
-        self._pool.send(number, self._begin.worker(self._epoch, self._generation, mine, careful=careful))
+        for message in self._begin.worker(self._epoch, self._generation, mine, careful=careful):
+            self._pool.send(number, message)

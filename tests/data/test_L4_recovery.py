@@ -143,6 +143,20 @@ def test_L4_deaths_are_errors_in_torchs_words_if_that_is_wanted(data: Any) -> No
         assert next(iter(other)) is not None
 
 
+@pytest.mark.parametrize("data", [Augmented(8), Lines(8)], ids=["map-style", "iterable"])
+def test_L4_so_are_those_of_persistent_workers_between_two_epochs(data: Any) -> None:
+    """torch's loader raises for them as well."""
+    with DataLoader(data, 2, num_workers=2, persistent_workers=True, on_worker_death="raise") as loader:
+        iterator = iter(loader)
+        victim = iterator._workers[1]
+        assert len(list(iterator)) == 4
+        victim.kill()
+        victim.join()
+        with pytest.raises(RuntimeError, match=rf"DataLoader worker \(pid {victim.pid}\) is killed by signal: Killed"):
+            list(loader)
+        assert len(list(loader)) == 4
+
+
 def test_L4_a_resumed_run_recovers_too() -> None:
     """State, kill, state, in the midst of an epoch of workers that have states of their own."""
     for name in ("map-style", "stateful dataset", "torch's seeding"):

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,6 +111,27 @@ def test_L4_a_budget_of_restarts_ends_a_storm() -> None:
         loader.load_state_dict(state)
         # After the last item, nothing was missing but a shard's word that it has no more: then the next epoch follows
         assert [repr(item) for item in loader] == (expected[len(got) :] or following)
+
+
+@pytest.mark.parametrize("number", [0, 2], ids=["dispatcher", "worker"])
+def test_L4_deaths_between_two_epochs_are_of_the_budget_too(number: int) -> None:
+    """What is replaced when the next epoch begins counts as what is replaced in one; nobody is missed before that."""
+    graph = IterableWrapper(range(9)).sharding_round_robin_dispatch()
+    expected, got = oracle(graph, 2, epochs=4), []
+    with make_loader(graph, make_service(2, 2, max_restarts=2)) as loader:
+        for epoch in range(3):
+            assert [repr(item) for item in loader] == expected[epoch]
+            victim = pids(loader)[number]
+            kill(victim, signal.SIGKILL)
+            while victim in pids(loader):
+                time.sleep(0.01)
+        with pytest.raises(WorkerDiedError, match=rf"(?s)pid {victim}\).*one death more than max_restarts=2 allows"):
+            for item in loader:
+                got.append(repr(item))
+        assert len(got) == (number > 0)  # the first item is not of the last worker
+        assert loader.reading_service.restarts == 2  # type: ignore[attr-defined]
+        loader.load_state_dict(loader.state_dict())
+        assert got + [repr(item) for item in loader] == expected[3]
 
 
 def die_while_starting(datapipe: Any, info: Any) -> Any:

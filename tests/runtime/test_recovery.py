@@ -8,9 +8,9 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from reading_services._supervision.recovery import Death, Decision, Recovery, restart_delay_s
+from reading_services._supervision.recovery import SPENT, Death, Decision, Recovery, restart_delay_s
 
 MAX_DEATHS = 3
 
@@ -32,7 +32,7 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     @initialize(budget=st.none() | st.integers(0, 12))
     def begin(self, budget: int | None) -> None:
-        self.recovery = Recovery(MAX_DEATHS, budget)
+        self.recovery = Recovery(MAX_DEATHS)
         self.budget, self.restarts, self.now = budget, 0, 100.0
         self.progress = dict.fromkeys(range(3), 0)
         self.begins_at = dict.fromkeys(range(3), 0.0)
@@ -41,13 +41,14 @@ class RecoveryMachine(RuleBasedStateMachine):
             self.recovery.started(number, self.now)
 
     def decide(self, death: Death) -> Decision:
-        decision = self.recovery.record(death, self.now)
-        assert decision.exhausted == (self.budget is not None and self.restarts >= self.budget)
+        spent = self.budget is not None and self.restarts >= self.budget
+        decision = self.recovery.record(death, self.now, spent=spent)
+        assert decision.exhausted == spent
         if decision.exhausted:
-            assert decision.give_up
+            assert decision == SPENT
             self.restarts = 0
             self.begin(None)
-            return Decision(deaths=0, give_up=True, exhausted=True)
+            return SPENT
         self.restarts += 1
         self.begins_at[death.number] = self.now + decision.start_s + decision.rest_s
         self.recovery.started(death.number, self.now + decision.start_s)
@@ -97,10 +98,6 @@ class RecoveryMachine(RuleBasedStateMachine):
     def next_epoch(self) -> None:
         self.recovery.begin_epoch()
         self.own.clear()
-
-    @invariant()
-    def the_budget_is_kept(self) -> None:
-        assert getattr(self, "budget", None) is None or self.restarts <= self.budget  # type: ignore[operator]
 
 
 RecoveryMachine.TestCase.settings = settings(stateful_step_count=40)

@@ -65,7 +65,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         last_batch: Gluon's: ``"keep"``, ``"discard"``, or ``"rollover"``: what is left goes into the next epoch.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
         max_deaths: deaths at one and the same batch that are no accident any more but an error that names it.
-        max_restarts: how many workers may be replaced in an epoch; None: any number.
+        max_restarts: how many workers may be replaced in an epoch, or in all epochs if they persist; None: any number.
         autotune: choose by measurement how many of ``num_workers`` are started; or a :class:`~torchpipe.stats.Budget`.
         measure: whether :meth:`stats` has figures of each step (docs/seeing.md); None: as ``TORCHPIPE_MEASURE`` says.
         distributed: deal the batches of one process to the ranks of the initialized process group: rank r of w has
