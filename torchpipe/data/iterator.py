@@ -19,6 +19,7 @@ from torchpipe.data.fetch import Failure
 from torchpipe.data.processes import torch_words
 from torchpipe.data.states.state import Position
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.loader.interrupts import raise_what_struck
 from torchpipe.loader.observing import Observed
 from torchpipe.loader.single_consumer import OneUser, check_process, refuse_pickling
 from torchpipe.stats.clock import Clock
@@ -119,8 +120,9 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             if self._loader.on_worker_death == "restart":
                 raise
             raise torch_words(error) from error
-        except BaseException:  # the sampler's, of what ends a worker, or Ctrl-C anywhere: nothing can follow
+        except BaseException as error:  # the sampler's, of what ends a worker, or Ctrl-C anywhere: nothing can follow
             self._close(invalid=False, parks=True)
+            raise_what_struck(error)
             raise
         if isinstance(batch, Failure):
             raise batch.rebuild()

@@ -31,6 +31,7 @@ from torchpipe.data.streams import begin_stream
 from torchpipe.data.threads import dealt as threads
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
+from torchpipe.loader.interrupts import raising_what_struck
 from torchpipe.loader.single_consumer import Beginning
 from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
@@ -220,6 +221,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         if live is None or live._over or live.epoch != epoch:
             self.set_epoch(epoch)
 
+    @raising_what_struck
     def __iter__(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         self._settle()
         self._take_last_looks()
@@ -232,9 +234,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         me = self._beginning.check_outside()
         try:
             self._beginning.thread = me
-            iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded)
-            reference = weakref.ref(iterator)  # if it does not come to this, nothing is lost
-            self._live, self._next_epoch, self._loaded, self._parked = reference, epoch + 1, None, None
+            iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded)  # may raise
+            self._live, self._next_epoch, self._loaded, self._parked = weakref.ref(iterator), epoch + 1, None, None
         finally:
             self._beginning.thread = 0
         return watched(self, iterator)

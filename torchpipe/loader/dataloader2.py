@@ -19,6 +19,7 @@ from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
 from torchpipe.graph import describe_graph, plan
 from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
+from torchpipe.loader.interrupts import raising_what_struck
 from torchpipe.loader.iterator import DataLoader2Iterator
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.loader.single_consumer import Beginning, check_process, refuse_pickling
@@ -156,6 +157,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._next_epoch = epoch
         self._parked = None
 
+    @raising_what_struck
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         self._check_process()
         self._take_last_looks()

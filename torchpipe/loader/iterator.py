@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.execution.merge import MergeIterator
+from torchpipe.loader.interrupts import raise_what_struck
 from torchpipe.loader.observing import Observed, merges_of, stages_of
 from torchpipe.loader.single_consumer import OneUser, has_interpreter_lock, refuse_pickling
 from torchpipe.loader.state import LoaderState
@@ -137,6 +138,7 @@ class DataLoader2Iterator(Iterator[T_co]):
             return self._pull()
         except BaseException as error:
             if not (self._direct and self._goes_on(error)):
+                raise_what_struck(error)
                 raise
         return self.__next__()
 

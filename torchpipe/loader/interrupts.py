@@ -1,0 +1,50 @@
+"""What a signal's handler raises inside one of the standard library's waits comes out as itself.
+
+Runs in the user's process. ``Condition.wait`` (in ``Event``, ``Future``, ``Thread.start`` too) lets go of its lock one
+instruction before the ``try`` that takes it back, and taking it back can be interrupted as well: Ctrl-C there makes the
+``with`` statement around the wait raise RuntimeError, as its lock is not held.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+__all__ = ["raise_what_struck", "raising_what_struck"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LEAVE = threading.Condition.__exit__.__code__
+
+
+def raise_what_struck(error: BaseException) -> None:
+    """Raise what the handler has raised, if ``error`` is a Condition's complaint that came of it."""
+    found = error
+    while type(found) is RuntimeError and found.__context__ is not None and _came_of_leaving(found.__traceback__):
+        found = found.__context__
+    if found is not error:
+        raise found from None
+
+
+def raising_what_struck(method: Callable[P, R]) -> Callable[P, R]:
+    """``method``, with what a handler raises in it as itself."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        try:
+            return method(*args, **options)
+        except RuntimeError as error:
+            raise_what_struck(error)
+            raise
+
+    return call
+
+
+def _came_of_leaving(traceback: TracebackType | None) -> bool:
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is not None and traceback.tb_frame.f_code is _LEAVE
