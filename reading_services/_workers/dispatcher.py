@@ -12,6 +12,7 @@ import selectors
 import socket
 import warnings
 from collections import defaultdict, deque
+from contextlib import closing
 from functools import partial
 
 from reading_services._transport.arena import Arena
@@ -57,7 +58,8 @@ def run_dispatcher(
         graph, policy = setup.graph.load()
         setup.graph.close()
         open_source = partial(DispatchSource.open, graph, policy=policy, passing=(SystemExit,))
-        Dispatcher(channel, page, listener, open_source).run()
+        with closing(Dispatcher(channel, page, listener, open_source)) as dispatcher:
+            dispatcher.run()
 
     serve(setup, sock, page, run)
 
@@ -137,7 +139,6 @@ class Dispatcher:
         frame = self._channel.receive(wait=False)
         match frame and frame[0]:
             case Stop():
-                self._end_epoch(self._epoch.generation if self._epoch is not None else 0)
                 return False
             case StartDispatch() as message:
                 self._end_epoch(message.generation - 1)
@@ -173,6 +174,10 @@ class Dispatcher:
         early, self._early = self._early, []
         for link, want in early:
             self._want(link, want)
+
+    def close(self) -> None:
+        """Close what the pass has opened, whatever has ended :meth:`run`. Idempotent."""
+        self._end_epoch(self._epoch.generation if self._epoch is not None else 0)
 
     def _end_epoch(self, generation: int) -> None:
         """Forget everything up to ``generation``; workers may have said hello for the next one already."""

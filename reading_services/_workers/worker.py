@@ -13,6 +13,7 @@ import socket
 import warnings
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -77,7 +78,8 @@ def run_worker(setup: WorkerSetup, sock: socket.socket, page: StatusPage, arena:
     def run(channel: SocketChannel) -> None:
         graphs, init_fn, reset_fn, policy = setup.graph.load()
         setup.graph.close()
-        Worker(setup.worker, channel, page, graphs, init_fn, reset_fn, policy, arena).run()
+        with closing(Worker(setup.worker, channel, page, graphs, init_fn, reset_fn, policy, arena)) as worker:
+            worker.run()
 
     serve(setup, sock, page, run)
 
@@ -170,7 +172,7 @@ class Worker:
         self._installed: Shard | None = None  # whose global random states are in place
 
     def run(self) -> None:
-        """Serve until told to stop. Raises: ChannelClosed when the main process is gone."""
+        """Serve until told to stop. Raises: ChannelClosed when the main process is gone, or has cut the connection."""
         frame: Frame | None = None
         while True:
             try:
@@ -181,7 +183,6 @@ class Worker:
                 if frame is not None:
                     message, frame = frame[0], None
                     if isinstance(message, Stop):
-                        self._end_epoch()
                         return
                     self._handle(message)
                 elif lane is not None:
@@ -231,13 +232,9 @@ class Worker:
                 if self._epoch is not None and generation == self._epoch.generation:
                     self._end_epoch()
             case Deal():
-                epoch = self._epoch
-                if (
-                    isinstance(self._supply, DealtSupply)
-                    and epoch is not None
-                    and message.generation == epoch.generation
-                ):
-                    self._supply.add(message)
+                supply, epoch = self._supply, self._epoch
+                if isinstance(supply, DealtSupply) and epoch is not None and message.generation == epoch.generation:
+                    supply.add(message)
                 else:
                     self._early.append(message)
             case _ as never:
@@ -343,6 +340,10 @@ class Worker:
         self._install(shard)
         shard.close()
         self._install(None)
+
+    def close(self) -> None:
+        """Close what the passes have opened, whatever has ended :meth:`run`. Idempotent."""
+        self._end_epoch()
 
     def _end_epoch(self) -> None:
         for number in list(self._lanes):

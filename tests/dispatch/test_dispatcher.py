@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 
 from reading_services._transport.channel import SocketChannel, socket_pair
@@ -32,7 +32,8 @@ def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[tuple[str, Socke
 
     def run() -> None:
         try:
-            loop.run()
+            with closing(loop):
+                loop.run()
         except BaseException as error:
             raised.append(error)
             watched.close()

@@ -55,7 +55,7 @@ def check(cell: Cell, folder: Path, context: str, method: str = "fork") -> float
             left.kill()
         process.join()
         process.close()
-    assert len(fault.strikes) == 1
+    assert len(fault.strikes) == 1, code
     assert code == (CODES[cell.fault] if cell.fault in CODES else -getattr(signal, cell.fault))
     check_resume(cell, folder)
     return gone_at - fault.strikes[0].at

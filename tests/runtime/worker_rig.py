@@ -106,6 +106,7 @@ class Rig:
             self.main.send(message)
         try:
             self._worker.run()
+            self._worker.close()
             self.stopped = True
         except ChannelClosed:  # it waits, with an empty inbox
             pass
