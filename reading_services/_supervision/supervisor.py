@@ -82,9 +82,9 @@ class Supervisor:
         self._generation = 0
         self._epoch: EpochStart | None = None
         self._ledgers: dict[int, ShardLedger] = {}  # by lane
-        self._changed = threading.Condition(threading.RLock())
-        self._awaited = False  # does a thread wait for the processes?
-        self._interrupted = False
+        self._lock = threading.RLock()  # a Condition is taken in Python code, where Ctrl-C would leave it taken
+        self._changed = threading.Condition(self._lock)
+        self._awaited = self._interrupted = False  # does a thread wait for the processes, and is it to come back?
         self._failure: BaseException | None = None
         self._pool = WorkerPool() if self._listener is None else WorkerPool(self._listener)
         self._accounts = self._pool.accounts
@@ -123,7 +123,7 @@ class Supervisor:
         """Let the workers produce ``positions``; the shards of this process go to the workers in turn, in all branches.
 
         ``hands``: of each lane, where what items are made of is dealt."""
-        with self._calls, self._changed:
+        with self._calls, self._lock:
             self._epoch, self._interrupted = start, False
             self._fail_at, self._dispatch_doubtful = None, 0
             self._recovery.begin_epoch()
@@ -138,7 +138,7 @@ class Supervisor:
         """Let the workers stop producing; they stay for the next epoch. Idempotent."""
         if not self.usable:
             return  # the next epoch has other ones
-        with self._calls, self._changed:
+        with self._calls, self._lock:
             if self._epoch is None:
                 return
             self._accounts.figures = self.figures()
@@ -170,7 +170,7 @@ class Supervisor:
 
     def _next_arrival(self, lanes: Collection[int], timeout_s: float | None) -> _Found:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
+        with self._lock:
             wanted = [self._ledgers[lane] for lane in lanes if lane in self._ledgers]
             for ledger in wanted:
                 released = ledger.release()
@@ -211,7 +211,7 @@ class Supervisor:
 
     def close(self) -> None:
         """End all processes: about 3 s at most, and 0.25 s for each that the program itself waits for. Idempotent."""
-        with self._changed:
+        with self._lock:
             self._accounts.figures = self.figures()
             self._epoch = None
             self._ledgers = {}
@@ -226,10 +226,10 @@ class Supervisor:
         waits += [] if silent_s is None else [min(silent_s / 4, 0.5)]
         self._awaited = True
         try:
-            self._changed.release()  # in the try: an interrupt may come as soon as it returns
+            self._lock.release()  # in the try: an interrupt may come as soon as it returns
             events = self._pool.select(min([*waits, at_most_s]))
         finally:
-            self._changed.acquire()
+            self._lock.acquire()
             self._awaited = False
             self._changed.notify_all()
         trouble: list[Exception] = []

@@ -51,7 +51,7 @@ class TunedSupervisor(Supervisor):
         """
         if not 1 <= workers <= self.most_workers:
             raise ValueError(f"there can be 1 to {self.most_workers} workers, not {workers}")
-        with self._calls, self._changed:
+        with self._calls, self._lock:
             if window is not None:
                 self._limits = replace(self._limits, window=window)
                 self._begin = replace(self._begin, limits=self._limits)

@@ -1,8 +1,10 @@
-"""L2: Ctrl-C in the standard library's waits, as they let go of a lock, is a KeyboardInterrupt and loses nothing."""
+"""L2: Ctrl-C inside the standard library's locks, waits and starts of threads is a KeyboardInterrupt and loses nothing;
+L6: nor does it leave a thread behind, or a lock taken that one waits for.
+"""
 
 from __future__ import annotations
 
-import threading
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,22 +13,11 @@ import pytest
 
 from reading_services import MultiProcessingReadingService
 from tests.laws.interrupts import Interrupt, Interrupter, before_first
+from tests.leaks import Footprint, wait_nothing_left
 from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
 
 LENGTH = 12
-
-
-class InWaits(Interrupter):
-    """Strikes in ``Condition.wait``, which ``Event``, ``Future`` and ``Thread.start`` wait in."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number, ("threading",))
-
-    def _enter_function(self, frame: Any, event: str, arg: Any) -> Any:
-        if frame.f_code is threading.Condition.wait.__code__:
-            return super()._enter_function(frame, event, arg)
-        return None
 
 
 def slow(item: int) -> int:
@@ -54,21 +45,28 @@ LOADERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_L2_ctrl_c_at_any_instruction_of_a_wait(name: str) -> None:
+def test_L2_L6_ctrl_c_at_any_instruction_of_threading(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    before = Footprint.take()
     struck = set()
     step = 3
-    for number in range(before_first(step) + step, 60, step):
+    for number in range(before_first(step) + step, 10_000, step):
         got = []
         with LOADERS[name]() as loader:
-            interrupter = InWaits(number)
+            interrupter = Interrupter(number, ("threading", "concurrent.futures", "queue"))
             try:
                 with interrupter:
                     for item in loader:
                         got.append(int(item))
             except Interrupt as error:
                 struck.add(interrupter.hit)
-                assert error.__suppress_context__ or error.__context__ is None
-            if interrupter.hit is not None and len(got) < LENGTH:  # else the next epoch follows
+                assert error.__suppress_context__ or not isinstance(error.__context__, RuntimeError)
+            if interrupter.hit is None:
+                break
+            if len(got) < LENGTH:  # else the next epoch follows
                 loader.load_state_dict(loader.state_dict())
                 assert got + [int(item) for item in loader] == list(range(LENGTH)), interrupter.hit
+        assert not caplog.records, (interrupter.hit, caplog.text)  # no thread had to be given up, no worker was missed
     assert len(struck) > 4, struck
+    del loader
+    assert not wait_nothing_left(before)

@@ -76,6 +76,7 @@ class RunAhead:
         self._feed = kind(source, stage, Snapshots(source, policy, name), name)
         self._stage = stage
         self._closing = False
+        self._forgotten: weakref.finalize[[], RunAhead] | None = None
         self._items = 0
         self._wait_s = 0.0
 
@@ -103,7 +104,8 @@ class RunAhead:
 
     def _items_ahead(self) -> Iterator[Any]:
         feed = self._feed
-        weakref.finalize(self, feed.stop, abandoned=True).atexit = False
+        self._forgotten = weakref.finalize(self, feed.stop, abandoned=True)
+        self._forgotten.atexit = False
         _running.add(feed)
         # Last registered, first called: before the device libraries that were imported meanwhile take themselves down.
         atexit.unregister(_stop_all)
@@ -162,7 +164,7 @@ class RunAhead:
         if feed.feeder_waits or admitted is not None:
             self._check_fork()
             if feed.feeder_waits or feed.staged:
-                with feed.changed:
+                with feed.lock:
                     feed.changed.notify_all()
         passed = 1
         if admitted is not None:
@@ -186,7 +188,7 @@ class RunAhead:
             return True
         self._check_fork()
         began = time.perf_counter()
-        with feed.changed:
+        with feed.lock:
             feed.consumer_waits = True
             try:
                 while not (feed.ready or feed.ended or feed.stopping):
@@ -248,6 +250,8 @@ class RunAhead:
                 _JOIN_S,
             )
             return
+        if self._forgotten is not None:
+            self._forgotten.detach()  # in a finalizer, a Ctrl-C would be lost
         feed.close()
         error, feed.close_error = feed.close_error, None
         if error is not None:

@@ -2,16 +2,16 @@
 
 Runs in any process that iterates: the calls in the threads, everything else in the thread that iterates.
 
-A call's result is a ``concurrent.futures.Future``, and that package's ``wait`` is the wait. Its ``ThreadPoolExecutor``
-is not used: it joins its threads when the interpreter exits, however long they are stuck in a user's function, and
-nobody can say which of its threads runs what.
+``concurrent.futures`` is not used. Its ``ThreadPoolExecutor`` joins its threads when the interpreter exits, however
+long they are stuck in a user's function, and nobody can say which of its threads runs what. Its ``wait`` takes the
+locks of all futures in Python code: Ctrl-C in the midst of that leaves them taken, and the threads wait for ever.
 
 Who owns what
-    a thread     runs its calls. It holds its queue, the call at hand and what ``begin`` holds, and nothing else: an
-                 abandoned loader can be collected
+    a thread     runs its calls. It holds its queue, the bell, the call at hand and what ``begin`` holds, and nothing
+                 else: an abandoned loader can be collected
     CallThreads  owns the threads; its ``weakref.finalize`` asks them to end. At exit they are asked and joined, so that
                  none is cut off inside native code
-    a Future     belongs to whoever has submitted the call: let go of, its result is gone
+    a Call       belongs to whoever has submitted it: let go of, its result is gone
 
 How each wait ends
     the thread waits for a call    one is submitted; close(); CallThreads is collected
@@ -30,14 +30,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, InvalidStateError, wait
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from torchpipe.errors import IteratorInvalidated
 
-__all__ = ["Begin", "CallThreads"]
+__all__ = ["Begin", "Call", "CallThreads"]
+
+R = TypeVar("R")
 
 _JOIN_S = 5.0
 _LOOK_S = 1.0  # a wait as long as this is begun anew: no wait notices a Ctrl-C that came in the instant before it
@@ -47,7 +49,7 @@ _log = logging.getLogger("torchpipe")
 Begin: TypeAlias = Callable[[], Callable[[], None]]
 """Called first in a thread; what it returns is called last. What it raises is raised by every call."""
 
-_Calls: TypeAlias = "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]"
+_Calls: TypeAlias = "SimpleQueue[Call[Any] | None]"
 
 _running: weakref.WeakSet[CallThreads] = weakref.WeakSet()
 
@@ -62,6 +64,67 @@ def _stop_all() -> None:
         threads.join(deadline)
 
 
+class Call(Generic[R]):
+    """What a thread is to run, then what came of it."""
+
+    def __init__(self, function: Callable[[], R]) -> None:
+        self._function: Callable[[], R] | None = function
+        self._outcome: tuple[R | None, BaseException | None] | None = None
+
+    def done(self) -> bool:
+        return self._outcome is not None
+
+    def error(self) -> BaseException | None:
+        """What it has raised, once it is done."""
+        return None if self._outcome is None else self._outcome[1]
+
+    def result(self) -> R:
+        """What it has returned, once it is done. Raises: what it has raised."""
+        assert self._outcome is not None
+        result, error = self._outcome
+        if error is None:
+            return result  # type: ignore[return-value]
+        try:
+            raise error
+        finally:
+            del error  # its traceback leads to this frame
+
+    def cancel(self) -> None:
+        """Do not run it, unless it has begun. Nobody may wait for it."""
+        self._function = None
+
+    def run(self, broken: BaseException | None) -> None:
+        """In the thread, which ``broken`` keeps from running anything."""
+        function, self._function = self._function, None  # and what it holds is let go of
+        if function is not None:
+            self._outcome = _outcome(function) if broken is None else (None, broken)
+
+
+def _outcome(function: Callable[[], R]) -> tuple[R | None, BaseException | None]:
+    """A traceback leads to this frame, and from it to nothing that holds the error."""
+    try:
+        return function(), None
+    except BaseException as error:
+        return None, error
+
+
+class _Bell:
+    """Wakes who waits. Rung from any thread and from signal handlers, and heard in one: no lock is held meanwhile."""
+
+    def __init__(self) -> None:
+        self.awaited = False  # said first; then who waits looks once more whether it has to
+        self._rings: SimpleQueue[None] = SimpleQueue()
+
+    def ring(self) -> None:
+        if self.awaited:
+            self._rings.put(None)
+
+    def hear(self, at_most_s: float) -> None:
+        """Wait for a ring, perhaps for one that came before."""
+        with suppress(Empty):
+            self._rings.get(timeout=at_most_s)
+
+
 class CallThreads:
     """One thread for each of ``begins``. Not thread-safe, except for :meth:`interrupt`.
 
@@ -74,7 +137,8 @@ class CallThreads:
         self._begins = begins
         self._queues: list[_Calls] = [SimpleQueue()] * len(begins) if shared else [SimpleQueue() for _ in begins]
         self._name = name
-        self._interrupted: Future[None] = Future()
+        self._bell = _Bell()
+        self._interrupted = False
         self._closed = False
         self.threads: list[threading.Thread] = []
 
@@ -82,51 +146,57 @@ class CallThreads:
         return len(self._begins)
 
     def _start(self) -> None:
-        for number, (begin, calls) in enumerate(zip(self._begins, self._queues)):
-            thread = threading.Thread(target=_run, args=(begin, calls), name=f"{self._name} {number}", daemon=True)
-            thread.start()
-            self.threads.append(thread)
         weakref.finalize(self, _ask, self._queues, self._pid).atexit = False
         _running.add(self)
         atexit.unregister(_stop_all)  # last registered, first called: before libraries take themselves down
         atexit.register(_stop_all)
+        for number, (begin, calls) in enumerate(zip(self._begins, self._queues)):
+            name, parts = f"{self._name} {number}", (begin, calls, self._bell)
+            thread = threading.Thread(target=_run, args=parts, name=name, daemon=True)
+            self.threads.append(thread)
+            thread.start()  # after which a Ctrl-C may come, or in the midst of it
 
-    def submit(self, number: int, call: Callable[[], Any]) -> Future[Any]:
-        """Let thread ``number`` run ``call`` after all those before."""
+    def submit(self, number: int, function: Callable[[], R]) -> Call[R]:
+        """Let thread ``number`` run ``function`` after all those before."""
         if not self.threads:
             self._start()
-        future: Future[Any] = Future()
-        self._queues[number].put((future, call))
-        return future
+        call = Call(function)
+        self._queues[number].put(call)
+        return call
 
-    def wait_first(self, futures: Collection[Future[Any]], timeout_s: float | None) -> Future[Any]:
-        """One of ``futures`` that is done, the first in their order if several are.
+    def wait_first(self, calls: Collection[Call[R]], timeout_s: float | None) -> Call[R]:
+        """One of ``calls`` that is done, the first in their order if several are.
 
         Raises: RuntimeError in torch's words after ``timeout_s``; IteratorInvalidated after :meth:`interrupt`.
         """
-        interrupted = self._interrupted
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            if interrupted.done():
-                raise IteratorInvalidated(
-                    f"{self._name} was stopped from another thread while its next item was awaited"
-                )
-            for future in futures:
-                if future.done():
-                    return future
-            left_s = min(_LOOK_S, deadline - time.monotonic())
-            if left_s <= 0:
-                raise RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds")
-            wait([*futures, interrupted], left_s, FIRST_COMPLETED)
+        bell = self._bell
+        try:
+            while True:
+                if self._interrupted:
+                    raise IteratorInvalidated(
+                        f"{self._name} was stopped from another thread while its next item was awaited"
+                    )
+                for call in calls:
+                    if call.done():
+                        return call
+                if not bell.awaited:
+                    bell.awaited = True
+                    continue
+                left_s = min(_LOOK_S, deadline - time.monotonic())
+                if left_s <= 0:
+                    raise RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds")
+                bell.hear(left_s)
+        finally:
+            bell.awaited = False
 
     def interrupt(self) -> None:
         """Make a wait in another thread end at once, and all later ones, until :meth:`resume`. Thread-safe."""
-        with suppress(InvalidStateError):
-            self._interrupted.set_result(None)
+        self._interrupted = True
+        self._bell.ring()
 
     def resume(self) -> None:
-        if self._interrupted.done():
-            self._interrupted = Future()
+        self._interrupted = False
 
     def ask(self) -> None:
         """Let the threads end after the calls that they have. Does not wait."""
@@ -138,7 +208,8 @@ class CallThreads:
             return []
         others = [thread for thread in self.threads if thread is not threading.current_thread()]  # the collector's
         for thread in others:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():  # else it has ended, or finds that it was asked
+                thread.join(max(0.0, deadline - time.monotonic()))
         return [thread for thread in others if thread.is_alive()]
 
     def close(self) -> None:
@@ -164,7 +235,7 @@ def _ask(queues: Sequence[_Calls], pid: int) -> None:
             calls.put(None)
 
 
-def _run(begin: Begin, calls: _Calls) -> None:
+def _run(begin: Begin, calls: _Calls, bell: _Bell) -> None:
     """The thread's life."""
     broken: BaseException | None = None
     end: Callable[[], None] | None = None
@@ -173,27 +244,15 @@ def _run(begin: Begin, calls: _Calls) -> None:
     except BaseException as error:
         broken = error
     try:
-        while (entry := calls.get()) is not None:
-            _carry_out(*entry, broken)
-            del entry  # its result is the consumer's
+        while (call := calls.get()) is not None:
+            call.run(broken)
+            del call  # its result is the consumer's
+            bell.ring()
     finally:
         if end is not None:
             end()
         _refuse_rest(calls)
-
-
-def _carry_out(future: Future[Any], call: Callable[[], Any], broken: BaseException | None) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = None if broken is not None else call()
-    except BaseException as error:
-        broken = error
-    if broken is None:
-        future.set_result(result)
-    else:
-        future.set_exception(broken)
-        broken = None  # a traceback that leads to this frame would keep it
+        bell.ring()
 
 
 def _refuse_rest(calls: _Calls) -> None:
@@ -201,9 +260,10 @@ def _refuse_rest(calls: _Calls) -> None:
     asked = 0  # of other threads, where they share the queue
     with suppress(Empty):
         while True:
-            entry = calls.get_nowait()
-            asked += entry is None
-            if entry is not None and entry[0].set_running_or_notify_cancel():
-                entry[0].set_exception(CancelledError())
+            call = calls.get_nowait()
+            if call is None:
+                asked += 1
+            else:
+                call.run(CancelledError())
     for _ in range(asked):
         calls.put(None)

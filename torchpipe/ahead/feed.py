@@ -92,8 +92,10 @@ class Feed:
 
     def __post_init__(self) -> None:
         self.threads: list[threading.Thread] = []  # the first one pulls
-        # Reentrant, since the garbage collector may call stop() in any thread, also in one that holds it.
-        self.changed = threading.Condition()
+        # Reentrant, since the garbage collector may call stop() in any thread, also in one that holds it. Taken by its
+        # own name: a Condition takes it in Python code, where Ctrl-C would leave it taken.
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.waiting: deque[Admitted] = deque()  # this and the next where there are two queues
         self.moving: deque[Admitted] = deque()
         self.ready: deque[Queued] = deque()
@@ -115,7 +117,7 @@ class Feed:
         self._free = 0 if self.staged else self.stage.depth  # while fewer are ready, there is room
         self._plain = self.stage.mover is None and self.stage.gate is None
         self._pid = 0  # of the process that has the threads
-        self._living = 0  # threads that have not said that they end
+        self._begun = self._gone = 0  # threads that have said that they begin, and that they end
         self._pulled = 0
         self._kept_back = 0  # since the last item that was admitted
         self._abandoned = False  # nobody is going to look at ``close_error``
@@ -123,13 +125,11 @@ class Feed:
 
     def start(self) -> None:
         self._pid = os.getpid()
-        works = self._works()
-        self._living = len(works)
         self.pulling = True
-        for suffix, work in works:
+        for suffix, work in self._works():
             thread = threading.Thread(target=work, name=f"torchpipe {self.name}{suffix}", daemon=True)
-            thread.start()
             self.threads.append(thread)
+            thread.start()  # after which a Ctrl-C may come, or in the midst of it
 
     def _works(self) -> list[tuple[str, Callable[[], None]]]:
         """What runs in threads of their own, and the suffixes of their names; the one that pulls is first."""
@@ -143,26 +143,31 @@ class Feed:
     @property
     def lost(self) -> bool:
         """Is a thread gone without having said why? With the lock held."""
-        return not self.ended and sum(thread.is_alive() for thread in self.threads) < self._living
+        return not self.ended and sum(thread.is_alive() for thread in self.threads) < len(self.threads) - self._gone
 
     def _run(self) -> None:
         self._live(self._pull_all)
 
     def _live(self, work: Callable[[], None]) -> None:
         """A thread's life. The last one to end closes the source, if nobody else will."""
+        with self.lock:
+            begins = not self.stopping  # else nobody may wait for it: a Ctrl-C can come in the midst of its start
+            self._begun += begins
+        if not begins:
+            return
         _local.feed = True
         try:
             work()
         except BaseException as error:
-            with self.changed:
+            with self.lock:
                 if not self.over:
                     self.error, self.over = error, True
-        with self.changed:
-            self._living -= 1
+        with self.lock:
+            self._gone += 1
             if self.stopping:
                 self._forget()
             self._settle()
-            close = self.stopping and not self._living
+            close = self.stopping and self._gone == self._begun
             self.changed.notify_all()
         if close:
             try:
@@ -237,14 +242,14 @@ class Feed:
         self.moved_bytes += admitted.nbytes
 
     def _tell_consumer(self) -> None:
-        with self.changed:
+        with self.lock:
             self.changed.notify_all()
 
     def _wait_for_room(self) -> bool:
         """Wait until there is room for another item: True; False to end."""
         if len(self.ready) >= self._free and not self._has_room():
             began = time.perf_counter()
-            with self.changed:
+            with self.lock:
                 self.feeder_waits = True
                 while not self._has_room() and not self.over:
                     self.changed.wait()
@@ -257,7 +262,7 @@ class Feed:
 
     def depths(self) -> dict[str, int]:
         """Batches and bytes that wait on the host, and those on the device or on their way to it: ``ready``."""
-        with self.changed:
+        with self.lock:
             waiting = [admitted.nbytes for admitted in self.waiting]
             on_device = [admitted.nbytes for admitted in self.moving]
             # The consumer takes items without the lock
@@ -273,7 +278,7 @@ class Feed:
         self._abandoned = self._abandoned or abandoned
         if self.forked:
             return
-        with self.changed:
+        with self.lock:
             self.stopping = self.over = True
             self._forget()
             self.changed.notify_all()
@@ -293,12 +298,13 @@ class Feed:
         """Wait for the threads after :meth:`stop`: have all ended?"""
         deadline = time.monotonic() + timeout_s
         for thread in self.threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():  # else it has ended, or begins nothing
+                thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self.threads)
 
     def close(self) -> None:
         """Close the source, then the mover. Once; only when no pull is under way."""
-        with self.changed:
+        with self.lock:
             closed, self._closed = self._closed, True
         if closed:
             return

@@ -35,14 +35,14 @@ class StagedFeed(Feed):
 
     def _admit(self, admitted: Admitted) -> None:
         admitted.snapshot = self.snapshots.after_item()
-        with self.changed:
+        with self.lock:
             if not self.over:
                 self.waiting.append(admitted)
                 self.changed.notify_all()
 
     def _has_room(self) -> bool:
         limits = self.stage.limits
-        with self.changed:
+        with self.lock:
             waiting, on_device = len(self.waiting), len(self.moving) + len(self.ready)
             if waiting >= max(1, limits.host_depth):
                 return False
@@ -62,9 +62,9 @@ class StagedFeed(Feed):
             try:
                 admitted.item = self._moved(admitted)
             except BaseException as error:
-                with self.changed:
+                with self.lock:
                     self._fail(admitted, error)
-            with self.changed:
+            with self.lock:
                 if admitted.error is None:
                     self._count(admitted, began)
                 admitted.moved = True
@@ -73,7 +73,7 @@ class StagedFeed(Feed):
 
     def _next_to_move(self) -> Admitted | None:
         """The next batch, once the device has room for it; None to end."""
-        with self.changed:
+        with self.lock:
             while not self.stopping:
                 if self.waiting and self._device_takes(self.waiting[0].nbytes):
                     admitted = self.waiting.popleft()

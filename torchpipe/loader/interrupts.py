@@ -1,16 +1,14 @@
 """What a signal's handler raises inside one of the standard library's waits comes out as itself.
 
-Runs in the user's process. ``Condition.wait`` (in ``Event``, ``Future``, ``Thread.start`` too) lets go of its lock one
-instruction before the ``try`` that takes it back, and taking it back can be interrupted as well: Ctrl-C there makes the
-``with`` statement around the wait raise RuntimeError, as its lock is not held.
+Runs in the user's process. ``Condition.wait`` (in ``Event``, ``Thread.start`` too) lets go of its lock one instruction
+before the ``try`` that takes it back, and taking it back can be interrupted as well: Ctrl-C there makes the ``with``
+statement around the wait raise RuntimeError, as its lock is not held.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 __all__ = ["raise_what_struck", "raising_what_struck"]
@@ -18,13 +16,13 @@ __all__ = ["raise_what_struck", "raising_what_struck"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_LEAVE = threading.Condition.__exit__.__code__
+_NOT_HELD = {("release unlocked lock",), ("cannot release un-acquired lock",)}  # what Lock and RLock say
 
 
 def raise_what_struck(error: BaseException) -> None:
-    """Raise what the handler has raised, if ``error`` is a Condition's complaint that came of it."""
+    """Raise what the handler has raised, if ``error`` is a lock's complaint that came of it."""
     found = error
-    while type(found) is RuntimeError and found.__context__ is not None and _came_of_leaving(found.__traceback__):
+    while type(found) is RuntimeError and found.__context__ is not None and found.args in _NOT_HELD:
         found = found.__context__
     if found is not error:
         raise found from None
@@ -42,9 +40,3 @@ def raising_what_struck(method: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return call
-
-
-def _came_of_leaving(traceback: TracebackType | None) -> bool:
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback is not None and traceback.tb_frame.f_code is _LEAVE

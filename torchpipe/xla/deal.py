@@ -74,8 +74,10 @@ class Deal:
         self._stream = host.items()
         self._threaded = threaded  # the host stage has a thread
         self._tail = tail if count > 1 else Tail.DROP
-        # Reentrant, since the garbage collector may call leave() in any thread, also in one that holds it.
-        self._changed = threading.Condition()
+        # Reentrant, since the garbage collector may call leave() in any thread, also in one that holds it. Taken by its
+        # own name: a Condition takes it in Python code, where Ctrl-C would leave it taken.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._reading = False  # some thread is reading the stream
         self._begun = False  # and has done so: with a host thread, that one closes the source
         self._closed = False
@@ -101,14 +103,14 @@ class Deal:
 
     def waiting(self) -> list[int]:
         """How many batches wait on the host for each device, because others were further."""
-        with self._changed:
+        with self._lock:
             return [len(queue) for queue in self._queues]
 
     def take(self, index: int) -> Any:
         """The next batch for device ``index``. Raises: StopIteration at the end; the loader's error."""
         queue = self._queues[index]
         while True:
-            with self._changed:
+            with self._lock:
                 while not queue:
                     if self._left[index]:
                         raise StopIteration
@@ -123,7 +125,7 @@ class Deal:
             try:
                 self._read_one()
             finally:
-                with self._changed:
+                with self._lock:
                     self._reading = False
                     self._changed.notify_all()
 
@@ -133,7 +135,7 @@ class Deal:
         except StopIteration:
             self._end()
         except BaseException as error:
-            with self._changed:
+            with self._lock:
                 self._over = self._failed = True
                 if not all(self._left):
                     self._error = error
@@ -141,7 +143,7 @@ class Deal:
             self._deal(batch)
 
     def _deal(self, batch: Any) -> None:
-        with self._changed:
+        with self._lock:
             if not self._read and self._source.renewed:  # the state had been taken at the very end of an epoch
                 first, self._first_group, self._earlier = self._first_group, 0, 0
                 self._received = [count - first for count in self._received]
@@ -183,7 +185,7 @@ class Deal:
             self._marks.append((self._first_group + self._read // self.count, cursor))
 
     def _end(self) -> None:
-        with self._changed:
+        with self._lock:
             short = self._read % self.count
             if short and self._tail is Tail.PAD:
                 for index in range(short, self.count):
@@ -199,7 +201,7 @@ class Deal:
 
     def received(self, index: int) -> None:
         """The consumer of device ``index`` has its next batch."""
-        with self._changed:
+        with self._lock:
             self._received[index] += 1
             self._any = True
             if len(self._marks) > 1:
@@ -208,7 +210,7 @@ class Deal:
                     del self._marks[0]
 
     def position(self) -> Position:
-        with self._changed:
+        with self._lock:
             groups = min(self._received)
             ahead = tuple(count - groups for count in self._received)
             everything = self._over and not self._failed and self._received == self._dealt
@@ -224,7 +226,7 @@ class Deal:
 
     def leave(self, index: int) -> None:
         """Device ``index`` wants no more. Any thread, the collector included; does not wait."""
-        with self._changed:
+        with self._lock:
             self._left[index] = True
             self._queues[index].clear()
             idle = all(self._left) and not self._reading
@@ -246,7 +248,7 @@ class Deal:
 
     def close_if_left(self) -> None:
         """End the stream if no device wants more. Idempotent. Waits at most 10 s, if the loader does not return."""
-        with self._changed:
+        with self._lock:
             if self._closed or not all(self._left):
                 return
             self._closed = True

@@ -27,12 +27,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torchpipe.ahead.call_threads import CallThreads
+from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.ahead.queues import listed
 from torchpipe.data.dealt import DealtBatches, ending_what_fails
 from torchpipe.data.fetch import Failure, Fetch, TimedFetch, WorkerInitFn, make_worker_info, set_worker_info
@@ -174,7 +173,7 @@ class ThreadWorkers:
         self._threads = CallThreads(THREAD_NAME, [maker.begin for maker in self._makers])
         self._window = max(1, window)
         self._dealt = [deque[tuple[int, Any]]() for _ in beginnings]  # and not begun
-        self._made = [deque[Future[Any]]() for _ in beginnings]  # in the making, or made and not pulled
+        self._made = [deque[Call[Any]]() for _ in beginnings]  # in the making, or made and not pulled
         self._epoch = (0, 0)
         self.usable = True
         self.rebuild_s = 0.0  # nothing is sent
@@ -196,8 +195,8 @@ class ThreadWorkers:
             if maker.sheet is not None
         ]
         queues = [
-            self._times.queue(lane, sum(future.done() for future in listed(futures)), self._window)
-            for lane, futures in enumerate(self._made)
+            self._times.queue(lane, sum(call.done() for call in listed(calls)), self._window)
+            for lane, calls in enumerate(self._made)
         ]
         return ServiceFigures(method="thread", processes=processes, queues=tuple(queues), made={"shard": tuple(made)})
 
@@ -226,18 +225,18 @@ class ThreadWorkers:
         """(which of ``lanes``, its next batch alone). Raises: RuntimeError, in torch's words, after ``timeout_s``."""
         first = {self._made[lane][0]: lane for lane in lanes}
         try:
-            future = self._threads.wait_first(first, timeout_s)
+            call = self._threads.wait_first(first, timeout_s)
         except BaseException:
             self.usable = False
             raise
-        lane = first[future]
-        error = future.exception()
+        lane = first[call]
+        error = call.error()
         if error is not None:  # it stays: nothing can follow
             self.usable = False
             return lane, Chunk(error=error)
         self._made[lane].popleft()
         self._begin_some(lane)
-        return lane, Chunk(items=[future.result()])
+        return lane, Chunk(items=[call.result()])
 
     def interrupt(self) -> None:
         self._threads.interrupt()
@@ -245,8 +244,8 @@ class ThreadWorkers:
     def end_epoch(self) -> None:
         """Forget what was dealt; the threads stay. A batch in the making is dropped when it is made. Idempotent."""
         for lane, made in enumerate(self._made):
-            for future in made:
-                future.cancel()
+            for call in made:
+                call.cancel()
             made.clear()
             self._dealt[lane].clear()
         self._times.rest()

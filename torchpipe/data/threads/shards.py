@@ -17,14 +17,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
-from torchpipe.ahead.call_threads import CallThreads
+from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.threads.dealt import THREAD_NAME, Beginning
@@ -180,7 +179,7 @@ class ThreadShards(ShardProvider):
         self._threads = threads
         self._window = max(1, window)
         self._timeout_s = timeout_s
-        self._made = {lane: deque[Future[Chunk]]() for lane in producers}
+        self._made = {lane: deque[Call[Chunk]]() for lane in producers}
         self._closed = False
 
     def _fill(self, lane: int) -> None:
@@ -196,10 +195,10 @@ class ThreadShards(ShardProvider):
             for each in self._producers:
                 self._fill(each)
         first = {self._made[lane][0]: lane for lane in lanes}
-        future = self._threads.wait_first(first, self._timeout_s)
-        lane = first[future]
+        call = self._threads.wait_first(first, self._timeout_s)
+        lane = first[call]
         self._made[lane].popleft()
-        chunk: Chunk = future.result()
+        chunk = call.result()
         if not chunk.ended and chunk.error is None:
             self._fill(lane)
         return lane, chunk
@@ -213,8 +212,8 @@ class ThreadShards(ShardProvider):
             return
         self._closed = True
         for made in self._made.values():
-            for future in made:
-                future.cancel()
+            for call in made:
+                call.cancel()
             made.clear()
         if self._threads.threads:
             for producer in self._producers.values():

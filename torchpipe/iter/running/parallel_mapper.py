@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
 from itertools import takewhile
 from typing import Any, TypeVar, overload
 
 import torch
 
-from torchpipe.ahead.call_threads import CallThreads
+from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.errors import GraphError, StateError
 from torchpipe.iter._shared.columns import apply_to_columns, single_output
 from torchpipe.node.context import Context
@@ -150,7 +149,7 @@ class _ParallelIterator(NodeIterator[R]):
         self.fn = node.fn if retries is None else retries.around(node.fn, in_threads=True)
         self.streams = ItemStreams(context.stream_key(node))
         self.pulled = 0
-        self.ahead: deque[tuple[Any, Future[R] | None]] = deque()  # inputs, and what is made of them
+        self.ahead: deque[tuple[Any, Call[R] | None]] = deque()  # inputs, and what is made of them
         self.waits = 0  # for an item, in this pass
         self.error: Exception | None = None  # of the input, to be raised after what is ahead
         threads = torch.get_num_threads()  # which torch keeps by thread
@@ -179,11 +178,11 @@ class _ParallelIterator(NodeIterator[R]):
             if not self.waits:
                 self._try_first()
             self._submit(len(self.ahead))
-            future = self.ahead[0][1]
-            assert future is not None
-            self._wait(future)
+            call = self.ahead[0][1]
+            assert call is not None
+            self._wait(call)
             self.ahead.popleft()
-            yield future.result()
+            yield call.result()
         if self.error is not None:
             try:
                 raise self.error
@@ -225,12 +224,12 @@ class _ParallelIterator(NodeIterator[R]):
             self._wait(self.ahead[0][1])  # type: ignore[arg-type]
             self._refuse_draws(_drawn_since(before))
 
-    def _wait(self, future: Future[R]) -> None:
-        """Until ``future`` is done; now and then, see whether the functions that run meanwhile draw."""
+    def _wait(self, call: Call[R]) -> None:
+        """Until ``call`` is done; now and then, see whether the functions that run meanwhile draw."""
         self.waits += 1
         looks = not self.waits % _CHECK_EVERY and threading.current_thread() is threading.main_thread()
         before = GlobalRandom.present().to_dict() if looks else {}
-        self.threads.wait_first([future], None)
+        self.threads.wait_first([call], None)
         if looks and (drawn := _drawn_since(before)) != ["python"]:  # a library may: how long to wait between attempts
             self._refuse_draws(drawn)
 
@@ -252,9 +251,9 @@ class _ParallelIterator(NodeIterator[R]):
     def close(self) -> None:
         if self._closed:
             return
-        for _, future in self.ahead:
-            if future is not None:
-                future.cancel()
+        for _, call in self.ahead:
+            if call is not None:
+                call.cancel()
         self.threads.close()
         self.ahead.clear()
         super().close()
