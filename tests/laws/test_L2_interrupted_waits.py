@@ -92,3 +92,22 @@ def test_L2_L6_ctrl_c_at_any_instruction_of_threading(name: str, caplog: pytest.
         if not thread.is_alive():  # struck before it was started: Python goes on listing it
             threading._limbo.pop(thread, None)  # type: ignore[attr-defined]
     assert not wait_nothing_left(before)
+
+
+def releases_in_vain(item: int) -> int:
+    try:
+        raise ValueError("why")
+    except ValueError:
+        threading.Lock().release()
+    return item
+
+
+@pytest.mark.parametrize("name", ["in process", "threads", "DataLoader"])
+def test_L7_a_lock_that_a_users_function_does_not_hold_is_its_own_error(name: str) -> None:
+    loaders: dict[str, Callable[[], Any]] = {
+        "in process": lambda: DataLoader2(IterableWrapper(range(3)).map(releases_in_vain)),
+        "threads": lambda: DataLoader2(IterableWrapper(range(3)).threadpool_map(releases_in_vain, max_workers=2)),
+        "DataLoader": lambda: DataLoader(range(3), collate_fn=lambda batch: releases_in_vain(batch[0]), device="cpu"),
+    }
+    with loaders[name]() as loader, pytest.raises(RuntimeError, match="release unlocked lock"):
+        list(loader)

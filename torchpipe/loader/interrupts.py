@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 __all__ = ["raise_what_struck", "raising_what_struck"]
@@ -17,12 +18,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NOT_HELD = {("release unlocked lock",), ("cannot release un-acquired lock",)}  # what Lock and RLock say
+_WAITING = ("threading", "torchpipe", "reading_services")  # where: in a user's code it is a user's mistake
 
 
 def raise_what_struck(error: BaseException) -> None:
     """Raise what the handler has raised, if ``error`` is a lock's complaint that came of it."""
     found = error
-    while type(found) is RuntimeError and found.__context__ is not None and found.args in _NOT_HELD:
+    while type(found) is RuntimeError and found.args in _NOT_HELD and found.__context__ is not None:
+        if not _raised_in(found.__traceback__).startswith(_WAITING):
+            break
         found = found.__context__
     if found is not error:
         raise found from None
@@ -40,3 +44,10 @@ def raising_what_struck(method: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return call
+
+
+def _raised_in(traceback: TracebackType | None) -> str:
+    """The name of the module."""
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return "" if traceback is None else str(traceback.tb_frame.f_globals.get("__name__", ""))
