@@ -105,12 +105,13 @@ def table(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
 
 
 def ahead(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -> str:
-    """One line: which other loaders are ahead of torchpipe in this workload, and by how much. Empty without figures."""
+    """One line: which other loaders are ahead of torchpipe in this workload, and by how much. Empty without figures,
+    or where no other loader takes part."""
     unit = about["UNIT"]
     less_is_better = _UNITS[unit][2]
     medians = {e["peer"]: e["figures"][unit]["median"] for e in entries if unit in e["figures"]}
     own = next((medians[peer] for peer in _OWN if peer in medians), None)
-    if not own:
+    if not own or not _has_peers(entries):
         return ""
     ratios = {
         PEERS[peer].label: own / median if less_is_better else median / own
@@ -125,16 +126,19 @@ def ahead(workload: str, about: dict[str, Any], entries: list[dict[str, Any]]) -
 
 
 def overview(document: dict[str, Any]) -> str:
-    """The table for the project's README: a line for each workload, torchpipe beside DataLoader and the best other;
-    the first of each is bold."""
+    """The table for the project's README: a line for each workload that others run too, torchpipe beside DataLoader and
+    the best other; the first of each is bold."""
     lines = ["| workload | torchpipe | torch DataLoader | the best other loader |", "|---|---|---|---|"]
     for workload, about in document["about"].items():
+        entries = [e for e in document["summary"] if e["workload"] == workload]
+        if not _has_peers(entries):
+            continue
         unit = about["UNIT"]
         shown, divisor, less_is_better = _UNITS[unit]
         medians = {
             e["peer"]: e["figures"][unit]["median"] / divisor
-            for e in document["summary"]
-            if e["workload"] == workload and unit in e["figures"] and e["peer"] not in _NO_LOADERS
+            for e in entries
+            if unit in e["figures"] and e["peer"] not in _NO_LOADERS
         }
         own = next((medians[peer] for peer in _OWN if peer in medians), None)
         torch = medians.pop("torch", None)
@@ -146,6 +150,11 @@ def overview(document: dict[str, Any]) -> str:
         cells[2] += f" ({PEERS[peer].label})" if peer else ""
         lines.append(f"| {about['TITLE']} ({shown}) | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _has_peers(entries: list[dict[str, Any]]) -> bool:
+    """Whether any other loader was run, with a figure or without."""
+    return any(e["peer"] not in (*_OWN, *_NO_LOADERS) for e in entries)
 
 
 def _number(figure: float, first: bool = False) -> str:

@@ -121,6 +121,7 @@ def test_the_overview_has_the_best_other_loader() -> None:
             "p1": {"TITLE": "P1 small", "UNIT": "samples_per_s"},
             "p7": {"TITLE": "P7 stage", "UNIT": "ns_per_stage"},
             "p8": {"TITLE": "P8 device", "UNIT": "step_ratio"},
+            "p20": {"TITLE": "P20 measuring", "UNIT": "p1_percent"},  # which no other loader runs
         },
         "summary": [
             *(entry("p1", peer, "samples_per_s", n) for peer, n in (("torchpipe", 9e3), ("torch", 4e3), ("spdl", 7e3))),
@@ -128,6 +129,7 @@ def test_the_overview_has_the_best_other_loader() -> None:
             *(entry("p7", peer, "ns_per_stage", n) for peer, n in (("torchpipe", 40.0), ("nodes", 350.0))),
             *(entry("p7", peer, "ns_per_stage", n) for peer, n in (("grain", 340.0), ("builtin_map", 30.0))),
             {"workload": "p8", "peer": "xla_mp_device", "figures": {}},
+            entry("p20", "torchpipe", "p1_percent", -0.6),
         ],
     }
     assert overview(document).splitlines()[2:] == [
@@ -177,3 +179,4 @@ def test_the_readme_says_where_a_peer_is_ahead() -> None:
     assert ahead("p1", {"UNIT": "samples_per_s"}, entries) == "- P1: SPDL 4 x, torchdata.nodes by 20%"
     assert ahead("p9", {"UNIT": "memory_mb"}, entries) == "- P9: torch DataLoader 2 x"
     assert ahead("p1", {"UNIT": "samples_per_s"}, entries[:2]) == "- P1: none is ahead"
+    assert ahead("p1", {"UNIT": "samples_per_s"}, entries[:1]) == ""  # nobody to be compared with
