@@ -69,7 +69,7 @@ test-notebook: $(VENV)/.stamp $(NOTEBOOK)/.stamp ## watch loaders in a real Jupy
 soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matrix, compare every item (minutes; JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)
 
-bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other loaders (half an hour)
+bench: $(VENV)/.stamp $(BENCH)/.stamp $(BENCH09)/.stamp ## measure beside other loaders (30 to 45 minutes)
 	$(BENCH)/bin/python benchmarks/run.py --rounds 3 --seconds 1 --minutes 11 --out benchmarks/results.json $(ARGS)
 	$(BENCH)/bin/python benchmarks/scaling.py --out benchmarks/results.json
 	$(BENCH)/bin/python benchmarks/ranks.py --out benchmarks/results.json
