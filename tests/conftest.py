@@ -16,7 +16,7 @@ from hypothesis.internal.conjecture import junkdrawer
 
 from tests import leaks
 from tests.settling import settle
-from tests.warm import Warm
+from tests.warm import XLA_MODULES, Warm
 
 pytest_plugins = ["tests.limits"]
 
@@ -98,6 +98,15 @@ def _xla_started() -> None:
 def warm() -> Iterator[Warm]:
     """Runs scripts in processes that need not import torch."""
     process = Warm()
+    process.start()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="session")
+def warm_xla() -> Iterator[Warm]:
+    """The same for scripts that need torch_xla."""
+    process = Warm(modules=XLA_MODULES)
     process.start()
     yield process
     process.close()

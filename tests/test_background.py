@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sources import Script, feed_threads, start, wait_idle, wait_until
+from tests.warm import Warm
 from torchpipe.ahead import background
 from torchpipe.ahead.background import RunAhead
 from torchpipe.ahead.iterators import RunAheadIterator
@@ -464,20 +466,25 @@ atexit.register(lambda: print("last"))
 """
 
 
-def run_script(rest: str, root: str) -> list[str]:
+def script_of(rest: str, root: str) -> str:
     # What newer Pythons say of a fork in a process with threads, which is what is tested here
-    forks = ["-W", "ignore:This process:DeprecationWarning"]
-    command = [sys.executable, *forks, "-X", "faulthandler", "-c", SCRIPT.format(root=root) + rest]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.split("\n")
+    quiet = "import warnings\nwarnings.filterwarnings('ignore', 'This process', DeprecationWarning)\n"
+    return quiet + SCRIPT.format(root=root) + rest
 
 
-def test_L7_a_forked_copy_raises_and_the_parent_goes_on(pytestconfig: pytest.Config) -> None:
-    lines = run_script(FORKED, str(pytestconfig.rootpath))
+def test_L7_a_forked_copy_raises_and_the_parent_goes_on(
+    warm: Warm, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(script_of(FORKED, str(pytestconfig.rootpath)))
+    done = warm.run([str(script)], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.split("\n")
     assert lines == ["[0, 1]", "WorkerDiedError", "closed", "7", "[2, 3, 4, 5, 6, 7, 8, 9]", ""]
 
 
 def test_L6_a_process_exits_cleanly_while_a_thread_is_in_user_code(pytestconfig: pytest.Config) -> None:
-    assert run_script(EXITING, str(pytestconfig.rootpath)) == ["[0, 1]", "last", ""]
+    command = [sys.executable, "-X", "faulthandler", "-c", script_of(EXITING, str(pytestconfig.rootpath))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\n") == ["[0, 1]", "last", ""]

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.warm import Warm
 from torchpipe.on_demand import built_in, on_demand
 from torchpipe.places import FORMS, NAMES
 
+
+@pytest.fixture(scope="module")
+def torch_alone() -> Iterator[Warm]:
+    """Runs scripts in processes that have imported nothing but torch."""
+    process = Warm(project=False)
+    process.start()
+    yield process
+    process.close()
+
+
+def run(torch_alone: Warm, tmp_path: Path, text: str) -> list[str]:
+    """What a script says."""
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    done = torch_alone.run([str(script)], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
 SCRIPT = """
 import gc
+gc.unfreeze()  # what there was before this process
 {before}
-frozen = gc.get_freeze_count() > 0  # Python 3.12 has some from its start
+frozen = gc.get_freeze_count() > 0
 import reading_services, torchpipe.iter
 print(gc.isenabled(), (gc.get_freeze_count() > 0) == frozen)
 
@@ -38,10 +58,10 @@ print(gone() is None)
     [("pass", True), ("gc.disable()", False), ("gc.freeze()", True)],
     ids=["as it is", "disabled", "frozen"],
 )
-def test_importing_leaves_the_garbage_collector_as_it_was(before: str, enabled: bool) -> None:
-    command = [sys.executable, "-c", SCRIPT.format(before=before)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert said == [str(enabled), "True", "True"]
+def test_importing_leaves_the_garbage_collector_as_it_was(
+    before: str, enabled: bool, torch_alone: Warm, tmp_path: Path
+) -> None:
+    assert run(torch_alone, tmp_path, SCRIPT.format(before=before)) == [str(enabled), "True", "True"]
 
 
 @pytest.mark.parametrize("package", NAMES)
@@ -63,18 +83,13 @@ def test_all_that_a_package_names_is_there(package: str) -> None:
     assert {*loaded.__all__} <= {*taken}
 
 
-def run(tmp_path: Path, text: str) -> list[str]:
-    """What a script says, in a process of its own that has imported nothing."""
-    script = tmp_path / "script.py"
-    script.write_text(text)
-    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout.split()
-
-
-def test_a_script_imports_the_nodes_that_it_uses(tmp_path: Path) -> None:
+def test_a_script_imports_the_nodes_that_it_uses(torch_alone: Warm, tmp_path: Path) -> None:
     said = run(
+        torch_alone,
         tmp_path,
         """
 import sys
+print(any(name.startswith(("torchpipe", "reading_services")) for name in sys.modules))
 import torchpipe
 print(hasattr(torchpipe.iter, "Nope"), "torchpipe.iter.items.mapper" in sys.modules)
 graph = torchpipe.iter.IterableWrapper(range(4)).map(str)
@@ -82,7 +97,7 @@ print(*graph, "torchpipe.iter.items.mapper" in sys.modules, "torchpipe.iter.item
 print(torchpipe.device.cpu.__name__, torchpipe.iter.items.__name__)
 """,
     )
-    assert said == ["False", "False", *"0123", "True", "False", "torchpipe.device.cpu", "torchpipe.iter.items"]
+    assert said == ["False", "False", "False", *"0123", "True", "False", "torchpipe.device.cpu", "torchpipe.iter.items"]
 
 
 TAKEN = """
@@ -106,9 +121,9 @@ print(*torchpipe.iter.IterableWrapper([1]).map())
 """
 
 
-def test_a_form_is_taken_before_its_node_is_imported(tmp_path: Path) -> None:
+def test_a_form_is_taken_before_its_node_is_imported(torch_alone: Warm, tmp_path: Path) -> None:
     taken = "the_functional_name_'map'_is_taken_by_torchpipe.iter.items.mapper.Mapper"
-    assert run(tmp_path, TAKEN) == [taken, "mine"]
+    assert run(torch_alone, tmp_path, TAKEN) == [taken, "mine"]
 
 
 INTERRUPTED = """
@@ -122,8 +137,8 @@ print(*pickle.loads(pickle.dumps(graph.map(str))))
 """
 
 
-def test_an_import_that_was_interrupted_leaves_no_class_behind(tmp_path: Path) -> None:
-    assert run(tmp_path, INTERRUPTED) == ["1"]
+def test_an_import_that_was_interrupted_leaves_no_class_behind(torch_alone: Warm, tmp_path: Path) -> None:
+    assert run(torch_alone, tmp_path, INTERRUPTED) == ["1"]
 
 
 TORCHS = """
@@ -138,11 +153,11 @@ print(*Numbers().enumerate())
 """
 
 
-def test_torchs_nodes_have_forms_that_nobody_has_imported(tmp_path: Path) -> None:
-    assert "".join(run(tmp_path, TORCHS)) == "(0,0)(1,1)(2,2)"
+def test_torchs_nodes_have_forms_that_nobody_has_imported(torch_alone: Warm, tmp_path: Path) -> None:
+    assert "".join(run(torch_alone, tmp_path, TORCHS)) == "(0,0)(1,1)(2,2)"
 
 
-def test_threads_may_ask_for_the_same_name_at_once(tmp_path: Path) -> None:
+def test_threads_may_ask_for_the_same_name_at_once(torch_alone: Warm, tmp_path: Path) -> None:
     script = """
 import threading, torchpipe
 start, found = threading.Barrier(8), []
@@ -154,7 +169,7 @@ threads = [threading.Thread(target=ask) for _ in range(8)]
 [thread.join() for thread in threads]
 print(len(found), torchpipe.iter.Mapper is torchpipe.iter.items.mapper.Mapper)
 """
-    assert run(tmp_path, script) == ["8", "True"]
+    assert run(torch_alone, tmp_path, script) == ["8", "True"]
 
 
 WORKER = """
@@ -181,8 +196,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_spawned_worker_imports_what_its_part_of_the_graph_needs(tmp_path: Path) -> None:
-    found = run(tmp_path, WORKER)
+def test_a_spawned_worker_imports_what_its_part_of_the_graph_needs(torch_alone: Warm, tmp_path: Path) -> None:
+    found = run(torch_alone, tmp_path, WORKER)
     assert {"torchpipe.iter.sources.wrapper", "reading_services._workers.worker"} <= {*found}
     for missing in ("iter.items.mapper", "map.mapper", "stats.model", "views", "device", "loader", "formats", "graph"):
         assert f"torchpipe.{missing}" not in found

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.warm import Warm
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.randomness.seeds import (
@@ -68,14 +68,15 @@ def test_L1_the_order_of_a_shuffle_is_for_ever() -> None:
 GOLDEN_ORDER = [0, 2, 5, 6, 7, 3, 9, 8, 4, 1]
 
 
-def test_L1_streams_are_the_same_in_another_process() -> None:
-    code = (
+def test_L1_streams_are_the_same_in_another_process(warm: Warm, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
         "from torchpipe.randomness.seeds import IndexStream; "
         "s = IndexStream((3, 1)); print([s.index(99) for _ in range(9)])"
     )
-    text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    done = warm.run([str(script)], cwd=tmp_path)
     stream = IndexStream((3, 1))
-    assert text.strip() == str([stream.index(99) for _ in range(9)])
+    assert (done.returncode, done.stdout) == (0, f"{[stream.index(99) for _ in range(9)]}\n"), done.stderr
 
 
 @given(KEYS, st.integers(0, 2000), st.integers(0, 300))

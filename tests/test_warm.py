@@ -9,10 +9,36 @@ from typing import Any
 
 import pytest
 
+from tests.sources import wait_until
 from tests.warm import Warm
 
 SCRIPTS = {
     "return": ("print('said'); raise SystemExit(3)", 3, "said\n", ""),
+    "say why": ("raise SystemExit('because')", 1, "", "because\n"),
+    "ctrl-c": (
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)",
+        -signal.SIGINT,
+        "",
+        "KeyboardInterrupt",
+    ),
+    "a generator left": (
+        "def left():\n    try:\n        yield\n    finally:\n        print('closed')\nkept = left()\nnext(kept)",
+        0,
+        "closed\n",
+        "",
+    ),
+    "an object that cannot be let go": (
+        "class Held:\n    def __del__(self):\n        raise KeyError('mine')\nheld = Held()\nheld.own = held",
+        0,
+        "",
+        "Exception ignored in: <function Held.__del__",
+    ),
+    "a thread": (
+        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), print('said'))).start()",
+        0,
+        "said\n",
+        "",
+    ),
     "raise": ("print('said')\nraise KeyError('mine')", 1, "said\n", "KeyError: 'mine'"),
     "killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "", ""),
     "imports": (
@@ -56,6 +82,18 @@ def test_a_script_ends_as_in_a_process_of_its_own(name: str, warm: Warm, tmp_pat
     assert (done.returncode, done.stdout) == (code, said)
     assert error in done.stderr
     assert bool(done.stderr) == bool(error)
+
+
+def test_a_script_is_seen_while_it_runs(warm: Warm, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import time\nprint('here', flush=True)\ntime.sleep(1000)")
+
+    def kill(pid: int, said: Path) -> None:
+        wait_until(lambda: said.exists() and said.read_text() == "here\n")
+        os.kill(pid, signal.SIGKILL)
+
+    done = warm.run([str(script)], cwd=tmp_path, meanwhile=kill)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "here\n")
 
 
 def test_no_two_scripts_draw_the_same(warm: Warm, tmp_path: Path) -> None:

@@ -1,17 +1,20 @@
 """A Python that has imported torch and the project once, and forks a process for each script that a test runs.
 
-Importing them takes a process a second and a half of a core. Tests have the fixture ``warm`` of it; one whose
-script is about importing, exiting or the command line of Python starts a process of its own.
+Importing them takes a process a second and a half of a core, and taking that down half a second more. Tests have the
+fixture ``warm`` of it, those of XLA ``warm_xla``; one whose script is about importing, exiting or the command line of
+Python starts a process of its own.
 
-Runs as ``python -m tests.warm``: reads a list of jobs as a line of JSON, answers with the numbers of their processes,
-and then with their exit codes.
+Runs as ``python -m tests.warm [MODULE...]``, which names what else to import: reads a list of jobs as a line of JSON,
+answers with the numbers of their processes, and then with their exit codes.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -21,9 +24,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +35,14 @@ import psutil
 
 from tests.settling import settle
 
-__all__ = ["Warm"]
+__all__ = ["XLA_MODULES", "Warm"]
 
 ROOT = Path(__file__).parents[1]
 SHOW_STACKS = signal.SIGRTMIN + 9  # on stderr, in C: of a process that is stuck in a lock too
+# What importing torch_xla takes, without its runtime: that must not be forked.
+XLA_MODULES = ("torch_xla.distributed.spmd", "torch_xla.distributed.parallel_loader", "torchpipe.xla")
 _SHOWN_S = 2.0
+_TORCH_ALONE = "--torch-alone"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -45,14 +52,17 @@ class Warm:
     ``close`` ends it. Not for several threads at once.
     """
 
-    def __init__(self, *options: str) -> None:
-        """``options``: Python's own, for all scripts."""
+    def __init__(self, *options: str, modules: Sequence[str] = (), project: bool = True) -> None:
+        """``options``: Python's own, for all scripts. ``modules``: what else they find imported. ``project``: if not,
+        they find torch alone.
+        """
         self._options = options
+        self._modules = modules if project else [_TORCH_ALONE]
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, *self._options, "-m", "tests.warm"],
+            [sys.executable, *self._options, "-m", "tests.warm", *self._modules],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -61,16 +71,35 @@ class Warm:
         assert self._answer() == "ready"
 
     def run(
-        self, command: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        meanwhile: Callable[[int, Path], object] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """As ``subprocess.run`` of ``python`` with that ``command`` (a script, or ``-m`` and a module) has it."""
-        return self.run_together([command], cwd=cwd, env=env)[0]
+        """As ``subprocess.run`` of ``python`` with that ``command`` (a script, or ``-m`` and a module) has it.
+
+        ``meanwhile`` is called with the number of its process and the file that its stdout goes to.
+        """
+
+        def of_one(pids: list[int], said: list[Path]) -> None:
+            if meanwhile is not None:
+                meanwhile(pids[0], said[0])
+
+        return self.run_together([command], cwd=cwd, env=env, meanwhile=of_one)[0]
 
     def run_together(
-        self, commands: Sequence[Sequence[str]], *, cwd: Path, env: Mapping[str, str] | None = None
+        self,
+        commands: Sequence[Sequence[str]],
+        *,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        meanwhile: Callable[[list[int], list[Path]], object] | None = None,
     ) -> list[subprocess.CompletedProcess[str]]:
-        """What became of several that run at the same time. If this call is interrupted (a test has met its limit), all
-        of them are killed, and their stacks and what they had said on stderr are said on this process's.
+        """What became of several that run at the same time. If this call is interrupted (a test has met its limit), or
+        ``meanwhile`` raises, all of them are killed, and their stacks and what they had said on stderr are said on this
+        process's.
         """
         assert self._process is not None
         assert self._process.stdin is not None
@@ -83,6 +112,8 @@ class Warm:
             pids: list[int] | None = None
             try:
                 pids = self._answer()
+                if meanwhile is not None:
+                    meanwhile(pids, [Path(said) for said, _ in names])
                 codes = self._answer()
             except BaseException:
                 pids = self._answer() if pids is None else pids
@@ -140,7 +171,32 @@ def serve() -> dict[str, Any] | None:
 
 
 def become(job: dict[str, Any]) -> None:
-    """Run the job's script as if this process had been started for it."""
+    """Run the job's script as if this process had been started for it, and end."""
+    code, interrupted = 0, False
+    try:
+        _run(job)
+    except SystemExit as error:
+        if error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code, interrupted = 1, isinstance(error, KeyboardInterrupt)
+    # What the interpreter does at its end, but for taking down what was imported: that copies every page
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if vars(sys.modules["__main__"]) is not globals():  # a script's; a module's have been cleared
+        vars(sys.modules["__main__"]).clear()
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
+
+
+def _run(job: dict[str, Any]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for number, name in enumerate([os.devnull, *job["streams"]]):
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -168,9 +224,15 @@ def become(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    from torchpipe.places import NAMES
+    modules = sys.argv[1:]
+    if modules == [_TORCH_ALONE]:
+        modules = ["torch"]
+    else:
+        from torchpipe.places import NAMES
 
-    for module in sorted({place for names in NAMES.values() for place in names.values()}):  # what any script may need
+        places = {place for names in NAMES.values() for place in names.values()}  # what any script may need
+        modules = [*sorted(places), *modules]
+    for module in modules:
         importlib.import_module(module)
     settle()
     if (job := serve()) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 from tests.sources import wait_until
+from tests.warm import Warm
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.cli import doctor
 from torchpipe.cli.main import main
@@ -85,21 +87,26 @@ graph = IterableWrapper(range(10)).sharding_filter().map(Ma\u00df())
 """
 
 
-def test_names_that_a_terminal_lacks_are_escaped_and_a_failing_item_is_named(tmp_path: Path) -> None:
+def test_names_that_a_terminal_lacks_are_escaped_and_a_failing_item_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "odd.py").write_text(ODD, encoding="utf-8")
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    for name, value in (("PYTHONIOENCODING", "ascii"), ("LC_ALL", "C"), ("PYTHONUTF8", "0")):
+        monkeypatch.setenv(name, value)  # which Python looks at when it starts
 
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "torchpipe.cli", *arguments]
-        return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    with contextlib.closing(Warm()) as python:
+        python.start()
 
-    explained = call("explain", "odd.py:graph")
-    assert (explained.returncode, explained.stderr) == (0, "")
-    assert "Mapper(Ma\\xdf)" in explained.stdout
-    watched = call("watch", "odd.py:graph")
-    assert watched.returncode == 2
-    assert "ValueError: d\\xfcnn (raised in Mapper(Ma\\xdf) for item 3" in watched.stderr.splitlines()[-1]
-    assert "is no number" in call("watch", "odd.py:graph", "--items", "ten").stderr
+        def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return python.run(["-m", "torchpipe.cli", *arguments], cwd=tmp_path)
+
+        explained = call("explain", "odd.py:graph")
+        assert (explained.returncode, explained.stderr) == (0, "")
+        assert "Mapper(Ma\\xdf)" in explained.stdout
+        watched = call("watch", "odd.py:graph")
+        assert watched.returncode == 2
+        assert "ValueError: d\\xfcnn (raised in Mapper(Ma\\xdf) for item 3" in watched.stderr.splitlines()[-1]
+        assert "is no number" in call("watch", "odd.py:graph", "--items", "ten").stderr
 
 
 SLOW = """
@@ -118,16 +125,18 @@ graph = IterableWrapper(range(100_000)).sharding_filter().map(slow)
 
 
 @pytest.mark.parametrize("more", [[], ["--workers", "2"]], ids=["here", "workers"])
-def test_ctrl_c_ends_a_watch_that_tells_what_it_has_seen(tmp_path: Path, more: list[str]) -> None:
+def test_ctrl_c_ends_a_watch_that_tells_what_it_has_seen(warm: Warm, tmp_path: Path, more: list[str]) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
-    command = [sys.executable, "-m", "torchpipe.cli", "watch", "slow.py:graph", "--json", "--report", "r.html", *more]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until((tmp_path / "begun").exists)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    told = json.loads(out)
+
+    def interrupt(pid: int, said: Path) -> None:
+        wait_until((tmp_path / "begun").exists)
+        os.kill(pid, signal.SIGINT)
+
+    command = ["-m", "torchpipe.cli", "watch", "slow.py:graph", "--json", "--report", "r.html", *more]
+    done = warm.run(command, cwd=tmp_path, meanwhile=interrupt)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    told = json.loads(done.stdout)
     assert told["state"] == "closed"
     assert told["delivered"] < 100_000
     assert "Mapper(slow)" in (tmp_path / "r.html").read_text()
@@ -323,9 +332,10 @@ def loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     sys.modules.pop(file.stem, None)
 
 
-def test_json_is_all_there_is_on_stdout_whatever_modules_and_workers_print(loud: str) -> None:
-    command = [sys.executable, "-m", "torchpipe.cli", "watch", f"{loud}:make", "--workers", "1", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def test_json_is_all_there_is_on_stdout_whatever_modules_and_workers_print(
+    warm: Warm, loud: str, tmp_path: Path
+) -> None:
+    done = warm.run(["-m", "torchpipe.cli", "watch", f"{loud}:make", "--workers", "1", "--json"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["delivered"] == 4
     for kind in ("imported", "made", "printed 3", "written"):

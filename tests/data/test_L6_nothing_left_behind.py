@@ -6,21 +6,19 @@ import gc
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from torch.utils.data import SequentialSampler
 
 from tests import leaks
 from tests.data.datasets import Augmented, FailingAt, Lines
-from tests.laws.test_L6_nothing_left_behind import wait_gone
+from tests.laws.test_L6_nothing_left_behind import struck_script, wait_gone
+from tests.warm import Warm
 from torchpipe import DataLoader
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.errors import ReplayWarning
@@ -155,11 +153,12 @@ def test_L6_growth_over_epochs() -> None:
 
 
 SCRIPT = """
-import sys, time
+import os, sys, time
 from tests.data.datasets import Augmented
 from torchpipe import DataLoader
 
 if __name__ == "__main__":
+    os.setsid()
     loader = DataLoader(Augmented(1_000_000), 2, num_workers=2, multiprocessing_context=sys.argv[1])
     iterator = iter(loader)
     next(iterator)
@@ -170,32 +169,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(("context", "ending"), [("fork", "SIGKILL"), ("forkserver", "SIGKILL"), ("fork", "SIGINT")])
-def test_L6_main_killed(context: str, ending: str, tmp_path: Path) -> None:
+def test_L6_main_killed(context: str, ending: str, warm: Warm, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    root = Path(__file__).resolve().parents[2]
-    with subprocess.Popen(
-        [sys.executable, str(script), context],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(root)},
-    ) as main:
-        assert main.stdout is not None
-        line = main.stdout.readline()
-        assert len(line.split()) == 2, (line, main.stderr.read() if main.stderr else "")
-        started = psutil.Process(main.pid).children(recursive=True)
-        assert len(started) >= 2
-        if ending == "SIGKILL":
-            main.kill()
-        else:
-            os.killpg(main.pid, signal.SIGINT)  # as a terminal does: the whole group
-        _, errors = main.communicate()
+    done, started = struck_script(warm, script, context, getattr(signal, ending))
+    assert len(started) >= 2
     left = wait_gone(started, 5.0)
     for process in left:
         process.kill()
     assert left == []
     if ending == "SIGINT":
-        assert errors.count("Traceback") == 1
-        assert errors.rstrip().endswith("KeyboardInterrupt")
+        assert done.stderr.count("Traceback") == 1
+        assert done.stderr.rstrip().endswith("KeyboardInterrupt")

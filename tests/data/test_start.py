@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,10 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+from tests.warm import Warm
 from torchpipe import DataLoader
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = '''
 import os
 import multiprocessing
@@ -37,11 +37,14 @@ if __name__ == "__main__":
 '''
 
 
-def test_a_forkserver_imports_torch_once_for_all_workers(tmp_path: Path) -> None:
+def test_a_forkserver_imports_torch_once_for_all_workers(warm: Warm, tmp_path: Path) -> None:
+    commands = []
     for number, context in enumerate(('"forkserver"', 'multiprocessing.get_context("forkserver")')):
         script = tmp_path / f"parents{number}.py"
         script.write_text(SCRIPT.replace("CONTEXT", context))
-        subprocess.run([sys.executable, str(script)], check=True, timeout=300)
+        commands.append([str(script)])
+    for done in warm.run_together(commands, cwd=ROOT):
+        assert done.returncode == 0, done.stderr
 
 
 multiprocessing.RawArray("b", 1 << 16)  # multiprocessing keeps the memory that it shares: not for the first test here

@@ -336,6 +336,7 @@ CASES = (
 
 
 def main(library: str) -> None:
+    os.setsid()  # to be ended with all that it leaves behind
     ours = library == "torchpipe"
     if ours:
         import torchpipe.xla.drop_in as loaders

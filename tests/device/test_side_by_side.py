@@ -10,11 +10,11 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from tests.warm import Warm
 
 pytestmark = [pytest.mark.xla, pytest.mark.timeout(1200)]
 
@@ -22,28 +22,21 @@ LIBRARIES = ("torch_xla", "torchpipe")
 
 
 @pytest.fixture(scope="module")
-def facts(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def facts(warm_xla: Warm, pytestconfig: pytest.Config) -> dict[str, Any]:
     """Facts by library, then by case."""
-    root = pytestconfig.rootpath
-    folder = tmp_path_factory.mktemp("facts")
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    children = {}
+    commands = [["-m", "tests.device.side_by_side", library] for library in LIBRARIES]
+    started: list[int] = []
     try:
-        for library in LIBRARIES:
-            with open(folder / library, "w") as out, open(folder / f"{library}.err", "w") as err:
-                command = [sys.executable, "-m", "tests.device.side_by_side", library]
-                # A session of its own, to end what it leaves behind; files, since that would hold pipes open.
-                children[library] = subprocess.Popen(
-                    command, stdout=out, stderr=err, env=environment, cwd=root, start_new_session=True
-                )
-        for library, child in children.items():
-            assert child.wait() == 0, f"{library}:\n{(folder / f'{library}.err').read_text()}"
+        ended = warm_xla.run_together(
+            commands, cwd=pytestconfig.rootpath, meanwhile=lambda pids, _: started.extend(pids)
+        )
     finally:
-        for child in children.values():
+        for pid in started:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-    found = {library: json.loads((folder / library).read_text().splitlines()[-1]) for library in LIBRARIES}
+                os.killpg(pid, signal.SIGKILL)
+    for library, done in zip(LIBRARIES, ended):
+        assert done.returncode == 0, f"{library}:\n{done.stderr}"
+    found = {library: json.loads(done.stdout.splitlines()[-1]) for library, done in zip(LIBRARIES, ended)}
     for library in LIBRARIES:
         for case, fact in found[library].items():
             assert "failed" not in fact, f"{library}, {case}:\n{fact['failed']}"

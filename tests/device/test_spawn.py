@@ -7,8 +7,6 @@ import json
 import multiprocessing
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 import torch
 
 from reading_services import MultiProcessingReadingService, OrdinalReadingService, SequentialReadingService
+from tests.warm import Warm
 from torchpipe.errors import GraphError, StateMismatchError
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.iter import IterableWrapper
@@ -271,17 +270,15 @@ def test_L7_what_torch_xla_would_ignore_is_refused(arguments: Any, error: type[E
 
 
 @pytest.fixture(scope="module")
-def spawned(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spawned(warm_xla: Warm, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that ``spawned.py`` has written to."""
     folder = tmp_path_factory.mktemp("spawned")
-    root = str(pytestconfig.rootpath)
-    environment = {**os.environ, "PYTHONPATH": root}
+    root = pytestconfig.rootpath
+    environment = {**os.environ, "PYTHONPATH": str(root)}
     for name in ("RANK", "WORLD_SIZE"):
         environment.pop(name, None)
-    command = [sys.executable, "-m", "tests.device.spawned", str(folder)]
-    with open(folder / "log", "w") as log:
-        done = subprocess.run(command, stdout=log, stderr=log, check=False, env=environment, cwd=root)
-    assert done.returncode == 0, (folder / "log").read_text()
+    done = warm_xla.run(["-m", "tests.device.spawned", str(folder)], cwd=root, env=environment)
+    assert done.returncode == 0, done.stderr
     return folder
 
 

@@ -6,31 +6,27 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.warm import Warm
+
+ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("spmd_script.py")
 
 pytestmark = [pytest.mark.xla, pytest.mark.slow]
 
 
-def run_script(root: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "PYTHONPATH": str(root)} | more
-    return subprocess.run(
-        [sys.executable, "-X", "faulthandler", str(SCRIPT), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
+def run_script(warm_xla: Warm, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "PYTHONPATH": str(ROOT)} | more
+    return warm_xla.run([str(SCRIPT), *arguments], cwd=ROOT, env=environment)
 
 
 @pytest.fixture(scope="module")
-def layouts(pytestconfig: pytest.Config) -> dict[str, Any]:
-    done = run_script(pytestconfig.rootpath, "layouts")
+def layouts(warm_xla: Warm) -> dict[str, Any]:
+    done = run_script(warm_xla, "layouts")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
@@ -99,8 +95,8 @@ def test_torch_xla_itself_replicates_silently_or_fails(layouts: dict[str, Any]) 
     assert layouts["torch_xla"]["labels on two axes"].startswith("IndexError")
 
 
-def test_the_work_of_another_device_is_started_there(pytestconfig: pytest.Config) -> None:
-    done = run_script(pytestconfig.rootpath, "other_device")
+def test_the_work_of_another_device_is_started_there(warm_xla: Warm) -> None:
+    done = run_script(warm_xla, "other_device")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["default"], result["where"]) == ("xla:0", ["xla:2"])
@@ -109,9 +105,9 @@ def test_the_work_of_another_device_is_started_there(pytestconfig: pytest.Config
     assert result["executions after"] == 4  # all was computed before it was read
 
 
-def test_pt_xla_debug_says_that_the_loader_has_started_the_work(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+def test_pt_xla_debug_says_that_the_loader_has_started_the_work(warm_xla: Warm, tmp_path: Path) -> None:
     report = tmp_path / "report"
-    done = run_script(pytestconfig.rootpath, "syncs", PT_XLA_DEBUG_LEVEL="2", PT_XLA_DEBUG_FILE=str(report))
+    done = run_script(warm_xla, "syncs", PT_XLA_DEBUG_LEVEL="2", PT_XLA_DEBUG_FILE=str(report))
     assert done.returncode == 0, done.stderr
     lines = report.read_text().splitlines()
     causes = [lines[number + 1] for number, line in enumerate(lines) if "Execution Cause" in line]
@@ -124,17 +120,17 @@ def lines_of(folder: Path) -> list[Any]:
 
 
 @pytest.mark.timeout(1200)
-def test_L2_a_training_that_is_killed_goes_on_exactly(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_L2_a_training_that_is_killed_goes_on_exactly(tmp_path: Path, warm_xla: Warm) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
-    done = run_script(pytestconfig.rootpath, "train", str(whole))
+    done = run_script(warm_xla, "train", str(whole))
     assert done.returncode == 0, done.stderr
-    killed = run_script(pytestconfig.rootpath, "train", str(broken), "5")
+    killed = run_script(warm_xla, "train", str(broken), "5")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     before = lines_of(broken)
     assert [line[0] for line in before] == list(range(1, 6))
-    done = run_script(pytestconfig.rootpath, "train", str(broken))
+    done = run_script(warm_xla, "train", str(broken))
     assert done.returncode == 0, done.stderr
     after = lines_of(broken)[5:]
     assert after[0][0] == 4  # after the checkpoint of step 3: two steps are done again

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.warm import Warm
+from tests.warm import XLA_MODULES, Warm
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -44,6 +42,14 @@ def strict() -> Iterator[Warm]:
     process.close()
 
 
+@pytest.fixture(scope="session")
+def strict_xla() -> Iterator[Warm]:
+    process = Warm(*WARNINGS, modules=XLA_MODULES)
+    process.start()
+    yield process
+    process.close()
+
+
 def test_there_are_blocks() -> None:
     found = [name.partition(":")[0] for name, _, _ in blocks()]
     assert found.count("README.md") >= 1
@@ -54,21 +60,25 @@ def of_xla(code: str) -> bool:
     return re.search(r"torch_xla|PJRT_DEVICE|\"xla", code) is not None
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "output"),
-    [pytest.param(*block, id=block[0], marks=[pytest.mark.xla] if of_xla(block[1]) else []) for block in blocks()],
-)
-def test_block_runs_as_it_stands(name: str, code: str, output: str | None, strict: Warm, tmp_path: Path) -> None:
-    script = tmp_path / "block.py"
+def run_as_it_stands(block: tuple[str, str, str | None], warm: Warm, folder: Path) -> None:
+    name, code, output = block
+    script = folder / "block.py"
     script.write_text(code)
-    if of_xla(code):  # its CPU device is not to be forked
-        command = [sys.executable, *WARNINGS, str(script)]
-        done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
-    else:
-        done = strict.run([str(script)], cwd=tmp_path)
+    done = warm.run([str(script)], cwd=folder)
     assert done.returncode == 0, f"{name}:\n{done.stderr}"
     if output is not None:
         assert done.stdout == output
+
+
+@pytest.mark.parametrize("block", [block for block in blocks() if not of_xla(block[1])], ids=lambda block: block[0])
+def test_block_runs_as_it_stands(block: tuple[str, str, str | None], strict: Warm, tmp_path: Path) -> None:
+    run_as_it_stands(block, strict, tmp_path)
+
+
+@pytest.mark.xla
+@pytest.mark.parametrize("block", [block for block in blocks() if of_xla(block[1])], ids=lambda block: block[0])
+def test_block_of_xla_runs_as_it_stands(block: tuple[str, str, str | None], strict_xla: Warm, tmp_path: Path) -> None:
+    run_as_it_stands(block, strict_xla, tmp_path)
 
 
 FIRST = ("README.md", "docs/resume.md")  # what people try, with either loader
@@ -78,23 +88,13 @@ SCRIPTS = [block for block in blocks() if block[0].startswith(FIRST) and "__main
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 @pytest.mark.parametrize(("name", "code", "output"), SCRIPTS, ids=[name for name, _, _ in SCRIPTS])
 def test_first_scripts_run_under_every_start_method(
-    name: str, code: str, output: str | None, method: str, tmp_path: Path
+    name: str, code: str, output: str | None, method: str, warm: Warm, tmp_path: Path
 ) -> None:
     """As on a platform, or a version of Python, where that is the default."""
-    (tmp_path / "sitecustomize.py").write_text(
-        f"import multiprocessing\nmultiprocessing.set_start_method({method!r})\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    default = f"import multiprocessing\nif __name__ == '__main__':\n    multiprocessing.set_start_method({method!r})\n"
     script = tmp_path / "block.py"
-    script.write_text(code)
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    script.write_text(default + code)
+    done = warm.run([str(script)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, f"{name}:\n{done.stderr}"
     assert output is None or done.stdout == output
 

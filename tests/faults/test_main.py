@@ -86,10 +86,10 @@ def test_nobody_survives_and_a_resume_is_exact(cell: Cell, tmp_path: Path) -> No
     ids=str,
 )
 def test_nobody_survives_under_other_start_methods(cell: Cell, context: str, tmp_path: Path) -> None:
-    check(cell, tmp_path, context, "spawn")
+    check(cell, tmp_path, context, "forkserver")
 
 
-@pytest.mark.parametrize(("context", "method"), [("fork", "fork"), ("spawn", "spawn")])
+@pytest.mark.parametrize(("context", "method"), [("fork", "fork"), ("spawn", "forkserver")])
 def test_stopped_workers_do_not_survive_either(context: str, method: str) -> None:
     """They cannot notice anything: the kernel's parent-death signal kills them. (A forkserver outlives them.)"""
     process = multiprocessing.get_context(method).Process(target=die_over_stopped_workers, args=(context,))

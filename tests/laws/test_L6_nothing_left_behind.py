@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -22,6 +21,8 @@ from hypothesis import strategies as st
 from tests import leaks
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
 from tests.laws.interrupts import Interrupt, Interrupter, before_first
+from tests.sources import wait_until
+from tests.warm import Warm
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import sample_graph
 
@@ -87,8 +88,9 @@ def test_L6_however_a_run_ends(ending: str, workers: int | None) -> None:
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
 def test_L6_under_other_start_methods(context: str) -> None:
+    workers = 1 if context == "spawn" else 2  # each of whose workers imports torch anew
     for ending in ("break", "exception", "forgotten"):
-        end(ending, 2, context)
+        end(ending, workers, context)
 
 
 @given(st.lists(st.tuples(st.sampled_from(ENDINGS), st.sampled_from([None, 1, 2])), max_size=3))
@@ -101,12 +103,13 @@ def test_L6_any_sequence_of_endings(endings: list[tuple[str, int | None]]) -> No
 
 
 SCRIPT = """
-import logging, sys, time
+import os, sys, time
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
 from torchpipe.testing import sample_graph
 
 if __name__ == "__main__":
+    os.setsid()
     service = MultiProcessingReadingService(2, sys.argv[1])
     loader = DataLoader2(sample_graph(1_000_000), reading_service=service)
     iterator = iter(loader)
@@ -117,21 +120,27 @@ if __name__ == "__main__":
 """
 
 
-def start_script(tmp_path: Path, context: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-    """A training process of its own, with its workers running: (the process, everything it has started)."""
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    main = subprocess.Popen(
-        [sys.executable, str(script), context],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert main.stdout is not None
-    line = main.stdout.readline()
-    assert len(line.split()) == 2, (line, main.stderr.read() if main.stderr else "")
-    return main, psutil.Process(main.pid).children(recursive=True)
+def struck_script(
+    warm: Warm, script: Path, context: str, signal_number: int
+) -> tuple[subprocess.CompletedProcess[str], list[psutil.Process]]:
+    """A training process of its own, whose group gets a signal once its workers run: what came of it, and all that it
+    had started.
+    """
+    started: list[psutil.Process] = []
+
+    def strike(pid: int, said: Path) -> None:
+        wait_until(lambda: said.exists() and said.read_text().endswith("\n"))
+        started.extend(psutil.Process(pid).children(recursive=True))
+        if signal_number == signal.SIGINT:
+            os.killpg(pid, signal_number)  # as a terminal does
+        else:
+            os.kill(pid, signal_number)
+
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = warm.run([str(script), context], cwd=root, env=environment, meanwhile=strike)
+    assert len(done.stdout.split()) == 2
+    return done, started
 
 
 def wait_gone(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
@@ -150,24 +159,24 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("context", PROCESSES)
-def test_L6_main_killed(context: str, tmp_path: Path) -> None:
-    main, started = start_script(tmp_path, context)
+def test_L6_main_killed(context: str, warm: Warm, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    _, started = struck_script(warm, script, context, signal.SIGKILL)
     assert len(started) >= 2
-    main.kill()
-    main.communicate()
     left = wait_gone(started, 5.0)
     for process in left:
         process.kill()
     assert left == []
 
 
-def test_L6_ctrl_c(tmp_path: Path) -> None:
-    main, started = start_script(tmp_path, "fork")
-    os.killpg(main.pid, signal.SIGINT)  # as a terminal does: the whole group
-    _, errors = main.communicate()
+def test_L6_ctrl_c(warm: Warm, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done, started = struck_script(warm, script, "fork", signal.SIGINT)
     assert wait_gone(started, 2.0) == []
-    assert errors.count("Traceback") == 1
-    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
 
 
 def wait_for(file: Path, item: int) -> int:

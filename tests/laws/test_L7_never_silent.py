@@ -165,11 +165,12 @@ def test_L7_lambdas_and_local_classes(context: str) -> None:
             raise LocalError("local", number)
         return number
 
+    workers = 1 if context == "spawn" else 2  # each of whose workers imports torch anew
     graph = IterableWrapper(range(9)).sharding_filter().map(lambda number: number + 1).map(Local())
-    with make_loader(graph, make_service(2, 2, context=context)) as loader:
+    with make_loader(graph, make_service(workers, 2, context=context)) as loader:
         assert list(loader) == [3 * (number + 1) for number in range(9)]
     with (
-        make_loader(graph.map(fail), make_service(2, 2, context=context)) as loader,
+        make_loader(graph.map(fail), make_service(workers, 2, context=context)) as loader,
         pytest.raises(LocalError, match="local"),
     ):
         list(loader)

@@ -23,7 +23,7 @@ def double(x):
     return 2 * x
 
 {guard}
-    service = MultiProcessingReadingService(2, sys.argv[1])
+    service = MultiProcessingReadingService({workers}, sys.argv[1])
     with DataLoader2(IterableWrapper(range(6)).sharding_filter().map(double), reading_service=service) as loader:
         try:
             print(*loader)
@@ -32,9 +32,9 @@ def double(x):
 """
 
 
-def run(warm: Warm, folder: Path, method: str, guard: str) -> subprocess.CompletedProcess[str]:
+def run(warm: Warm, folder: Path, method: str, guard: str, workers: int = 2) -> subprocess.CompletedProcess[str]:
     script = folder / "script.py"
-    script.write_text(SCRIPT.format(guard=guard))
+    script.write_text(SCRIPT.format(guard=guard, workers=workers))
     return warm.run([str(script), method], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
@@ -50,11 +50,19 @@ def test_a_missing_guard_is_told_at_once(method: str, warm: Warm, tmp_path: Path
     assert done.stdout == "restarts: 0\n"
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_script_on_standard_input_is_no_file_to_import(method: str, tmp_path: Path) -> None:
+FOR_EACH = """
+import os
+if child := os.fork():  # that goes on with the first method, and this one with the next
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    del sys.argv[1]
+if __name__ == "__main__":"""
+
+
+def test_a_script_on_standard_input_is_no_file_to_import(tmp_path: Path) -> None:
+    methods = ["forkserver", "spawn"]
     done = subprocess.run(
-        [sys.executable, "-", method],
-        input=SCRIPT.format(guard='if __name__ == "__main__":'),
+        [sys.executable, "-", *methods],
+        input=SCRIPT.format(guard=FOR_EACH, workers=2),
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -63,10 +71,13 @@ def test_a_script_on_standard_input_is_no_file_to_import(method: str, tmp_path: 
         timeout=100,
     )
     assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"RuntimeError: worker 0 cannot be started: under {method!r} it imports the script, and ")
-    assert f"{tmp_path / '<stdin>'} is no file" in last
-    assert done.stdout == "restarts: 0\n"
+    lines = done.stderr.splitlines()
+    errors = [line for line in lines if line.startswith("RuntimeError: ")]
+    assert (len(errors), errors[-1]) == (len(methods), lines[-1]), done.stderr
+    for method, error in zip(methods, errors):
+        assert f"worker 0 cannot be started: under {method!r} it imports the script, and " in error
+        assert f"{tmp_path / '<stdin>'} is no file" in error
+    assert done.stdout == "restarts: 0\n" * 2
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
@@ -81,5 +92,6 @@ def test_a_working_directory_that_is_gone(method: str, warm: Warm, tmp_path: Pat
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_with_its_guard_the_script_runs(method: str, warm: Warm, tmp_path: Path) -> None:
-    done = run(warm, tmp_path, method, 'if __name__ == "__main__":')
+    workers = 1 if method == "spawn" else 2  # each of whose workers imports torch anew
+    done = run(warm, tmp_path, method, 'if __name__ == "__main__":', workers)
     assert (done.stdout, done.stderr) == ("0 2 4 6 8 10\nrestarts: 0\n", "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch.distributed
 
 from tests.services import elastic_script
 from tests.services.ranks import FixedRank
+from tests.warm import Warm
 from torchpipe import DataLoader2
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch is built without distributed")
@@ -21,20 +21,16 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="to
 ROOT = Path(__file__).parents[2]
 
 
-def torchrun(folder: Path, name: str, ranks: int, restarts: int, kills: dict[str, list[int]]) -> int:
-    """The exit code of a run of so many ranks; ``kills``: of each start, [which rank is killed, after which step]."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(ranks)]
+def torchrun(
+    warm: Warm, folder: Path, name: str, ranks: int, restarts: int, kills: dict[str, list[int]]
+) -> subprocess.CompletedProcess[str]:
+    """A run of so many ranks; ``kills``: of each start, [which rank is killed, after which step]."""
+    command = ["-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(ranks)]
     command += ["--max-restarts", str(restarts), "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     command += ["-m", "tests.services.elastic_script", str(folder), name, json.dumps(kills)]
     # Else those that torchrun starts again look for each other where the killed ones were (pytorch#135712)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    with open(folder / f"{name}.log", "w") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            return process.wait()
-        finally:
-            process.kill()
-            process.wait()
+    return warm.run(command, cwd=ROOT, env=environment)
 
 
 def seen(folder: Path, segment: str, ranks: int) -> list[Any]:
@@ -45,11 +41,11 @@ def seen(folder: Path, segment: str, ranks: int) -> list[Any]:
     return [json.loads(line) for step in zip(*(lines[:steps] for lines in noted)) for line in step]
 
 
-def test_ranks_are_killed_and_other_numbers_of_them_go_on(tmp_path: Path) -> None:
+def test_ranks_are_killed_and_other_numbers_of_them_go_on(warm: Warm, tmp_path: Path) -> None:
     runs = [("four", 4, 1, {"0": [2, 3], "1": [1, 3]}), ("two", 2, 0, {"0": [0, 3]}), ("one", 1, 0, {})]
     for name, ranks, restarts, kills in runs:
-        failed = torchrun(tmp_path, name, ranks, restarts, kills) != 0
-        assert failed == bool(kills), (tmp_path / f"{name}.log").read_text()[-5000:]
+        done = torchrun(warm, tmp_path, name, ranks, restarts, kills)
+        assert (done.returncode != 0) == bool(kills), done.stderr[-5000:]
     parts = [seen(tmp_path, *part) for part in (("four.0", 4), ("four.1", 4), ("two.0", 2), ("one.0", 1))]
     assert [len(part) for part in parts[:3]] == [8, 8, 4], "each was killed in the step after a checkpoint"
     had = [pair for part in parts for pair in part]

@@ -7,7 +7,6 @@ import datetime
 import enum
 import io
 import pathlib
-import subprocess
 import sys
 import uuid
 import zoneinfo
@@ -25,6 +24,7 @@ import pytest
 import torch
 
 from tests.state.forging import sealed, tagged
+from tests.warm import Warm
 from torchpipe.errors import StateError, UnsafeStateError
 from torchpipe.state import OpaqueItem, decode, encode, opaque_notes
 
@@ -212,15 +212,17 @@ def test_a_missing_class_is_named_and_not_imported() -> None:
     assert "tests.gone" not in sys.modules
 
 
-def test_naming_a_module_does_not_import_it() -> None:
-    script = (
+def test_naming_a_module_does_not_import_it(warm: Warm, tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
         "import sys; from torchpipe.state import decode; from torchpipe.errors import StateError\n"
         "data = bytes.fromhex(sys.argv[1])\n"
         "try: decode(data)\nexcept StateError as error: print(error)\n"
         "print('antigravity' in sys.modules)"
     )
     data = sealed(tagged(40, "antigravity", "fly", "dataclass", {})).hex()
-    done = subprocess.run([sys.executable, "-c", script, data], capture_output=True, text=True, check=True, timeout=100)
+    done = warm.run([str(script), data], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert "which is not there" in done.stdout
     assert done.stdout.endswith("False\n")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,23 +47,14 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", ["distributed", "sequential"])
-def test_every_rank_sees_its_own_part(name: str, tmp_path: Path) -> None:
+def test_every_rank_sees_its_own_part(name: str, warm: Warm, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path), str(rank), name],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [process.communicate() for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], said
-    for rank, (out, err) in enumerate(said):
+    commands = [[str(script), str(tmp_path), str(rank), name] for rank in range(2)]
+    ranks = warm.run_together(commands, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert [done.returncode for done in ranks] == [0, 0], ranks
+    for rank, done in enumerate(ranks):
+        out, err = done.stdout, done.stderr
         assert out.split()[-2:] == ["21", "21"]  # after what gloo may say; the shorter one is padded
         lines = [line for line in err.splitlines() if line.startswith("torchpipe: ")]
         assert len(lines) == 1, err  # at the watch's end

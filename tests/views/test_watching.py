@@ -11,13 +11,13 @@ import sys
 import termios
 import threading
 from pathlib import Path
-from typing import Any
 
 import pyte
 import pytest
 
 from reading_services import MultiProcessingReadingService
 from tests.views.figures import BUSY
+from tests.warm import Warm
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.views import screen as screens
@@ -26,15 +26,23 @@ from torchpipe.views.live import Pace, drawn, page, said
 COLUMNS, ROWS = 90, 24
 
 
+ON_TERMINAL = """
+import os, sys
+for number in range(3):
+    os.dup2(os.open(sys.argv[1], os.O_RDWR), number)
+sys.stdout.reconfigure(line_buffering=True, write_through=False)
+"""
+
+
 class Shown:
-    """A program on a terminal, and what is on its screen."""
+    """A program on a terminal, and what is on its screen. ``warm``: what it runs in, else a Python of its own."""
 
     def __init__(
         self,
         script: str,
         folder: Path,
         *,
-        stderr: Any = None,
+        warm: Warm | None = None,
         columns: int = COLUMNS,
         rows: int = ROWS,
         **environment: str,
@@ -43,19 +51,27 @@ class Shown:
         self.columns = columns
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         file = folder / "script.py"
-        file.write_text(script)
-        self.process = subprocess.Popen(
-            [sys.executable, str(file)],
-            stdin=other,
-            stdout=other,
-            stderr=other if stderr is None else stderr,
-            # Unbuffered, print() writes in pieces, between which others may write
-            env={**os.environ, "TERM": "xterm", "PYTHONUNBUFFERED": "", **environment},
-        )
-        os.close(other)
+        # Unbuffered, print() writes in pieces, between which others may write
+        env = {**os.environ, "TERM": "xterm", "PYTHONUNBUFFERED": "", **environment}
         self.screen = pyte.HistoryScreen(columns, rows, history=1000, ratio=0.5)
-        stream = pyte.ByteStream(self.screen)
         self.frames: list[list[str]] = []
+        reader = threading.Thread(target=self._read, args=[main])
+        reader.start()
+        try:
+            if warm is None:
+                file.write_text(script)
+                streams = {"stdin": other, "stdout": other, "stderr": other}
+                self.code = subprocess.run([sys.executable, str(file)], env=env, check=False, **streams).returncode
+            else:
+                file.write_text(ON_TERMINAL + script)
+                self.code = warm.run([str(file), os.ttyname(other)], cwd=folder, env=env).returncode
+        finally:
+            os.close(other)
+            reader.join()
+            os.close(main)
+
+    def _read(self, main: int) -> None:
+        stream = pyte.ByteStream(self.screen)
         while True:
             try:
                 data = os.read(main, 1 << 16)
@@ -65,8 +81,6 @@ class Shown:
                 break
             stream.feed(data)
             self.frames.append([line.rstrip() for line in self.screen.display])
-        os.close(main)
-        self.code = self.process.wait()
 
     @property
     def lines(self) -> list[str]:
@@ -105,8 +119,8 @@ if __name__ == "__main__":
 """
 
 
-def test_whatever_the_program_writes_goes_on_above_the_table(tmp_path: Path) -> None:
-    shown = Shown(WRITES_IN_EVERY_WAY, tmp_path)
+def test_whatever_the_program_writes_goes_on_above_the_table(warm: Warm, tmp_path: Path) -> None:
+    shown = Shown(WRITES_IN_EVERY_WAY, tmp_path, warm=warm)
     assert shown.code == 0, shown.lines
     lines = shown.lines
     assert lines[0] == "partly written"
@@ -174,8 +188,10 @@ def test_a_terminal_without_the_characters_shows_what_it_can(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(12, 6), (24, 10), (400, 60)])
-def test_a_terminal_of_any_size_keeps_what_the_program_writes(columns: int, rows: int, tmp_path: Path) -> None:
-    shown = Shown(WITH_A_NAME, tmp_path, columns=columns, rows=rows, PYTHONUTF8="1")
+def test_a_terminal_of_any_size_keeps_what_the_program_writes(
+    columns: int, rows: int, warm: Warm, tmp_path: Path
+) -> None:
+    shown = Shown(WITH_A_NAME, tmp_path, warm=warm, columns=columns, rows=rows)
     assert shown.code == 0, shown.lines
     assert [line for line in shown.lines if line.startswith("printed")] == ["printed 0", "printed 20", "printed 40"]
     assert "the end" in shown.lines
@@ -205,13 +221,11 @@ if __name__ == "__main__":
 """
 
 
-def test_the_environment_watches_every_loader_in_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(ALL_BY_ITSELF)
-
-    command = [sys.executable, str(tmp_path / "script.py")]
-    environment = {**os.environ, "TORCHPIPE_WATCH": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout == "5\n6\n8\n7\n"
+def test_the_environment_watches_every_loader_in_lines_where_there_is_no_terminal(warm: Warm, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ALL_BY_ITSELF)
+    done = warm.run([str(script)], cwd=tmp_path, env={**os.environ, "TORCHPIPE_WATCH": "1"})
+    assert (done.returncode, done.stdout) == (0, "5\n6\n8\n7\n"), done.stderr
     assert [line.partition(" items")[0] for line in done.stderr.splitlines()] == [
         "torchpipe: epoch 0, 5 of 5 (100 %)",
         "torchpipe: epoch 0, 6 of 6 (100 %)",

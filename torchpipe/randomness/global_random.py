@@ -200,18 +200,19 @@ class GlobalRandom(_Guest):
     """
 
     def __init__(self, key: StreamKey) -> None:
+        self._key: StreamKey | None = key
+        self._initial: dict[str, Any] | None = None  # made when it is asked for: it takes as long as all the rest
         seed = derive_seed(*key, _PURPOSE)
         self._numpy: Any = np.random.MT19937(seed)
         self._normal: float | None = None
         self._python = Twister(random.Random(seed)).take()
         self._torch = torch.Generator().manual_seed(seed).get_state()
-        self._initial = self.to_dict()
 
     @classmethod
     def present(cls) -> GlobalRandom:
         """A copy of the states that are in place now."""
         copied = object.__new__(cls)
-        copied._initial = {}
+        copied._key, copied._initial = None, {}
         copied._capture()
         # the process goes on with its own generator
         standard = isinstance(copied._numpy, np.random.MT19937)
@@ -309,15 +310,22 @@ class GlobalRandom(_Guest):
             "torch": self._torch.numpy().tobytes(),
         }
 
+    def initial(self) -> dict[str, Any]:
+        """What :meth:`to_dict` gives before anything is drawn; of a copy made by :meth:`present`, nothing."""
+        if self._initial is None:
+            assert self._key is not None
+            self._initial = GlobalRandom(self._key).to_dict()
+        return self._initial
+
     def state_dict(self) -> dict[str, Any] | None:
         if self.entered:
             self._capture()
         packed = self.to_dict()
-        return None if packed == self._initial else packed
+        return None if packed == self.initial() else packed
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Raises: ValueError, TypeError and the like for what is no such state; nothing has changed then."""
-        state = self._initial if state is None else state
+        state = self.initial() if state is None else state
         version, words, gauss = state["python"]
         python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
         random.Random().setstate(python)  # complains of all that would fail when it is put in place

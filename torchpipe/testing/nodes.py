@@ -150,7 +150,7 @@ class _Check:
                 f"{self.name} at item {position} ({where}): its state is not plain data. {error} "
                 "(or check with opaque=True if that is meant)"
             ) from None
-        return _Saved(position, state, data, opened.random.state_dict())
+        return _Saved(position, state, data, opened.random.state_dict() if self.global_random else None)
 
     @property
     def name(self) -> str:
