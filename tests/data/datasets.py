@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
+from tests.exact import exact
+
 __all__ = [
     "LENGTH",
     "SAMPLERS",
@@ -336,7 +338,7 @@ def epochs_of(dataset: Any, epochs: int, *, seed: int | None = None, **options: 
         if seed is not None:
             torch.manual_seed(seed)
         with DataLoader(dataset, **options) as loader:
-            return [[repr(batch) for batch in loader] for _ in range(epochs)]
+            return [[exact(batch) for batch in loader] for _ in range(epochs)]
 
 
 def text_of(error: BaseException) -> str:

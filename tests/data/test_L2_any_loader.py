@@ -25,6 +25,7 @@ from torch.utils.data import (
 )
 
 from tests.data.datasets import Augmented, LazySampler, Numbers
+from tests.exact import exact
 from torchpipe import DataLoader
 
 EPOCHS = 3
@@ -109,7 +110,7 @@ def test_L2_any_loader_goes_on_as_the_unbroken_run(case: Any, data: st.DataObjec
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # more workers than cores; a length that is none
         with script(unbroken) as loader:
-            expected = [repr(batch) for _ in range(EPOCHS) for batch in loader]
+            expected = [exact(batch) for _ in range(EPOCHS) for batch in loader]
         delivered = data.draw(st.integers(0, len(expected)))
         with script(stopped) as loader:
             state = loader.state_dict() if delivered == 0 else None
@@ -126,5 +127,5 @@ def test_L2_any_loader_goes_on_as_the_unbroken_run(case: Any, data: st.DataObjec
             loader.load_state_dict(state)
             rest: list[str] = []
             for _ in range(EPOCHS):
-                rest += [repr(batch) for batch in loader] if len(rest) < len(expected) - delivered else []
+                rest += [exact(batch) for batch in loader] if len(rest) < len(expected) - delivered else []
     assert rest == expected[delivered:]

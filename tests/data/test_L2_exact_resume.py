@@ -21,6 +21,7 @@ from tests.data.datasets import (
     StatefulSampler,
     sampler_options,
 )
+from tests.exact import exact
 from torchpipe import DataLoader
 
 EPOCHS = 3
@@ -96,7 +97,7 @@ NAMES = (
 
 def whole(make: Maker, **options: Any) -> list[list[str]]:
     with make(**options) as loader:
-        return [[repr(batch) for batch in loader] for _ in range(EPOCHS)]
+        return [[exact(batch) for batch in loader] for _ in range(EPOCHS)]
 
 
 def resumed(make: Maker, stops: list[int], options: list[dict[str, Any]]) -> list[str]:
@@ -110,7 +111,7 @@ def resumed(make: Maker, stops: list[int], options: list[dict[str, Any]]) -> lis
             left = stop
             while loader.epoch < EPOCHS and left != 0:
                 for batch in loader:
-                    found.append(repr(batch))
+                    found.append(exact(batch))
                     if left is not None and (left := left - 1) == 0:
                         break
             state = loader.state_dict()
@@ -173,12 +174,12 @@ def test_L2_an_iterable_datasets_workers_are_as_many_wherever_it_goes_on() -> No
     make = seeded_loader("iterable")
     expected = list(whole(make, num_workers=2)[0])
     with make(num_workers=2) as loader:
-        found = [repr(batch) for batch in islice(loader, 3)]
+        found = [exact(batch) for batch in islice(loader, 3)]
         state = loader.state_dict()
     for workers in (0, 1, 2, 3):
         with make(num_workers=workers) as other:
             other.load_state_dict(state)
-            assert found + [repr(batch) for batch in other] == expected, workers
+            assert found + [exact(batch) for batch in other] == expected, workers
 
 
 @given(st.integers(0, 14), st.integers(0, 14), st.integers(1, 3), st.integers(0, 2))
@@ -189,7 +190,7 @@ def test_L2_out_of_order_every_batch_comes_once(first: int, second: int, workers
         return DataLoader(Augmented(30), 2, shuffle=True, generator=generator, num_workers=workers, in_order=False)
 
     with make(0) as loader:
-        expected = sorted(repr(batch) for batch in loader)
+        expected = sorted(exact(batch) for batch in loader)
     found: list[str] = []
     state: dict[str, Any] = {}
     for workers_now, most in ((workers, first), (others, second), (workers, None)):
@@ -197,7 +198,7 @@ def test_L2_out_of_order_every_batch_comes_once(first: int, second: int, workers
             loader.load_state_dict(state)
             if loader.epoch:
                 break
-            found += [repr(batch) for batch in islice(loader, most)]
+            found += [exact(batch) for batch in islice(loader, most)]
             state = loader.state_dict()
     assert sorted(found) == expected
 
@@ -209,11 +210,11 @@ def test_L2_a_state_before_the_first_batch_begins_the_epoch_that_would_have_come
         loader = DataLoader(Augmented(20), 3, shuffle=True)
         iterator = iter(loader)
         state = loader.state_dict()
-        expected = [repr(batch) for batch in iterator]
+        expected = [exact(batch) for batch in iterator]
         torch.manual_seed(10)
         other = DataLoader(Augmented(20), 3, shuffle=True)
         other.load_state_dict(state)
-        assert [repr(batch) for batch in other] == expected
+        assert [exact(batch) for batch in other] == expected
 
 
 def test_L2_a_sampler_that_draws_from_the_global_generator_is_found_again() -> None:
@@ -226,11 +227,11 @@ def test_L2_a_sampler_that_draws_from_the_global_generator_is_found_again() -> N
             iterator = iter(loader)
             next(iterator), next(iterator)
             state = loader.state_dict()
-            expected = [repr(batch) for batch in iterator]
+            expected = [exact(batch) for batch in iterator]
             with make(0) as other:
                 other.load_state_dict(state)
                 torch.manual_seed(10)
-                assert [repr(batch) for batch in other] == expected
+                assert [exact(batch) for batch in other] == expected
 
 
 def test_L2_a_state_of_a_loader_at_work_loads_into_itself() -> None:
@@ -239,14 +240,14 @@ def test_L2_a_state_of_a_loader_at_work_loads_into_itself() -> None:
     for _ in range(2):
         next(iterator)
     state = loader.state_dict()
-    expected = [repr(batch) for batch in iterator]
+    expected = [exact(batch) for batch in iterator]
     for _ in range(2):
         loader.load_state_dict(state)
         assert loader.epoch == 0
-        assert [repr(batch) for batch in loader] == expected
-    following = [repr(batch) for batch in loader]
+        assert [exact(batch) for batch in loader] == expected
+    following = [exact(batch) for batch in loader]
     loader.load_state_dict(state)
-    assert [repr(batch) for _ in range(2) for batch in loader] == expected + following
+    assert [exact(batch) for _ in range(2) for batch in loader] == expected + following
 
 
 def test_L2_the_epoch_is_the_one_that_iter_gives() -> None:

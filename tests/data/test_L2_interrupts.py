@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.data.datasets import Augmented, LazySampler, Lines, Numbers, StatefulNumbers, StatefulSampler, seeded
+from tests.exact import exact
 from tests.laws.interrupts import Interrupt, Interrupter, before_first
 from tests.laws.test_L2_interrupts import outside
 from torchpipe import DataLoader
@@ -45,19 +46,19 @@ def whole(make: Callable[[], DataLoader[Any]], state: Any = None) -> list[str]:
     with beginning(make) as loader:
         if state is not None:
             loader.load_state_dict(state)
-        return list(map(repr, loader))
+        return list(map(exact, loader))
 
 
 def interrupted(loader: DataLoader[Any], interrupter: Interrupter, *, looks: bool) -> tuple[list[str], bool]:
     """The batches up to the interrupt, and whether all were handed out before it. ``looks``: at the global states."""
     stream = iter(loader)
-    got = list(map(repr, islice(stream, WARM)))
+    got = list(map(exact, islice(stream, WARM)))
     before = outside()
     try:
         for _ in range(MORE):
             with interrupter:
                 batch = next(stream)
-            got.append(repr(batch))
+            got.append(exact(batch))
     except Interrupt:
         return got, False
     finally:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.data.datasets import Augmented, Killer, Lines, StatefulNumbers, StatefulSampler, epochs_of, text_of
+from tests.exact import exact
 from torchpipe import DataLoader
 from torchpipe.errors import WorkerDiedError
 
@@ -43,7 +44,7 @@ def run(name: str, kills: list[tuple[int, int, str]], **more: Any) -> list[list[
         for _ in range(2):
             found.append([])
             for batch in loader:
-                found[-1].append(repr(batch))
+                found[-1].append(exact(batch))
                 count += 1
                 for at, victim, how in kills:
                     if at == count and (running := loader.worker_pids()):
@@ -172,7 +173,7 @@ def test_L4_a_resumed_run_recovers_too() -> None:
                     torch.manual_seed(1)
                 iterator = iter(loader)
                 for number in range(6):
-                    found.append(repr(next(iterator)))
+                    found.append(exact(next(iterator)))
                     if number == 2:
                         os.kill(loader.worker_pids()[number % 2], signal.SIGKILL)
                 state = loader.state_dict()

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from tests.data.datasets import Augmented, EagerSampler, Lines, StatefulNumbers, StatefulSampler, seeded
+from tests.exact import exact
 from tests.state.forging import opened_deep, part, places, replaced, sealed_deep
 from tests.state.fuzzing import Saved, flat_mutation, forgery, noise
 from torchpipe import DataLoader
@@ -63,7 +64,7 @@ def stream_of(name: str, state: Any) -> list[str]:
     """What follows ``state``, two epochs at most. Raises: what loading or iterating raises."""
     with seeded(5), LOADERS[name]() as loader:
         loader.load_state_dict(state)
-        return [repr(batch) for _ in range(2) for batch in islice(loader, 30)]
+        return [exact(batch) for _ in range(2) for batch in islice(loader, 30)]
 
 
 @pytest.fixture(scope="module")
@@ -240,11 +241,11 @@ def test_L8_a_refused_state_changes_nothing(saved: list[Saved]) -> None:
     def run(name: str, disturb: Callable[[DataLoader[Any]], None]) -> list[str]:
         with seeded(), LOADERS[name]() as loader:
             iterator = iter(loader)
-            found = [repr(next(iterator))]
+            found = [exact(next(iterator))]
             disturb(loader)
-            found += [repr(batch) for batch in iterator]
+            found += [exact(batch) for batch in iterator]
             disturb(loader)
-            return found + [repr(batch) for batch in loader]
+            return found + [exact(batch) for batch in loader]
 
     for item in saved[1::4]:
         content = opened_deep(item.state["payload"])

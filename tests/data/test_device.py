@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.data.datasets import Augmented, FailingAt, Lines, Numbers, StatefulSampler, seeded, text_of
+from tests.exact import exact
 from torchpipe import DataLoader
 
 DEVICES = ["cpu", pytest.param("xla", marks=pytest.mark.xla)]
@@ -23,11 +24,11 @@ def make(data: Any, **options: Any) -> DataLoader[Any]:
 def test_the_batches_are_those_without_a_stage(device: str, workers: int) -> None:
     for data, shuffle in ((Augmented(20), True), (Lines(20), None)):
         with make(data, shuffle=shuffle, num_workers=workers) as plain:
-            expected = [repr(batch) for _ in range(2) for batch in plain]
+            expected = [exact(batch) for _ in range(2) for batch in plain]
         with make(data, shuffle=shuffle, num_workers=workers, device=device) as loader:
             batches = [batch for _ in range(2) for batch in loader]
         assert all(part.device.type == device for batch in batches for part in batch)
-        assert [repr([part.cpu() for part in batch]) for batch in batches] == expected
+        assert [exact(batch) for batch in batches] == expected
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -41,20 +42,20 @@ def test_resume_is_at_what_was_handed_out(device: str, kind: str) -> None:
         return make(Augmented(20), shuffle=True, last_batch="rollover" if kind == "rollover" else None, **options)
 
     with loader_of() as plain:
-        expected = [repr(batch) for _ in range(2) for batch in plain]
+        expected = [exact(batch) for _ in range(2) for batch in plain]
     for stop in (0, 1, 3, 6):
         for workers, device_prefetch in ((0, 4), (2, 2)):
             if kind == "iterable" and workers:
                 continue
             with loader_of(device=device, device_prefetch=device_prefetch, num_workers=workers) as loader:
-                found = [repr([part.cpu() for part in batch]) for batch in islice(loader, stop)]
+                found = [exact(batch) for batch in islice(loader, stop)]
                 state = loader.state_dict()
                 assert state["delivered"] == stop
             with loader_of(device=device) as other:
                 other.load_state_dict(state)
-                found += [repr([part.cpu() for part in batch]) for batch in other]
+                found += [exact(batch) for batch in other]
                 while len(found) < len(expected):
-                    found += [repr([part.cpu() for part in batch]) for batch in other]
+                    found += [exact(batch) for batch in other]
             assert found == expected, (stop, workers)
 
 

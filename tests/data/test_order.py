@@ -23,6 +23,7 @@ from tests.data.datasets import (
     sampler_options,
     seeded,
 )
+from tests.exact import exact
 from torchpipe import DataLoader
 
 WORKERS = {name: (0, 1 + number % 4) for number, name in enumerate(SAMPLERS)}
@@ -122,7 +123,7 @@ def test_with_torchs_seeding_random_samples_are_torchs_too(dataset: Any, workers
         shuffle = None if isinstance(dataset, IterableDataset) else True
         with seeded():
             loader = kind(dataset, 4, shuffle=shuffle, num_workers=workers, **options)
-            return [repr(batch) for _ in range(2) for batch in loader]
+            return [exact(batch) for _ in range(2) for batch in loader]
 
     assert made(DataLoader, worker_seeding="torch") == made(TorchDataLoader)
 

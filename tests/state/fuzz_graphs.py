@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.exact import exact
 from torchpipe.iter import IterableWrapper, IterDataPipe
 from torchpipe.map import SequenceWrapper
 
@@ -96,7 +97,7 @@ def draw(item: Any, generator: np.random.Generator) -> Any:
 def safe(item: Any) -> str:
     """The item as text, whatever it is."""
     try:
-        return repr(item)
+        return exact(item)
     except Exception as error:
         return f"<{type(item).__name__}: {type(error).__name__}>"
 
