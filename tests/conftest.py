@@ -97,19 +97,15 @@ def _xla_started() -> None:
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
     """Runs scripts in processes that need not import torch."""
-    process = Warm()
-    process.start()
-    yield process
-    process.close()
+    with Warm() as process:
+        yield process
 
 
 @pytest.fixture(scope="session")
 def warm_xla() -> Iterator[Warm]:
     """The same for scripts that need torch_xla."""
-    process = Warm(modules=XLA_MODULES)
-    process.start()
-    yield process
-    process.close()
+    with Warm(modules=XLA_MODULES) as process:
+        yield process
 
 
 @pytest.fixture(autouse=True)

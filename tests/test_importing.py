@@ -17,10 +17,8 @@ from torchpipe.places import FORMS, NAMES
 @pytest.fixture(scope="module")
 def torch_alone() -> Iterator[Warm]:
     """Runs scripts in processes that have imported nothing but torch."""
-    process = Warm(project=False)
-    process.start()
-    yield process
-    process.close()
+    with Warm(project=False) as process:
+        yield process
 
 
 def run(torch_alone: Warm, tmp_path: Path, text: str) -> list[str]:

@@ -29,7 +29,7 @@ import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -49,7 +49,7 @@ _PR_SET_PDEATHSIG = 1
 class Warm:
     """Owner of the process, a child of this one: what its scripts leave behind is found as what a test leaves behind.
 
-    ``close`` ends it. Not for several threads at once.
+    For ``with``, which starts and ends it. Not for several threads at once.
     """
 
     def __init__(self, *options: str, modules: Sequence[str] = (), project: bool = True) -> None:
@@ -60,7 +60,7 @@ class Warm:
         self._modules = modules if project else [_TORCH_ALONE]
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             [sys.executable, *self._options, "-m", "tests.warm", *self._modules],
             cwd=ROOT,
@@ -69,6 +69,7 @@ class Warm:
             text=True,
         )
         assert self._answer() == "ready"
+        return self
 
     def run(
         self,
@@ -133,7 +134,7 @@ class Warm:
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.communicate()
             self._process = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
@@ -94,8 +93,7 @@ def test_names_that_a_terminal_lacks_are_escaped_and_a_failing_item_is_named(
     for name, value in (("PYTHONIOENCODING", "ascii"), ("LC_ALL", "C"), ("PYTHONUTF8", "0")):
         monkeypatch.setenv(name, value)  # which Python looks at when it starts
 
-    with contextlib.closing(Warm()) as python:
-        python.start()
+    with Warm() as python:
 
         def call(*arguments: str) -> subprocess.CompletedProcess[str]:
             return python.run(["-m", "torchpipe.cli", *arguments], cwd=tmp_path)

@@ -36,18 +36,14 @@ def blocks() -> list[tuple[str, str, str | None]]:
 
 @pytest.fixture(scope="session")
 def strict() -> Iterator[Warm]:
-    process = Warm(*WARNINGS)
-    process.start()
-    yield process
-    process.close()
+    with Warm(*WARNINGS) as process:
+        yield process
 
 
 @pytest.fixture(scope="session")
 def strict_xla() -> Iterator[Warm]:
-    process = Warm(*WARNINGS, modules=XLA_MODULES)
-    process.start()
-    yield process
-    process.close()
+    with Warm(*WARNINGS, modules=XLA_MODULES) as process:
+        yield process
 
 
 def test_there_are_blocks() -> None:
