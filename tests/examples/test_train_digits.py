@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from examples.train_digits import _alive
 from tests.examples import ALONE
 from tests.warm import Warm
 
@@ -29,3 +32,31 @@ def test_one_epoch_is_too_few(warm: Warm, tmp_path: Path) -> None:
     done = warm.run([str(SCRIPT), "--epochs", "1"], cwd=tmp_path)
     assert done.returncode == 2
     assert "at least 2, got 1" in done.stderr
+
+
+def ends_meanwhile() -> None:
+    """Ask of a process whether it lives until it does not, while it ends and is waited for."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(reading, 1)
+        os._exit(0)
+    assert _alive(pid)
+
+    def end() -> None:
+        os.write(writing, b"x")
+        os.waitpid(pid, 0)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    while _alive(pid):
+        pass
+    thread.join()
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_process_that_ends_while_its_state_is_read_has_ended() -> None:
+    """Every third one did so on two cores."""
+    for _ in range(60):
+        ends_meanwhile()

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.exact import exact
 from torchpipe.iter import IterableWrapper, IterDataPipe
 from torchpipe.map import SequenceWrapper
 
@@ -97,7 +96,7 @@ def draw(item: Any, generator: np.random.Generator) -> Any:
 def safe(item: Any) -> str:
     """The item as text, whatever it is."""
     try:
-        return exact(item)
+        return repr(item)
     except Exception as error:
         return f"<{type(item).__name__}: {type(error).__name__}>"
 
