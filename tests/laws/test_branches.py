@@ -83,7 +83,7 @@ def test_L1_branches_give_the_same_stream_everywhere(dispatched: bool) -> None:
     expected = streams(dispatched, make_service(None, 3))
     assert len(expected[0]) == len(expected[1]) > 20
     assert expected[0] != expected[1]
-    for context in PROCESSES if dispatched else ("fork",):
+    for context in PROCESSES:
         assert streams(dispatched, make_service(2, 3, context=context)) == expected, context
 
 
