@@ -17,7 +17,7 @@ from torchpipe.places import FORMS, NAMES
 @pytest.fixture(scope="module")
 def torch_alone() -> Iterator[Warm]:
     """Runs scripts in processes that have imported nothing but torch."""
-    with Warm(project=False) as process:
+    with Warm(modules=["torch"], project=False) as process:
         yield process
 
 

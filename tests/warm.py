@@ -1,11 +1,11 @@
 """A Python that has imported torch and the project once, and forks a process for each script that a test runs.
 
-Importing them takes a process a second and a half of a core, and taking that down half a second more. Tests have the
-fixture ``warm`` of it, those of XLA ``warm_xla``; one whose script is about importing, exiting or the command line of
-Python starts a process of its own.
+Importing them takes a process two seconds of a core, and taking that down almost one more. Tests have the fixture
+``warm`` of it, those of XLA ``warm_xla``; one whose script is about importing, exiting or the command line of Python
+starts a process of its own.
 
-Runs as ``python -m tests.warm [MODULE...]``, which names what else to import: reads a list of jobs as a line of JSON,
-answers with the numbers of their processes, and then with their exit codes.
+Runs as ``python -m tests.warm MODULE...``, which names what to import: reads a list of jobs as a line of JSON, answers
+with the numbers of their processes, and then with their exit codes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ SHOW_STACKS = signal.SIGRTMIN + 9  # on stderr, in C: of a process that is stuck
 # What importing torch_xla takes, without its runtime: that must not be forked.
 XLA_MODULES = ("torch_xla.distributed.spmd", "torch_xla.distributed.parallel_loader", "torchpipe.xla")
 _SHOWN_S = 2.0
-_TORCH_ALONE = "--torch-alone"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -53,16 +52,18 @@ class Warm:
     """
 
     def __init__(self, *options: str, modules: Sequence[str] = (), project: bool = True) -> None:
-        """``options``: Python's own, for all scripts. ``modules``: what else they find imported. ``project``: if not,
-        they find torch alone.
+        """``options``: Python's own, for all scripts. They find ``modules`` imported, torch among them, and, unless not
+        ``project``, all that the project has.
         """
         self._options = options
-        self._modules = modules if project else [_TORCH_ALONE]
+        self._modules = modules
+        self._project = project
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
+        modules = [*_of_the_project(), *self._modules] if self._project else self._modules
         self._process = subprocess.Popen(
-            [sys.executable, *self._options, "-m", "tests.warm", *self._modules],
+            [sys.executable, *self._options, "-m", "tests.warm", *modules],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -138,6 +139,12 @@ class Warm:
         if self._process is not None:
             self._process.communicate()
             self._process = None
+
+
+def _of_the_project() -> list[str]:
+    from torchpipe.places import NAMES  # not above: conftest imports this file where no test needs torch
+
+    return sorted({place for names in NAMES.values() for place in names.values()})
 
 
 def _show_stacks(pids: Sequence[int], said: Sequence[Path]) -> None:
@@ -225,15 +232,7 @@ def _run(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    modules = sys.argv[1:]
-    if modules == [_TORCH_ALONE]:
-        modules = ["torch"]
-    else:
-        from torchpipe.places import NAMES
-
-        places = {place for names in NAMES.values() for place in names.values()}  # what any script may need
-        modules = [*sorted(places), *modules]
-    for module in modules:
+    for module in sys.argv[1:]:
         importlib.import_module(module)
     settle()
     if (job := serve()) is None:
