@@ -147,7 +147,10 @@ def orders_of(loader: DataLoader[Any]) -> list[str]:
 
 
 def orders_in(batches: list[str]) -> list[str]:
-    return [batch.split(", torch")[0] for batch in batches]  # the indices, without the draws
+    """The indices, without the draws behind them."""
+    indices = [batch.partition(", ('torch.Tensor', 'torch.float64'")[0] for batch in batches]
+    assert all("torch.int64" in text and "float" not in text for text in indices)
+    return indices
 
 
 def test_loaders_of_ours_do_not_disturb_each_other_and_others_do() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgpack
 
+from tests.exact import exact
 from tests.state.forging import Nested, opened_deep, part, places, replaced, sealed_deep
 from tests.state.fuzz_graphs import AHEAD, safe
 from torchpipe import InProcessReadingService, SnapshotPolicy
@@ -39,7 +40,14 @@ def stream_of(saved: Saved, state: Any) -> list[str]:
     """The stream after ``state``, in process. Raises: what loading or iterating raises."""
     with DataLoader2(saved.graph, reading_service=_service(saved.name)) as loader:
         loader.load_state_dict(state)
-        return [safe(item) for item in islice(loader, _MOST_ITEMS)]
+        return [_text(item) for item in islice(loader, _MOST_ITEMS)]
+
+
+def _text(item: Any) -> str:
+    try:
+        return exact(item)
+    except Exception:  # a forger's
+        return safe(item)
 
 
 # --- mutations of bytes and of the outer dict

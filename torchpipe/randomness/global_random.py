@@ -201,7 +201,7 @@ class GlobalRandom(_Guest):
 
     def __init__(self, key: StreamKey) -> None:
         self._key: StreamKey | None = key
-        self._initial: dict[str, Any] | None = None  # made when it is asked for: it takes as long as all the rest
+        self._initial: dict[str, Any] | None = None  # made when it is asked for: it takes half as long as all the rest
         seed = derive_seed(*key, _PURPOSE)
         self._numpy: Any = np.random.MT19937(seed)
         self._normal: float | None = None
@@ -310,7 +310,7 @@ class GlobalRandom(_Guest):
             "torch": self._torch.numpy().tobytes(),
         }
 
-    def initial(self) -> dict[str, Any]:
+    def _beginning(self) -> dict[str, Any]:
         """What :meth:`to_dict` gives before anything is drawn; of a copy made by :meth:`present`, nothing."""
         if self._initial is None:
             assert self._key is not None
@@ -321,11 +321,11 @@ class GlobalRandom(_Guest):
         if self.entered:
             self._capture()
         packed = self.to_dict()
-        return None if packed == self.initial() else packed
+        return None if packed == self._beginning() else packed
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Raises: ValueError, TypeError and the like for what is no such state; nothing has changed then."""
-        state = self.initial() if state is None else state
+        state = self._beginning() if state is None else state
         version, words, gauss = state["python"]
         python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
         random.Random().setstate(python)  # complains of all that would fail when it is put in place

@@ -11,7 +11,7 @@ import torch
 
 from torchpipe.state.tensors import bytes_of
 
-__all__ = ["Frozen", "freeze"]
+__all__ = ["Frozen", "freeze", "value_of"]
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,11 @@ def freeze(item: Any) -> Frozen:
     compared by type and attributes.
     """
     text = repr(item)
-    return Frozen(_value(item), text if len(text) <= 200 else text[:197] + "...")
+    return Frozen(value_of(item), text if len(text) <= 200 else text[:197] + "...")
 
 
-def _value(item: Any) -> Any:
+def value_of(item: Any) -> Any:
+    """Equal to another's only if both are bit for bit the same; as text, too."""
     kind = f"{type(item).__module__}.{type(item).__qualname__}"
     if item is None or isinstance(item, bool | int | str | bytes):
         return kind, item
@@ -48,21 +49,21 @@ def _value(item: Any) -> Any:
     if isinstance(item, torch.Tensor):
         return kind, str(item.dtype), tuple(item.shape), bytes_of(item.detach().cpu()).tobytes()
     if isinstance(item, np.ndarray) and item.dtype.hasobject:
-        return kind, str(item.dtype), item.shape, [_value(part) for part in item.ravel().tolist()]
+        return kind, str(item.dtype), item.shape, [value_of(part) for part in item.ravel().tolist()]
     if isinstance(item, np.ndarray | np.generic):
         return kind, str(item.dtype), item.shape, item.tobytes()
     if isinstance(item, list | tuple):
-        return kind, [_value(part) for part in item]
+        return kind, [value_of(part) for part in item]
     if isinstance(item, dict):
-        return kind, [(_value(key), _value(value)) for key, value in item.items()]
+        return kind, [(value_of(key), value_of(value)) for key, value in item.items()]
     if isinstance(item, set | frozenset):
-        return kind, sorted((_value(part) for part in item), key=repr)
+        return kind, sorted((value_of(part) for part in item), key=repr)
     if isinstance(item, BaseException):
-        return kind, [_value(part) for part in item.args]
+        return kind, [value_of(part) for part in item.args]
     if callable(getattr(item, "read", None)) and callable(getattr(item, "close", None)):
         content = item.read()
         item.close()
         return "stream", getattr(item, "name", None), content
     if hasattr(item, "__dict__") and not callable(item):
-        return kind, _value(vars(item))
+        return kind, value_of(vars(item))
     return kind, item
