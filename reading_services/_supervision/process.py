@@ -1,4 +1,4 @@
-"""One worker process, its connection and its page, from start to the last rung of the stop ladder.
+"""One worker process, its connection and its page, from its start until it is let go of.
 
 Runs in the main process. Owner: the supervisor, which alone creates and ends these.
 """
@@ -6,7 +6,6 @@ Runs in the main process. Owner: the supervisor, which alone creates and ends th
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import signal
 import socket
@@ -14,26 +13,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from multiprocessing import connection, forkserver, resource_tracker
+from multiprocessing import connection, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from reading_services._supervision import fork_server
 from reading_services._supervision.main_module import NO_GUARD_CODE, WORKER_NAME, check_main_module, missing_guard
 from reading_services._supervision.post_mortem import PostMortem
 from reading_services._supervision.vital_signs import VitalSigns
 from reading_services._transport.arena import Arena
-from reading_services._transport.channel import ChannelClosed, SocketChannel, socket_pair
+from reading_services._transport.channel import SocketChannel, socket_pair
 from reading_services._transport.graph_image import GraphImage
-from reading_services._transport.messages import Stop
 from reading_services._transport.payloads import Receiver
 from reading_services._transport.status_page import Field, StatusPage
 from reading_services._workers.worker import WorkerSetup, run_worker
 from torchpipe.node.failures.failure import add_note
 from torchpipe.stats.sheet import STARTING
 
-__all__ = ["WorkerProcess", "check_room_for_files", "stop_all"]
-
-_log = logging.getLogger("torchpipe")
+__all__ = ["WorkerProcess", "check_room_for_files"]
 
 _START_FILES = 24
 _REAP_S = 1.0
@@ -48,7 +45,7 @@ _OWN_SIGNALS = frozenset(
 
 
 class WorkerProcess:
-    """Started by the constructor's caller with :meth:`start`; ended by :func:`stop_all` or found dead.
+    """Started by the constructor's caller with :meth:`start`; ended by ``stop_all`` or found dead.
 
     ``target(setup, socket, page, arena, *extra)`` is what it runs, by default a worker's loop.
     ``node_names``: those that it runs, by their numbers.
@@ -85,9 +82,14 @@ class WorkerProcess:
         self.channel = SocketChannel(ours, queued=True)
         self.process: Any = None
         self.pid = 0  # until it has been started
+        self.start_failure = ""  # why it has never been there
+        self._server_exitcode: int | None = None  # of the server that should have forked it
 
     def start(self, inherited_fds: tuple[int, ...]) -> None:
-        """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of."""
+        """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of.
+
+        One whose server dies when it is to fork it has a :attr:`start_failure`, and is found dead as any other one.
+        """
         method = self._context.get_start_method()
         check_main_module(self.name, method)
         setup = WorkerSetup(
@@ -111,11 +113,15 @@ class WorkerProcess:
                 resource_tracker.ensure_running()  # it unblocks SIGINT in the end: not within the block below
             with _ctrl_c_held():
                 if method == "forkserver":
-                    forkserver.ensure_running()
+                    fork_server.ensure_running()
                 else:
                     self.process.start()
             if method == "forkserver":
-                self.process.start()  # waits until the server has imported torch: Ctrl-C need not wait for that
+                try:
+                    self.process.start()  # waits until the server has imported torch: Ctrl-C need not wait for that
+                except (ConnectionError, EOFError, ChildProcessError):
+                    self._blame_the_server()
+                    return
             self.pid = int(self.process.pid)
         except BaseException:
             self._abandon()
@@ -123,6 +129,14 @@ class WorkerProcess:
         finally:
             self._theirs.close()
         self.signs.started(self.pid, forked=method == "fork")
+
+    def _blame_the_server(self) -> None:
+        """It has died when it was asked. Perhaps it has forked, and died before it told."""
+        pid, code = fork_server.how_it_ended(_REAP_S)
+        ended = "did not answer" if code is None else _how(code)
+        self.process, self._server_exitcode = None, code
+        self.start_failure = f"could not be started: the server that forks under 'forkserver' (pid {pid}) {ended}"
+        self.channel.socket.shutdown(socket.SHUT_RDWR)
 
     def _abandon(self) -> None:
         """The start has failed, or was interrupted: the process may be there or not."""
@@ -134,8 +148,15 @@ class WorkerProcess:
         self.release()
 
     @property
-    def sentinel(self) -> int:
-        return int(self.process.sentinel)
+    def sentinel(self) -> int | None:
+        """What can be read from when the process has ended. None if it could not be started."""
+        return None if self.start_failure else int(self.process.sentinel)
+
+    @property
+    def exitcode(self) -> int | None:
+        """As multiprocessing says it; if it could not be started, of the server that should have forked it."""
+        code: int | None = self._server_exitcode if self.start_failure else self.process.exitcode
+        return code
 
     def is_alive(self) -> bool:
         """Also false after :meth:`release`, which another thread may call meanwhile."""
@@ -184,7 +205,7 @@ class WorkerProcess:
             number=self.worker,
             name=self.name,
             pid=self.pid,
-            exitcode=self.process.exitcode,
+            exitcode=self.exitcode,
             cause=self._cause_of_death(),
             own=self._died_by_itself(),
             dispatcher=dispatcher,
@@ -197,12 +218,13 @@ class WorkerProcess:
 
     def missing_guard(self) -> RuntimeError | None:
         """What to raise if the process ended because the user's script started a loader while it was being imported."""
-        if self.signs.ready or self.process.exitcode != NO_GUARD_CODE:
+        if self.signs.ready or self.exitcode != NO_GUARD_CODE:
             return None
         return missing_guard(self.name, self._context.get_start_method())
 
     def _cause_of_death(self) -> str:
-        code = self.process.exitcode
+        if self.start_failure:
+            return self.start_failure
         if self.stuck:
             return (
                 "slept from the moment it was forked, waiting for a lock that another thread held then, and was killed "
@@ -212,26 +234,31 @@ class WorkerProcess:
             return (
                 "has ended (how, only whoever waited for it knows: this program's os.waitpid(), or SIGCHLD is ignored)"
             )
-        if code is None:
+        if self.exitcode is None:
             return "was killed, and has yet to end" if self.silenced else "has closed its connection but is still alive"
-        if code < 0:
-            try:
-                return f"was killed by {signal.Signals(-code).name} (signal {-code})"
-            except ValueError:
-                return f"was killed by signal {-code}"
-        return f"exited with code {code}"
+        if self._server_is_gone():
+            return "has ended with the server that had forked it"
+        return _how(self.exitcode)
 
     def _died_by_itself(self) -> bool:
         """Has it brought about its end, as far as its exit code tells?
 
         Somebody else's SIGKILL and one for want of memory look alike: neither is its own doing for certain.
         """
-        code = self.process.exitcode
         if self.lost or self.silenced:
             return self.stuck  # which each of its successors may be, if the lock is never released
-        if code == _UNKNOWN_CODE and self._context.get_start_method() == "forkserver":
-            return False  # the server is gone, so nobody has told
-        return code is None or code >= 0 or -code in _OWN_SIGNALS
+        if self._server_is_gone():
+            return False
+        code = self.exitcode
+        return not self.start_failure if code is None else code >= 0 or -code in _OWN_SIGNALS
+
+    def _server_is_gone(self) -> bool:
+        """Was it there, and nobody has told how it ended?"""
+        return (
+            not self.start_failure
+            and self.exitcode == _UNKNOWN_CODE
+            and self._context.get_start_method() == "forkserver"
+        )
 
     def release(self) -> None:
         """Let go of the connection, the page and the process handle. The process has ended or is killed. Idempotent."""
@@ -257,6 +284,15 @@ class WorkerProcess:
         while self.is_alive():
             self.join(_REAP_S)
         self.release()
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name} (signal {-code})"
+    except ValueError:
+        return f"was killed by signal {-code}"
 
 
 def _is_lost(process: Any) -> bool:
@@ -335,45 +371,3 @@ def check_room_for_files(name: str) -> None:
     finally:
         for end in opened:
             end.close()
-
-
-def stop_all(workers: list[WorkerProcess], grace_s: float = 1.0) -> None:
-    """The ladder, for all of them at once: ask, join, terminate, kill, report. Takes twice ``grace_s`` before it kills.
-
-    An interrupt (Ctrl-C, a signal handler that raises) takes it straight to the last rung: nobody comes here again.
-    """
-    try:
-        _climb(workers, grace_s, ("join", "terminate", "kill"))
-    except BaseException:
-        _climb(workers, grace_s, ("kill",))
-        raise
-    finally:
-        for worker in workers:
-            if worker.process is not None and worker.is_alive():
-                _log.error("%s (pid %d) survived SIGKILL for %.1f s", worker.name, worker.pid, _killed_s(grace_s))
-            worker.release()
-
-
-def _killed_s(grace_s: float) -> float:
-    """How long to wait for a killed process, which has no say in it: the kernel takes its time on a busy machine."""
-    return max(grace_s, 3.0)
-
-
-def _climb(workers: list[WorkerProcess], grace_s: float, rungs: tuple[str, ...]) -> None:
-    for worker in workers:
-        try:
-            worker.channel.send(Stop())
-        except ChannelClosed:
-            pass
-        worker.channel.close()  # ends a worker that waits for room in the socket
-    for rung in rungs:
-        if rung != "join":
-            for worker in workers:
-                if worker.process is not None and worker.is_alive():
-                    getattr(worker.process, rung)()
-        deadline = time.monotonic() + (_killed_s(grace_s) if rung == "kill" else grace_s)
-        for worker in workers:
-            if worker.process is not None:
-                worker.join(max(0.0, deadline - time.monotonic()))
-        if not any(worker.process is not None and worker.is_alive() for worker in workers):
-            break

@@ -20,7 +20,8 @@ from multiprocessing import util
 from typing import Any
 
 from reading_services._supervision.accounts import Accounts
-from reading_services._supervision.process import WorkerProcess, stop_all
+from reading_services._supervision.process import WorkerProcess
+from reading_services._supervision.stop_ladder import stop_all
 from reading_services._transport.channel import ChannelClosed, Frame
 from reading_services._transport.messages import Message
 
@@ -75,7 +76,8 @@ class WorkerPool:
                 del self._processes[worker.worker]
             raise
         self._selector.register(worker.channel, selectors.EVENT_READ, worker)
-        self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
+        if worker.sentinel is not None:
+            self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
 
     def measure_nodes(self, wanted: bool) -> None:
         """Let processes, and those that will be started, time the nodes of passes that they begin; or not."""
@@ -97,7 +99,8 @@ class WorkerPool:
         """Let go of a process that has ended."""
         worker = self._processes[number]
         self._selector.unregister(worker.channel)
-        self._selector.unregister(worker.sentinel)
+        if worker.sentinel is not None:
+            self._selector.unregister(worker.sentinel)
         self.accounts.buried(worker)
         worker.release()
         del self._processes[number]

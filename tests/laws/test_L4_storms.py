@@ -22,13 +22,15 @@ from torchpipe.iter import IterableWrapper
 
 
 @contextmanager
-def storm(loader: Any, gap_s: Callable[[], float], most: int = 1 << 30) -> Iterator[Callable[[], int]]:
+def storm(
+    loader: Any, gap_s: Callable[[], float], most: int = 1 << 30, victims: Callable[[Any], list[int]] = pids
+) -> Iterator[Callable[[], int]]:
     """A thread kills one of the loader's processes, whatever it is at, every ``gap_s()``: how many so far."""
     rng, over, killed = random.Random(7), threading.Event(), [0]
 
     def kill_on() -> None:
         while killed[0] < most and not over.wait(gap_s()):
-            running = pids(loader)
+            running = victims(loader)
             if running:
                 kill(rng.choice(running), signal.SIGKILL)
                 killed[0] += 1
@@ -54,10 +56,15 @@ BY_START_METHOD = {"fork": (every(0.05), 40), "forkserver": (every(0.05), 40), "
 STORMS = [(graph, context) for graph in GRAPHS for context in ("fork", "forkserver")] + [("dispatcher", "spawn")]
 
 
-def outlast(graph: Any, context: str, gap_s: Callable[[], float], kills: int) -> None:
+def outlast(
+    graph: Any, context: str, gap_s: Callable[[], float], kills: int, victims: Callable[[Any], list[int]] = pids
+) -> None:
     """Epoch after epoch, until so many kills have struck: with what deaths are allowed by default."""
     expected = oracle(graph, 3)
-    with make_loader(graph, make_service(2, 3, context=context)) as loader, storm(loader, gap_s, kills) as killed:
+    with (
+        make_loader(graph, make_service(2, 3, context=context)) as loader,
+        storm(loader, gap_s, kills, victims) as killed,
+    ):
         number = 0
         while killed() < kills:
             loader.set_epoch(number)

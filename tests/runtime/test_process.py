@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from reading_services._supervision import main_module, process, worker_pool
-from reading_services._supervision.process import WorkerProcess, _ctrl_c_held, stop_all
+from reading_services._supervision.process import WorkerProcess, _ctrl_c_held
+from reading_services._supervision.stop_ladder import stop_all
 from reading_services._supervision.worker_pool import WorkerPool
 from reading_services._transport.arena import Arena
 from reading_services._transport.channel import ChannelClosed
