@@ -37,8 +37,7 @@ class PostMortem:
     node: str | None
 
     def __str__(self) -> str:
-        who = f"{self.name} (pid {self.pid})" if self.pid else self.name  # which could not even be started
-        return f"{who} {self.cause} while {self._doing()}"
+        return f"{self.name} (pid {self.pid}) {self.cause} while {self._doing()}"
 
     def death(self, progress: Hashable) -> Death:
         """What the decision needs of it."""

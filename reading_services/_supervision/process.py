@@ -82,13 +82,14 @@ class WorkerProcess:
         self.channel = SocketChannel(ours, queued=True)
         self.process: Any = None
         self.pid = 0  # until it has been started
-        self.start_failure = ""  # why it has never been there
-        self._server_exitcode: int | None = None  # of the server that should have forked it
+        self._server: tuple[int, int | None] | None = (
+            None  # pid and exit code of the one that died in place of forking it
+        )
 
     def start(self, inherited_fds: tuple[int, ...]) -> None:
         """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of.
 
-        One whose server dies when it is to fork it has a :attr:`start_failure`, and is found dead as any other one.
+        If the server dies that is to fork it, it is found dead as any other one, by whoever waits for it.
         """
         method = self._context.get_start_method()
         check_main_module(self.name, method)
@@ -132,10 +133,7 @@ class WorkerProcess:
 
     def _blame_the_server(self) -> None:
         """It has died when it was asked. Perhaps it has forked, and died before it told."""
-        pid, code = fork_server.how_it_ended(_REAP_S)
-        ended = "did not answer" if code is None else _how(code)
-        self.process, self._server_exitcode = None, code
-        self.start_failure = f"could not be started: the server that forks under 'forkserver' (pid {pid}) {ended}"
+        self.process, self._server = None, fork_server.how_it_ended(_REAP_S)
         self.channel.socket.shutdown(socket.SHUT_RDWR)
 
     def _abandon(self) -> None:
@@ -150,13 +148,12 @@ class WorkerProcess:
     @property
     def sentinel(self) -> int | None:
         """What can be read from when the process has ended. None if it could not be started."""
-        return None if self.start_failure else int(self.process.sentinel)
+        return None if self._server is not None else int(self.process.sentinel)
 
     @property
     def exitcode(self) -> int | None:
-        """As multiprocessing says it; if it could not be started, of the server that should have forked it."""
-        code: int | None = self._server_exitcode if self.start_failure else self.process.exitcode
-        return code
+        """As multiprocessing says it; if it could not be started, of the server that was to fork it."""
+        return self.process.exitcode if self._server is None else self._server[1]
 
     def is_alive(self) -> bool:
         """Also false after :meth:`release`, which another thread may call meanwhile."""
@@ -203,8 +200,8 @@ class WorkerProcess:
         lane = -1 if num_shards is None else lane
         return PostMortem(
             number=self.worker,
-            name=self.name,
-            pid=self.pid,
+            name=self.name if self._server is None else f"the server that was to fork {self.name}",
+            pid=self.pid if self._server is None else self._server[0],
             exitcode=self.exitcode,
             cause=self._cause_of_death(),
             own=self._died_by_itself(),
@@ -223,8 +220,6 @@ class WorkerProcess:
         return missing_guard(self.name, self._context.get_start_method())
 
     def _cause_of_death(self) -> str:
-        if self.start_failure:
-            return self.start_failure
         if self.stuck:
             return (
                 "slept from the moment it was forked, waiting for a lock that another thread held then, and was killed "
@@ -250,15 +245,12 @@ class WorkerProcess:
         if self._server_is_gone():
             return False
         code = self.exitcode
-        return not self.start_failure if code is None else code >= 0 or -code in _OWN_SIGNALS
+        return self._server is None if code is None else code >= 0 or -code in _OWN_SIGNALS
 
     def _server_is_gone(self) -> bool:
         """Was it there, and nobody has told how it ended?"""
-        return (
-            not self.start_failure
-            and self.exitcode == _UNKNOWN_CODE
-            and self._context.get_start_method() == "forkserver"
-        )
+        forked = self._server is None and self._context.get_start_method() == "forkserver"
+        return forked and self.exitcode == _UNKNOWN_CODE
 
     def release(self) -> None:
         """Let go of the connection, the page and the process handle. The process has ended or is killed. Idempotent."""
