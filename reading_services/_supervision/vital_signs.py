@@ -28,16 +28,22 @@ class VitalSigns:
         self.seen_at = time.monotonic()
         self._page = page
         self._beat = -1
+        self._silent_s, self._asked_at = 0.0, self.seen_at
         self._pid = 0
         self._forked = False
         self._used, self._asleep_since, self._looked_at = b"", 0.0, 0.0
 
     def started(self, pid: int, *, forked: bool) -> None:
-        self._pid, self._forked, self.seen_at = pid, forked, time.monotonic()
+        self._pid, self._forked = pid, forked
+        self._see()
 
     def say_ready(self) -> None:
         """The process has started. Only from now on is it expected to beat."""
-        self.ready, self.seen_at = True, time.monotonic()
+        self.ready = True
+        self._see()
+
+    def _see(self) -> None:
+        self.seen_at, self._silent_s = time.monotonic(), 0.0
 
     def look_stuck_in_fork(self) -> bool:
         """Was it forked while another thread held a lock? As far as looks up to now tell (Linux); this may be one."""
@@ -50,14 +56,20 @@ class VitalSigns:
         return self._forked and not self.ready and self._looked_at - self._asleep_since > _ASLEEP_S
 
     def missing_for(self, timeout_s: float) -> bool:
-        """Has it shown no sign of life for ``timeout_s``, as far as this side has been looking?"""
+        """Has it shown no sign of life for ``timeout_s`` in which this side has been looking, four times or more?
+
+        A time in which this side did not look either does not count: both may have been stopped (Ctrl-Z, a container or
+        a machine that is paused), or wait for a processor.
+        """
         beat, now = self._page[Field.BEAT], time.monotonic()
+        self._silent_s += min(now - self._asked_at, timeout_s / 3)
+        self._asked_at = now
         if beat != self._beat:
-            self._beat, self.seen_at = beat, now
-        silent_s = now - self.seen_at
-        if self.ready or silent_s <= timeout_s:
-            return silent_s > timeout_s
-        return silent_s > _STARTUP_S or _told_of(self._pid)[0] == b"T"
+            self._beat = beat
+            self._see()
+        if self.ready or self._silent_s <= timeout_s:
+            return self._silent_s > timeout_s
+        return self._silent_s > _STARTUP_S or _told_of(self._pid)[0] == b"T"
 
 
 def _told_of(pid: int) -> tuple[bytes, bytes]:

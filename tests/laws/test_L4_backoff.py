@@ -4,34 +4,72 @@ from __future__ import annotations
 
 import itertools
 import logging
-import multiprocessing
 import os
 import threading
 
 import pytest
 
-from reading_services._supervision import recovery
-from reading_services._supervision.process import WorkerProcess
+from reading_services._supervision import recovery, vital_signs
 from reading_services._supervision.recovery import restart_delay_s
-from reading_services._transport.graph_image import GraphImage
+from reading_services._supervision.vital_signs import VitalSigns
+from reading_services._transport.status_page import Field, StatusPage
 from tests.laws.executors import make_loader, make_service
 from tests.sources import wait_until
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.iter import IterableWrapper
 
 
-def test_L4_a_slow_start_is_no_silence() -> None:
+class Clock:
+    """The monotonic one, as a process that looks often sees it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def missing(signs: VitalSigns, clock: Clock, after_s: float) -> bool:
+    """Is it, with a time limit of 30 s, when it was looked at every 5 s?"""
+    for _ in range(round(after_s / 5)):
+        clock.now_s += 5
+        found = signs.missing_for(30)
+    return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(vital_signs, "time", clock)
+    return clock
+
+
+def test_L4_a_slow_start_is_no_silence(clock: Clock) -> None:
     """A process that took longer to start than the timeout was killed as it became ready, again and again."""
-    worker = WorkerProcess(0, multiprocessing.get_context("fork"), GraphImage(b""), {}, name="worker 0")
-    signs = worker.signs
-    assert not signs.missing_for(30)
-    signs.seen_at -= 60
-    assert not signs.missing_for(30)  # it is still starting
+    page = StatusPage()
+    signs = VitalSigns(page)
+    signs.started(os.getpid(), forked=False)
+    assert not missing(signs, clock, 60)  # it is still starting
     signs.say_ready()
-    assert not signs.missing_for(30)
-    signs.seen_at -= 60
-    assert signs.missing_for(30)
-    worker.release()
+    assert not missing(signs, clock, 30)
+    assert missing(signs, clock, 5)
+    page.close()
+
+
+def test_L4_a_time_in_which_nobody_looked_is_no_silence(clock: Clock) -> None:
+    """Both sides may have been stopped."""
+    page = StatusPage()
+    signs = VitalSigns(page)
+    signs.started(os.getpid(), forked=False)
+    signs.say_ready()
+    assert not missing(signs, clock, 15)
+    clock.now_s += 3600
+    assert not missing(signs, clock, 5)  # the process has had no time to beat
+    assert missing(signs, clock, 15)
+    page[Field.BEAT] += 1
+    assert not missing(signs, clock, 30)
+    assert missing(signs, clock, 10)
+    page.close()
 
 
 def test_L4_delays_double_and_are_bounded() -> None:

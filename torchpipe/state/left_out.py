@@ -45,7 +45,7 @@ def is_note(entry: Any) -> TypeGuard[dict[str, Any]]:
     return (
         type(count) is int
         and type(noted) is list
-        and len(noted) <= min(count, MOST_NOTED)
+        and len(noted) == min(count, MOST_NOTED)
         and all(type(texts) is list and [type(text) for text in texts] == [str] * 3 for texts in noted)
     )
 

@@ -248,7 +248,13 @@ def test_wrong_arguments_are_refused(options: Any, kind: Any, message: str) -> N
 
 @pytest.mark.parametrize(
     "forged",
-    [3, {"count": -1, "noted": []}, {"count": 0, "noted": [["a", "b", "c"]]}, {"count": 1, "noted": [[1, 2, 3]]}],
+    [
+        3,
+        {"count": -1, "noted": []},
+        {"count": 0, "noted": [["a", "b", "c"]]},
+        {"count": 1, "noted": [[1, 2, 3]]},
+        {"count": 1 << 40, "noted": [["a", "b", "c"]]},  # and the budget would be used up
+    ],
 )
 def test_L8_forged_states_are_refused(forged: Any) -> None:
     node = IterableWrapper([1]).on_error("skip")
