@@ -82,9 +82,10 @@ class WorkerProcess:
         self.channel = SocketChannel(ours, queued=True)
         self.process: Any = None
         self.pid = 0  # until it has been started
-        self._server: tuple[int, int | None] | None = (
-            None  # pid and exit code of the one that died in place of forking it
-        )
+        # Under forkserver: of the process, of which the server tells only if it lives; of a server that died, so that
+        # there is no process: pid and exit code
+        self._handle: int | None = None
+        self._server: tuple[int, int | None] | None = None
 
     def start(self, inherited_fds: tuple[int, ...]) -> None:
         """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of.
@@ -123,6 +124,7 @@ class WorkerProcess:
                 except (ConnectionError, EOFError, ChildProcessError):
                     self._blame_the_server()
                     return
+                self._handle = _handle_of(self.process.pid)
             self.pid = int(self.process.pid)
         except BaseException:
             self._abandon()
@@ -265,6 +267,7 @@ class WorkerProcess:
         # Not by its exit code, which is None as long as a thread that has waited for it has yet to note it
         if not self.is_alive():
             process.join()  # not closed: users may hold it, and ask how it ended
+            self._kill_an_orphan()
             if process._popen.returncode is not None:
                 process._popen.close()  # its pipes
             self.process = None
@@ -272,10 +275,25 @@ class WorkerProcess:
             with suppress(RuntimeError):  # too late for threads: the program ends
                 threading.Thread(target=self._reap, name=f"torchpipe reaper of {self.pid}", daemon=True).start()
 
+    def _kill_an_orphan(self) -> None:
+        """If the server has died, its processes are taken for dead, though one may be within a long item."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            with suppress(OSError):  # it has ended
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
+
     def _reap(self) -> None:
         while self.is_alive():
             self.join(_REAP_S)
         self.release()
+
+
+def _handle_of(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, or an old kernel; or it has ended
+        return None
 
 
 def _how(code: int) -> str:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import forkserver, resource_tracker, spawn
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.laws.executors import make_loader, make_service, oracle, pids
 from tests.laws.storm_graphs import GRAPHS, linger
 from tests.laws.test_L4_recovery import kill
 from tests.laws.test_L4_storms import every, outlast
+from tests.sources import wait_until
 from tests.warm import Warm
 from torchpipe import DataLoader2
 from torchpipe.errors import WorkerDiedError
@@ -63,6 +68,34 @@ def test_L4_the_server_alone_may_die() -> None:
     assert stream(graph, lambda _: kill(server()[0], signal.SIGKILL)) == oracle(graph, 2)[0]
 
 
+def endless(begun: Path, item: int) -> int:
+    if item == 1:
+        begun.touch()
+        time.sleep(1000)
+    return item
+
+
+def test_L6_what_the_server_leaves_in_the_midst_of_an_item_is_killed(tmp_path: Path) -> None:
+    """The kernel sees to that only where the main thread has started it."""
+    begun, left = tmp_path / "begun", [0]
+    graph = IterableWrapper(range(9)).sharding_filter().map(partial(endless, begun))
+
+    def run() -> None:
+        with make_loader(graph, make_service(1, 1, context="forkserver")) as loader:
+            assert next(iter(loader)) == 0
+            wait_until(begun.exists)
+            worker = psutil.Process(pids(loader)[0])
+            kill(server()[0], signal.SIGKILL)
+            os.waitpid(server()[0], 0)
+            assert worker.is_running()
+        left[:] = [process.pid for process in psutil.wait_procs([worker], timeout=5)[1]]
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert left == []
+
+
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_L4_a_storm_of_kills_that_strikes_the_server_too_ends_no_run(graph: str) -> None:
     outlast(GRAPHS[graph](), "forkserver", every(0.05), 40, all_of)
@@ -86,6 +119,7 @@ def test_L4_a_server_that_somebody_else_has_waited_for_is_replaced() -> None:
 FORKED = """
 import os
 from reading_services import MultiProcessingReadingService
+from tests.sources import wait_until
 from tests.warm import Warm
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
