@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,9 +60,6 @@ class Limits:
             check=True,
         )
         os.close(read)
-        # Called before Python waits for threads. A process of pytest-xdist that has no tests left may wait for others
-        # before that
-        threading._register_atexit(self._exit)  # type: ignore[attr-defined]
         return write
 
     def _tell(self, limit_s: float) -> None:
@@ -82,9 +78,10 @@ class Limits:
             faulthandler.cancel_dump_traceback_later()
             os.write(self._pipe, b"0\n")
 
-    def _exit(self) -> None:
+    def exiting(self) -> None:
         """From now on this process has to end: threads that a test has left would make it wait for ever."""
-        self._tell(self._grace_s)
+        if self._pipe is not None:
+            self._tell(self._grace_s)
 
     def phase(self) -> Iterator[Any]:
         """Around a test's setup, its call and its teardown: a failure that is raised elsewhere would end the run."""
@@ -149,3 +146,8 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
 
 def pytest_enter_pdb(config: pytest.Config) -> None:
     config.stash[_LIMITS].end()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_LIMITS].exiting()

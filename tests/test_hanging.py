@@ -65,17 +65,6 @@ def test_behind(number):
     pass
 """
 
-UNEVEN = """
-import time
-import pytest
-
-
-@pytest.mark.parametrize("seconds", [0, 0, 5])
-@pytest.mark.timeout(60)
-def test_of_one(seconds):
-    time.sleep(seconds)
-"""
-
 LEAVES_A_THREAD = """
 import threading
 
@@ -141,11 +130,3 @@ def test_a_run_ends_though_a_test_has_left_a_thread(tmp_path: Path) -> None:
     assert "1 passed in" in done.stdout
     assert done.returncode < 0
     assert "in _shutdown\n" in done.stderr  # where Python waits for threads at its end
-
-
-def test_a_process_without_tests_left_may_wait_for_another(tmp_path: Path) -> None:
-    """It was shown as hanging, and killed: here after 1 s."""
-    done = run_pytest(tmp_path, UNEVEN, "-n", "2", "-o", "timeout_grace=1")
-    assert done.returncode == 0
-    assert "3 passed in" in done.stdout
-    assert done.stderr == ""
