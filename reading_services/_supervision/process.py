@@ -85,6 +85,7 @@ class WorkerProcess:
         # Under forkserver: of the process, of which the server tells only if it lives; of a server that died, so that
         # there is no process: pid and exit code
         self._handle: int | None = None
+        self._forked_by: int | None = None  # the server's pid
         self._server: tuple[int, int | None] | None = None
 
     def start(self, inherited_fds: tuple[int, ...]) -> None:
@@ -124,7 +125,7 @@ class WorkerProcess:
                 except (ConnectionError, EOFError, ChildProcessError):
                     self._blame_the_server()
                     return
-                self._handle = _handle_of(self.process.pid)
+                self._handle, self._forked_by = _handle_of(self.process.pid), fork_server.pid()
             self.pid = int(self.process.pid)
         except BaseException:
             self._abandon()
@@ -250,9 +251,10 @@ class WorkerProcess:
         return self._server is None if code is None else code >= 0 or -code in _OWN_SIGNALS
 
     def _server_is_gone(self) -> bool:
-        """Was it there, and nobody has told how it ended?"""
-        forked = self._server is None and self._context.get_start_method() == "forkserver"
-        return forked and self.exitcode == _UNKNOWN_CODE
+        """Has it forked this process, and died before it told how that ended? An exit code may be the same number."""
+        if self._forked_by is None or self.exitcode != _UNKNOWN_CODE:
+            return False
+        return fork_server.is_gone(self._forked_by, _REAP_S)
 
     def release(self) -> None:
         """Let go of the connection, the page and the process handle. The process has ended or is killed. Idempotent."""

@@ -24,6 +24,7 @@ from torch.utils.data import (
 )
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from tests.data.datasets import Numbers
 from tests.exact import exact
 from torchpipe import DataLoader
 
@@ -35,14 +36,8 @@ def worker() -> int:
     return -1 if info is None else info.id
 
 
-class Mapped(Dataset[Any]):
+class Mapped(Numbers):
     """Draws from each global generator, and says who has made an item."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
 
     def __getitem__(self, index: int) -> Any:
         return {

@@ -119,8 +119,6 @@ def test_L4_a_server_that_somebody_else_has_waited_for_is_replaced() -> None:
 FORKED = """
 import os
 from reading_services import MultiProcessingReadingService
-from tests.sources import wait_until
-from tests.warm import Warm
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
 

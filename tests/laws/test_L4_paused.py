@@ -16,7 +16,7 @@ from tests.warm import Warm
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
-import os, sys, time
+import sys, time
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from reading_services._supervision import main_module, process, worker_pool
+from reading_services._supervision import fork_server, main_module, process, worker_pool
 from reading_services._supervision.process import WorkerProcess, _ctrl_c_held
 from reading_services._supervision.stop_ladder import stop_all
 from reading_services._supervision.worker_pool import WorkerPool
@@ -257,6 +257,19 @@ def test_to_ask_whether_a_process_of_the_forkserver_runs_does_not_take_what_is_t
     found = worker.examine(dispatcher=False, num_shards=3)
     assert (found.exitcode, found.own) == (3, True)
     stop_all([worker])
+
+
+def test_an_exit_code_that_multiprocessing_uses_itself_is_told_as_such() -> None:
+    """255, as of sys.exit(-1): also what it says of a process whose server has died."""
+    left, orphan = started(leave, 255, method="forkserver"), started(sleep, method="forkserver", number=1)
+    wait_until(lambda: not left.is_alive())
+    found = left.examine(dispatcher=False, num_shards=3)
+    assert (found.exitcode, found.own, found.cause) == (255, True, "exited with code 255")
+    os.kill(fork_server.pid(), signal.SIGKILL)
+    wait_until(lambda: not orphan.is_alive())
+    found = orphan.examine(dispatcher=False, num_shards=3)
+    assert (found.exitcode, found.own, found.cause) == (255, False, "has ended with the server that had forked it")
+    stop_all([left, orphan])
 
 
 def test_a_process_of_the_forkserver_whose_end_was_told_does_not_run_though_the_server_has_yet_to_hang_up() -> None:
