@@ -14,6 +14,9 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data.datapipes import iter as torch_iter
 from torch.utils.data.graph_settings import apply_sharding
 
+from tests.laws.executors import make_loader, make_service, oracle
+from tests.laws.graphs import text_of
+from tests.laws.kills import Kill, run_with_kills
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.iter import IterableWrapper, Shuffler
 from torchpipe.node.datapipe import IterDataPipe, iterate
@@ -295,6 +298,83 @@ def test_L7_an_error_of_the_node_passes_unchanged_also_while_replaying() -> None
         resumed.load_state_dict({"count": 3})
         next(resumed)
     assert not isinstance(caught.value, StateError)
+
+
+class Shuffles(IterDataPipe[Any]):
+    """No generator: it draws from the global random states, and reads its input, when ``iter()`` is called."""
+
+    def __init__(self, datapipe: Any) -> None:
+        self.datapipe = datapipe
+
+    def __iter__(self) -> Iterator[Any]:
+        items = list(self.datapipe)
+        random.shuffle(items)
+        return iter(items)
+
+
+class ShufflesStateful(Shuffles):
+    def __iter__(self) -> Iterator[Any]:
+        return Kept(list(super().__iter__()))
+
+
+class Kept:
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self.items:
+            raise StopIteration
+        return self.items.pop(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"items": self.items}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.items = state["items"]
+
+
+def draw(item: Any) -> Any:
+    return item, random.random()
+
+
+def opened_late(kind: Any) -> Any:
+    return IterableWrapper(range(6)).map(draw).concat(kind(IterableWrapper(range(4)))).sharding_filter().map(draw)
+
+
+def opened_late_over_a_branch(kind: Any) -> Any:
+    first, second = IterableWrapper(range(6)).map(draw).fork(2)
+    return first.concat(kind(second)).sharding_filter().map(draw)
+
+
+@pytest.mark.parametrize("kind", [Shuffles, ShufflesStateful])
+@pytest.mark.parametrize("graph", [opened_late, opened_late_over_a_branch])
+def test_L2_a_state_is_taken_without_opening_what_was_not_reached_yet(graph: Any, kind: Any) -> None:
+    def loader(every: int) -> Any:
+        return make_loader(graph(kind), make_service(None, 1, every=every))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReplayWarning)
+        expected = text_of(loader(1 << 40))
+        for every in (1, 2, 5):
+            assert text_of(loader(every)) == expected
+            for position in range(len(expected)):
+                stopped, resumed = loader(every), loader(1)
+                items = iter(stopped)
+                for _ in range(position):
+                    next(items)
+                resumed.load_state_dict(stopped.state_dict())
+                assert text_of(resumed) == expected[position:]
+
+
+@pytest.mark.parametrize("graph", [opened_late, opened_late_over_a_branch])
+def test_L4_a_worker_that_dies_before_a_node_is_reached(graph: Any) -> None:
+    expected = oracle(graph(Shuffles), 2, epochs=2)
+    for item in range(0, 6, 2):
+        with make_loader(graph(Shuffles), make_service(2, 2, every=1)) as loader:
+            assert run_with_kills(loader, 2, [Kill(0, item, 0, "SIGKILL")]) == expected
 
 
 def test_L7_a_node_that_became_shorter_is_an_error() -> None:

@@ -128,23 +128,24 @@ class ReplayIterator(NodeIterator[Any]):
         return self._iterator
 
     def _stateful(self) -> Any:
-        """The object whose state is saved: the user's iterator, else the node's copy, else None."""
-        iterator = self._open()
-        if is_stateful(iterator):
-            return iterator
-        if is_stateful(self._copy):
-            return self._copy
-        return None
+        """The object whose state is saved: the user's open iterator, else the node's copy, else None."""
+        if is_stateful(self._iterator):
+            return self._iterator
+        return self._copy if is_stateful(self._copy) else None
 
     @property
     def replayed(self) -> bool:
-        """True if this node has no state and is resumed by replay."""
+        """True if this node has no state and is resumed by replay.
+
+        One that is not open yet stands where it was loaded. It is not opened for this question, nor for a state: that
+        runs code of the user's, which may draw random numbers and must not depend on when a snapshot is taken.
+        """
+        if self._iterator is None:
+            return self.count > 0 and not self._ended and "user" not in self._loaded
         return self._stateful() is None
 
     def to_replay(self) -> tuple[str, int]:
-        # Not opened for this: that runs code of the user's, which is not to depend on when a snapshot is taken
-        stands = "user" in self._loaded if self._iterator is None else not self.replayed
-        return node_name(self.node), 0 if self._ended or stands else self.count
+        return node_name(self.node), self.count if self.replayed and not self._ended else 0
 
     def run(self) -> Iterator[Any]:
         if self._ended:
@@ -162,7 +163,7 @@ class ReplayIterator(NodeIterator[Any]):
         self._ended = True
 
     def get_state(self) -> dict[str, Any]:
-        if self._stream is None:
+        if self._stream is None or self._iterator is None:
             return copy.deepcopy(self._loaded)
         if self._ended:  # of itself: a node may begin anew in its own state
             return {"count": self.count, "ended": True}
