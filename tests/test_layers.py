@@ -54,7 +54,6 @@ KEPT_IN = {
 }
 # Modules that need a package which is in an environment of its own (`make test-trainers`): not imported here.
 NEEDING = ("pytorch_lightning", "accelerate", "transformers", "torchtitan")
-MAX_LINES = 400
 
 
 @dataclass(frozen=True)
@@ -280,7 +279,6 @@ def test_a_module_says_what_is_public(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", modules())
-def test_a_file_is_short_and_opens_with_its_job(module: str) -> None:
+def test_a_file_opens_with_its_job(module: str) -> None:
     text = modules()[module].read_text()
-    assert len(text.splitlines()) <= MAX_LINES, f"{module} has over {MAX_LINES} lines: split it by responsibility"
     assert not text.strip() or ast.get_docstring(tree_of(module)), f"{module} must open with a docstring: its job"
