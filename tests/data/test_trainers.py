@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
+import signal
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
@@ -59,3 +64,42 @@ def test_the_sampler_can_be_told_the_epoch_through_the_loader() -> None:
     assert sampler.epoch == 5
     assert loader.epoch == 5
     assert isinstance(made_again(DataLoader(range(4), batch_size=2)).sampler, SequentialSampler)
+
+
+class Endless(DataLoader[Any]):
+    """As ultralytics makes it: one iterator for all epochs, and a fresh one by ``reset()``."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.iterator = self._get_iterator()
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        for _ in range(3):
+            yield next(self.iterator)
+
+    def reset(self) -> None:
+        self.iterator = self._get_iterator()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_subclass_with_an_iter_of_its_own_gets_its_iterators_by_torch_s_name(num_workers: int) -> None:
+    with Endless(range(12), batch_size=2, num_workers=num_workers) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+        if num_workers:
+            os.kill(loader.worker_pids()[0], signal.SIGKILL)
+        assert [batch.tolist() for batch in loader] == [[6, 7], [8, 9], [10, 11]]
+        loader.reset()
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+        state = loader.state_dict()
+    with Endless(range(12), batch_size=2, num_workers=2 - num_workers) as again:
+        again.load_state_dict(state)
+        again.reset()
+        assert [batch.tolist() for batch in again] == [[6, 7], [8, 9], [10, 11]]
+
+
+def test_a_subclass_may_wrap_the_iterator_by_torch_s_name() -> None:
+    class Wrapped(DataLoader[Any]):
+        def _get_iterator(self) -> Any:
+            return map(torch.Tensor.tolist, super()._get_iterator())
+
+    assert list(Wrapped(range(4), batch_size=2)) == [[0, 1], [2, 3]]

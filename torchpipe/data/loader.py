@@ -221,8 +221,12 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         if live is None or live._over or live.epoch != epoch:
             self.set_epoch(epoch)
 
-    @raising_what_struck
     def __iter__(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
+        return self._get_iterator()
+
+    @raising_what_struck
+    def _get_iterator(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
+        """Begin an epoch: torch's name, by which subclasses with an ``__iter__`` of their own ask for one."""
         self._settle()
         self._take_last_looks()
         if (live := self._live()) is not None:
@@ -250,9 +254,6 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         """In a forked child, all that is at work belongs to the parent; the loader itself can be used."""
         if self._pid != os.getpid():
             self._pid, self._live, self._pool, self._base_seed = os.getpid(), no_iterator, None, None
-
-    def _get_iterator(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
-        return iter(self)
 
     # -- what an iterator asks for --------------------------------------------------------------------------------
 
