@@ -13,8 +13,8 @@ __all__ = ["NodeProtocol"]
 class NodeProtocol:
     """Base of all of torchpipe's nodes.
 
-    ``at_hand`` and ``by_index`` are asked of the node, and may be properties. The others are asked of its class: what a
-    node keeps in an attribute of such a name is its own affair.
+    ``at_hand``, ``by_index`` and ``seeded`` are asked of the node, and may be properties. The others are asked of its
+    class: what a node keeps in an attribute of such a name is its own affair.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -53,6 +53,11 @@ class NodeProtocol:
 
     runs_in_main: ClassVar[bool] = False
     """Must it run in the user's process, and all after it?"""
+
+    seeded: bool = False
+    """Do the loader's seed and epoch decide which items it gives, or in which order? A class with ``set_seed`` is
+    taken to be such a one anyhow.
+    """
 
     selects: ClassVar[bool] = False
     """Does it hand on what it reads, some or in another order, and positions where its inputs have them?"""

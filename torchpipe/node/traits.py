@@ -42,6 +42,7 @@ __all__ = [
     "reads_late",
     "reads_shared",
     "runs_in_main",
+    "seeded",
     "thins",
     "times_read",
     "traits_of",
@@ -186,6 +187,12 @@ def at_hand(node: DataPipe, otherwise: bool) -> bool:
 def divides(node: DataPipe) -> bool:
     """True for sharding points: nodes that keep one shard's part of the stream."""
     return callable(getattr(type(node), "apply_sharding", None)) or traits_of(node).divides
+
+
+def seeded(node: DataPipe) -> bool:
+    """Do the loader's seed and epoch decide which items ``node`` itself gives, or in which order?"""
+    said = node.seeded if isinstance(node, NodeProtocol) else getattr(node, "seeded", False)
+    return said is True or callable(getattr(type(node), "set_seed", None))
 
 
 def reads_late(node: DataPipe) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torch.utils.data.datapipes.iter import Shuffler as TorchShuffler
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
-from torchpipe.errors import StateError
-from torchpipe.iter import IterableWrapper, RandomSplitter
+from torchpipe.errors import GraphError, StateError
+from torchpipe.iter import IterableWrapper, RandomSplitter, SampleMultiplexer
+from torchpipe.map import SequenceWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 
@@ -51,6 +54,43 @@ def test_lengths_and_another_seed() -> None:
         len(source.random_split({"a": 0.31, "b": 0.69}, seed=1)[0])
     unsized = source.filter(lambda item: item < 8)
     assert len(list(unsized.random_split({"a": 1, "b": 1}, 0, total_length=8, target="a"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        (lambda source: source.shuffle(), "Shuffler"),
+        (lambda source: source.shuffle().set_seed(3).map(str), "Shuffler"),
+        (lambda source: source.window_shuffle(4), "WindowShuffler"),
+        (lambda source: source.shuffled_flatmap(lambda item: [item]), "ShuffledFlatMapper"),
+        (lambda source: source.mix(source, weights=[1, 1]), "Mixer"),
+        (lambda source: SampleMultiplexer({source: 1.0, source.map(str): 1.0}), "SampleMultiplexer"),
+        (lambda source: SequenceWrapper(range(10)).shuffle(), "Shuffler"),
+        (lambda source: source.concat(source.shuffle()), "Shuffler"),
+        (lambda source: TorchShuffler(source), "ShufflerIterDataPipe"),
+        (lambda source: source.sharding_filter(), "ShardingFilter"),
+        (
+            lambda source: source.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING),
+            "ShardingRoundRobinDispatcher",
+        ),
+    ],
+)
+def test_what_gives_another_order_in_another_loader_is_refused_before_the_split(before: Any, name: str) -> None:
+    with pytest.raises(GraphError, match=rf"cannot stand behind {name}.*(?s:.)*Split first and put it behind each"):
+        before(IterableWrapper(range(10))).random_split({"a": 1, "b": 1}, 0, total_length=10)
+
+
+def test_an_item_is_in_one_part_in_every_epoch_and_under_any_number_of_shards() -> None:
+    def parts() -> list[Any]:
+        return IterableWrapper(range(100)).random_split({"train": 0.5, "valid": 0.5}, seed=0)
+
+    train, valid = parts()[0].shuffle().sharding_filter(), parts()[1].shuffle().sharding_filter()
+    for epoch in range(2):
+        trained = [
+            item for shard in range(3) for item in iterate(train, seed=1, epoch=epoch, shard=shard, num_shards=3)
+        ]
+        validated = [*iterate(valid, seed=2, epoch=epoch)]
+        assert sorted(trained + validated) == list(range(100))
 
 
 def test_L8_forged_states_are_refused() -> None:

@@ -9,10 +9,11 @@ from collections.abc import Hashable, Iterator, Mapping
 from math import isfinite
 from typing import Any, Self, TypeVar, overload
 
-from torchpipe.errors import StateError
+from torchpipe.errors import GraphError, StateError
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
+from torchpipe.node.traits import DataPipe, divides, node_name, seeded, traits_of, walk
 from torchpipe.node.validate import check_count, check_input
 
 __all__ = ["RandomSplitter"]
@@ -26,14 +27,17 @@ class RandomSplitter(IterDataPipe[T]):
     is a function of ``seed`` alone, and the same as torchdata 0.9's.
 
     Each part reads the input for itself, in a pass of its own, so the input has to give the same items in the same
-    order every time: shuffle after the split. ``total_length`` is the number of items, by default ``len()`` of the
-    input. Weights that are whole numbers and add up to it are the lengths of the parts. The result is a list of the
-    parts, or with ``target`` the one of that key.
+    order every time: in every epoch, for every seed, and under any number of workers. Nodes that do not are refused
+    before the split (``shuffle``, ``mix``, ``sharding_filter``): put them behind it, one for each part. Functions of
+    yours that order or drop items by chance are not seen: keep them behind the split, too.
+
+    ``total_length`` is the number of items, by default ``len()`` of the input. Weights that are whole numbers and add
+    up to it are the lengths of the parts. The result is a list of the parts, or with ``target`` the one of that key.
 
     State: the numbers that the next item's part is drawn from.
 
-    Raises: TypeError without a known length; ValueError for weights that are negative or sum to nothing; KeyError for a
-    ``target`` that has no weight.
+    Raises: GraphError for such a node before the split; TypeError without a known length; ValueError for weights that
+    are negative or sum to nothing; KeyError for a ``target`` that has no weight.
     """
 
     @overload
@@ -65,6 +69,7 @@ class RandomSplitter(IterDataPipe[T]):
         target: Any = None,
     ) -> list[IterDataPipe[T]] | IterDataPipe[T]:
         check_input("random_split", source_datapipe)
+        _check_fixed(source_datapipe)
         if total_length is None:
             try:
                 total_length = len(source_datapipe)
@@ -78,6 +83,24 @@ class RandomSplitter(IterDataPipe[T]):
         if target not in splitter.keys:
             raise KeyError(f"target={target!r} has no weight: {list(splitter.keys)!r:.200} have one")
         return _Part(splitter, target)
+
+
+def _check_fixed(source: DataPipe) -> None:
+    """Raises: GraphError for a node that may give other items, or another order, in another pass."""
+    for node in walk(source):
+        if seeded(node):
+            raise GraphError(
+                f"random_split cannot stand behind {node_name(node)}, whose order is another for each seed and epoch: "
+                "each part would deal another order, and an item could come in several parts (in training and in "
+                "validation) or in none. Split first and put it behind each part: "
+                "train, valid = source.random_split(...); train = train.shuffle()"
+            )
+        if divides(node) or traits_of(node).dispatches:
+            raise GraphError(
+                f"random_split cannot stand behind {node_name(node)}: each shard would deal its own items, so that two "
+                "loaders with different numbers of workers have the same item in several parts. Split first and put it "
+                "behind each part"
+            )
 
 
 class _Splitter(IterDataPipe[Any]):

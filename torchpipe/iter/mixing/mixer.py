@@ -52,6 +52,7 @@ class Mixer(IterDataPipe[T]):
     """
 
     fingerprint_ignores = ("weights",)
+    seeded = True
 
     def __init__(
         self,

@@ -100,6 +100,7 @@ class WindowShuffler(IterDataPipe[T]):
     Raises: ValueError if ``window`` is below 1.
     """
 
+    seeded = True
     selects = True
 
     def __init__(self, datapipe: IterDataPipe[T], window: int) -> None:

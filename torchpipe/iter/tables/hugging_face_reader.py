@@ -76,6 +76,11 @@ class HuggingFaceReader(IterDataPipe[Any]):
         """Is it read by index?"""
         return not self.streams
 
+    @property
+    def seeded(self) -> bool:  # type: ignore[override]
+        """Is it a stream that shuffles, anew in each epoch?"""
+        return self.streams and _keeps_a_buffer(self.dataset)
+
     def __len__(self) -> int:
         if self.streams:
             raise TypeError("a streaming dataset does not know its length")
