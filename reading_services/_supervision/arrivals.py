@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from reading_services._transport.messages import ChunkMessage
 from reading_services._transport.payloads import Delivery, Receiver
-from reading_services._transport.remote_error import load_error
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failures.failure import add_note
+from torchpipe.node.failures.remote_error import load_error
 
 __all__ = ["Arrival", "warning_category"]
 

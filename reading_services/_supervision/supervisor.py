@@ -29,13 +29,13 @@ from reading_services._supervision.worker_pool import WorkerPool
 from reading_services._transport.channel import Frame
 from reading_services._transport.graph_image import GraphImage
 from reading_services._transport.messages import ChunkMessage, EndEpoch, Failed, Grant, Grown, Ready, Told
-from reading_services._transport.remote_error import dump_error, load_error
 from reading_services._workers.dispatch_link import Listener
 from reading_services._workers.dispatcher import run_dispatcher
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import Chunk
+from torchpipe.node.failures.remote_error import dump_error, load_error
 from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Supervisor"]

@@ -25,8 +25,8 @@ from reading_services._transport.arena import Arena
 from reading_services._transport.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services._transport.messages import Dealt, Grant, Hello, Want
 from reading_services._transport.payloads import Packer, Receiver
-from reading_services._transport.remote_error import load_error
 from torchpipe.execution.dispatch import DispatchSupply, Entry
+from torchpipe.node.failures.remote_error import load_error
 
 __all__ = ["Link", "Listener", "RemoteSupply", "Superseded", "connect", "same_user"]
 

@@ -30,7 +30,6 @@ from reading_services._transport.messages import (
     Want,
 )
 from reading_services._transport.payloads import shortage_text
-from reading_services._transport.remote_error import dump_error, load_error
 from reading_services._transport.status_page import PageTrace, StatusPage
 from reading_services._workers.dispatch_link import Link, same_user
 from reading_services._workers.left_out import LeftOutItems
@@ -39,6 +38,7 @@ from torchpipe.errors import ReplayWarning
 from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry, Mark
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failures.failure import add_note
+from torchpipe.node.failures.remote_error import dump_error, load_error
 from torchpipe.stats.sheet import AWAITING_CREDIT, IDLE, MAKING, SENDING, STARTING
 
 __all__ = ["Dispatcher", "run_dispatcher"]

@@ -37,7 +37,6 @@ from reading_services._transport.messages import (
     Stop,
 )
 from reading_services._transport.payloads import Packer, shortage_text
-from reading_services._transport.remote_error import dump_error
 from reading_services._transport.status_page import PageTrace, StatusPage
 from reading_services._workers.dealt import DealtSupply
 from reading_services._workers.dispatch_link import RemoteSupply, Superseded, connect
@@ -46,6 +45,7 @@ from reading_services._workers.parent import watch_parent
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.node.failures.failure import add_note
+from torchpipe.node.failures.remote_error import dump_error
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, SENDING, STARTING

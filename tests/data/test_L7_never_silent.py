@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,89 @@ def test_L7_an_exception_of_the_dataset_arrives_in_place_and_the_rest_follows(na
                 assert isinstance(error, kind)
                 assert not isinstance(error, StopIteration)
                 assert indices in text_of(error)
+
+
+class Named(Exception):
+    """torch takes it for one that is made by ``message=``."""
+
+    message = "a default"
+
+
+class Silent(Exception):
+    """Its text is its own."""
+
+    def __str__(self) -> str:
+        return "corrupt sample"
+
+
+class Status(Exception):
+    """Keeps its arguments."""
+
+    def __init__(self, code: int, *, url: str) -> None:
+        super().__init__(code, url)
+        self.code, self.url = code, url
+
+
+class Ending(StopIteration):
+    """Taken for itself, it would end the loop."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(first, second)
+
+
+def odd_status() -> Status:
+    return Status(503, url="s3://bucket")
+
+
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: ExceptionGroup("fetching", [odd_status(), OSError("slow")]), "fetching (2 sub-exceptions)"),
+        (lambda: Named("the cause"), "the cause"),
+        (Silent, "corrupt sample"),
+        (odd_status, "(503, 's3://bucket')"),
+        (lambda: UnicodeDecodeError("utf-8", b"abc", 1, 2, "no byte"), "'utf-8' codec can't decode"),
+    ],
+)
+def test_L7_an_exception_that_torch_cannot_make_again_is_itself(
+    make: Any, text: str, workers: int, method: Any
+) -> None:
+    data = FailingAt(8, (5,), make)
+    with DataLoader(data, 2, num_workers=workers, worker_method=method) as loader:
+        stream = iter(loader)
+        assert [next(stream).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+        with pytest.raises(type(make())) as caught:
+            next(stream)
+        assert [batch.tolist() for batch in stream] == [[6, 7]]
+    error = caught.value
+    assert str(error).startswith(text)
+    assert vars(error).get("code") == vars(make()).get("code")
+    if isinstance(error, ExceptionGroup):
+        assert [type(part) for part in error.exceptions] == [Status, OSError]
+    told = "".join(traceback.format_exception(error))
+    assert "in __getitem__" in told
+    assert "raised by dataset[5]" in told
+    assert "batch 2, of indices [4, 5]" in told
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_L7_no_kind_of_stop_iteration_ends_the_epoch(workers: int) -> None:
+    with DataLoader(FailingAt(4, (1,), lambda: Ending(1, 2)), 2, num_workers=workers) as loader:
+        error, rest = batches_and_errors(loader)
+        assert type(error) is RuntimeError
+        assert "raised by dataset[1]" in text_of(error)
+        assert rest == [2, 3]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("measure", [False, True])
+def test_L7_of_a_batch_the_sample_that_failed_is_named(workers: int, measure: bool) -> None:
+    with DataLoader(FailingAt(9, (4, 7), ERRORS["ValueError"][0]), 3, num_workers=workers, measure=measure) as loader:
+        _, second, third = batches_and_errors(loader)
+        assert "raised by dataset[4]" in text_of(second)
+        assert "raised by dataset[7]" in text_of(third)
 
 
 def test_L7_an_exceptions_text_is_torchs() -> None:

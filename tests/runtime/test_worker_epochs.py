@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from reading_services._transport.messages import ChunkMessage, EndEpoch, Ready, Stop
-from reading_services._transport.remote_error import load_error
 from tests.runtime.worker_rig import (
     ItemsAChunk,
     MakeRig,
@@ -28,6 +27,7 @@ from torchpipe.errors import StateError
 from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
+from torchpipe.node.failures.remote_error import load_error
 from torchpipe.randomness.seeds import SeedGenerator
 
 Graph = IterDataPipe[Any]

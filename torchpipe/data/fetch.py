@@ -18,6 +18,7 @@ from torchpipe.data.threads import info as thread_info
 from torchpipe.iter._shared.collating import default_collate_in
 from torchpipe.node.context import Memory
 from torchpipe.node.failures.failure import add_note
+from torchpipe.node.failures.remote_error import dump_error, load_error, safe_str
 from torchpipe.stats.node_sheet import ERRORS, NodeSheet
 from torchpipe.stats.sizes import Sizing
 
@@ -57,7 +58,14 @@ class Fetch:
             return dataset[indices]
         if getattr(dataset, "__getitems__", None):
             return dataset.__getitems__(indices)
-        return [dataset[index] for index in indices]
+        samples: list[Any] = []
+        for index in indices:
+            try:
+                samples.append(dataset[index])
+            except Exception as error:
+                _blame(error, index)
+                raise
+        return samples
 
     def explain(self, error: BaseException, number: int, indices: Any) -> None:
         """Add a note to ``error``, which this batch's making has raised: which batch, and which indices it has."""
@@ -101,7 +109,11 @@ class TimedFetch(Fetch):
         samples = []
         for index in indices:
             began = clock()
-            samples.append(dataset[index])
+            try:
+                samples.append(dataset[index])
+            except Exception as error:
+                _blame(error, index)
+                raise
             note(READING, clock() - began)
             self._size(READING, samples, 1)
         return samples
@@ -114,10 +126,17 @@ class TimedFetch(Fetch):
             self._unseen[step] = self._sizes[step].look(last)
 
 
+def _blame(error: BaseException, index: Any) -> None:
+    """Add a note to ``error``, which reading this sample has raised."""
+    add_note(error, f"torchpipe: raised by dataset[{_cut(repr(index))}]")
+
+
+def _cut(text: str) -> str:
+    return f"{text[:200]}..." if len(text) > 200 else text
+
+
 def _shown(indices: Any, batched: bool) -> str:
-    text = repr(indices)
-    if len(text) > 200:
-        text = f"{text[:200]}..."
+    text = _cut(repr(indices))
     return f"indices {text}" if batched else f"index {text}"
 
 
@@ -127,28 +146,46 @@ def collating_in(fn: Callable[[Any], Any], memory: Memory | None) -> Callable[[A
 
 
 class Failure:
-    """Stands in the stream for a batch whose making has raised; the next batches follow all the same."""
+    """Stands in the stream for a batch whose making has raised; the next batches follow all the same.
 
-    def __init__(self, wrapped: ExceptionWrapper, note: str) -> None:
-        self._wrapped = wrapped
-        self._note = note
+    As with torch's loader, the exception is one of the same type whose text is the traceback ("Caught ValueError in
+    DataLoader worker process 0. ..."). Where its class makes no such text (an ExceptionGroup, a ``__str__`` of its
+    own), it is the exception itself; from another process, its cause is the remote traceback.
+    """
 
-    @classmethod
-    def of(cls, error: BaseException, where: str, note: str) -> Failure:
-        wrapped = ExceptionWrapper((type(error), error, error.__traceback__), where=where)  # type: ignore[no-untyped-call]
-        return cls(wrapped, note)
+    def __init__(self, error: BaseException, where: str, note: str) -> None:
+        worded = _in_torchs_words(error, where)
+        self._worded = worded is not None
+        self._error = error if worded is None else worded
+        add_note(self._error, note)
 
     def rebuild(self) -> BaseException:
-        """The exception as torch's loader raises it: of the same type, with the remote traceback as its text."""
-        try:
-            self._wrapped.reraise()  # type: ignore[no-untyped-call]
-        except StopIteration as error:  # from next() it would end the loop in silence
-            raised: BaseException = RuntimeError(str(error))
-        except BaseException as error:
-            raised = error
-            raised.__traceback__ = None
-        add_note(raised, self._note)
-        return raised
+        """The exception to raise."""
+        return self._error
+
+    def __reduce__(self) -> Any:
+        return _received, (type(self), dump_error(self._error), self._worded)
+
+
+def _in_torchs_words(error: BaseException, where: str) -> BaseException | None:
+    """What torch's loader raises for it, if that has its type and its traceback."""
+    wrapped = ExceptionWrapper((type(error), error, error.__traceback__), where=where)  # type: ignore[no-untyped-call]
+    if isinstance(error, StopIteration):  # from next() it would end the loop in silence
+        return RuntimeError(f"Caught {type(error).__name__} {where}.\nOriginal {wrapped.exc_msg}")
+    try:
+        wrapped.reraise()  # type: ignore[no-untyped-call]
+    except (Exception, type(error)) as raised:
+        raised.__traceback__ = None
+        return raised if type(raised) is type(error) and wrapped.exc_msg in safe_str(raised) else None
+    return None
+
+
+def _received(kind: type[Failure], data: bytes, worded: bool) -> Failure:
+    failure = kind.__new__(kind)
+    failure._error, failure._worded = load_error(data), worded
+    if worded:  # its text says all
+        BaseException.__setattr__(failure._error, "__cause__", None)
+    return failure
 
 
 def make_worker_info(worker: int, num_workers: int, seed: int, dataset: Any, **more: Any) -> Any:

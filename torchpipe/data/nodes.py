@@ -67,7 +67,7 @@ class InitWorker:
                 self.user_fn(worker)
             except Exception as error:
                 note = f"torchpipe: raised by worker_init_fn (pid {os.getpid()})"
-                raise Failure.of(error, f"in DataLoader worker process {worker}", note).rebuild() from None
+                raise Failure(error, f"in DataLoader worker process {worker}", note).rebuild() from None
         with suppress(StateError):  # numpy's generator is of another kind now
             _seeded[worker] = GlobalRandom.present().to_dict()
         return graph
@@ -150,5 +150,5 @@ class _FetchIterator(NodeIterator[Any]):
                 made.append(fetch(indices, collate_fn))
             except Exception as error:
                 fetch.explain(error, number, indices)
-                made.append(Failure.of(error, where, f"torchpipe: in worker {worker} (pid {os.getpid()})"))
+                made.append(Failure(error, where, f"torchpipe: in worker {worker} (pid {os.getpid()})"))
             yield made.pop()

@@ -126,7 +126,7 @@ class Beginning:
             if not isinstance(error, Exception):
                 raise
             note = "torchpipe: raised by worker_init_fn"
-            raise Failure.of(error, f"in {THREAD_NAME} {self.worker}", note).rebuild() from None
+            raise Failure(error, f"in {THREAD_NAME} {self.worker}", note).rebuild() from None
         return thread_info.leave
 
 
@@ -161,7 +161,7 @@ class _Maker:
             self._fetch.explain(error, number, indices)
             worker = self._beginning.worker
             note = f"torchpipe: in worker {worker} (thread {threading.current_thread().name!r})"
-            return Failure.of(error, f"in {THREAD_NAME} {worker}", note)
+            return Failure(error, f"in {THREAD_NAME} {worker}", note)
 
 
 class ThreadWorkers:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reading_services._transport.remote_error import dump_error, load_error
 from torchpipe.errors import NotSerializableError, RemoteTraceback, WorkerError
+from torchpipe.node.failures.remote_error import dump_error, load_error
 
 
 def raised(make: Callable[[], BaseException]) -> BaseException:

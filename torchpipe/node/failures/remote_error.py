@@ -1,6 +1,6 @@
 """An exception <-> bytes, so that the consumer gets the original type with the remote traceback.
 
-Runs in workers (dump) and in the main process (load).
+Runs in every process: dump where it was raised, load where it is to be raised.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import cloudpickle
 
 from torchpipe.errors import RemoteTraceback, WorkerError
+from torchpipe.state.pickling import dumps
 
-__all__ = ["dump_error", "load_error"]
+__all__ = ["dump_error", "load_error", "safe_str"]
 
 
 def dump_error(error: BaseException) -> bytes:
@@ -24,7 +25,7 @@ def dump_error(error: BaseException) -> bytes:
     text = "".join(traceback.format_exception(error))
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     notes = _notes(error)
-    return pickle.dumps((name, _safe_str(error), notes, text, _whole(error), _parts(error)))
+    return pickle.dumps((name, safe_str(error), notes, text, _whole(error), _parts(error)))
 
 
 def load_error(data: bytes) -> BaseException:
@@ -51,7 +52,7 @@ def _notes(error: BaseException) -> list[str]:
         return [f"<its notes cannot be shown: {broken!r}>"]
 
 
-def _safe_str(error: BaseException) -> str:
+def safe_str(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as broken:
@@ -61,9 +62,9 @@ def _safe_str(error: BaseException) -> str:
 def _whole(error: BaseException) -> bytes | None:
     """The pickled error, if that gives back the same: errors whose constructor takes other arguments do not."""
     try:
-        data: bytes = cloudpickle.dumps(error)
+        data = dumps(error)
         copy = pickle.loads(data)
-        same = type(copy) is type(error) and _safe_str(copy) == _safe_str(error)
+        same = type(copy) is type(error) and safe_str(copy) == safe_str(error)
         return data if same and repr(_slots(copy)) == repr(_slots(error)) else None
     except Exception:
         return None
@@ -138,7 +139,7 @@ def _load_parts(data: bytes | None, message: str) -> BaseException | None:
             with suppress(Exception):  # what cannot be set was given to the constructor
                 BaseException.__setattr__(error, name, value)
         if type(error) is kind:
-            if _safe_str(error) == message:
+            if safe_str(error) == message:
                 return error  # type: ignore[no-any-return]
             alike = error if alike is None else alike
     return alike
