@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import socket
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPMessage
 from typing import Any
 
 import pytest
 
 from tests.servers import Page, WebServer, web_server
-from torchpipe.formats.places import retrying
+from torchpipe.formats.places import retrying, web
 from torchpipe.iter import GDriveReader, HttpReader, IterableWrapper, OnlineReader
 from torchpipe.testing import CountingSource, check_node
 
@@ -50,6 +54,61 @@ def test_options(server: WebServer) -> None:
     assert [stream.read() for _, stream in IterableWrapper(urls(server, "moved")).read_from_http()] == [b"b\n"]
     with pytest.raises(urllib.error.HTTPError, match="302"):
         list(IterableWrapper(urls(server, "moved")).read_from_http(allow_redirects=False))
+
+
+def test_another_host_is_told_no_password_no_cookie_and_no_header_of_the_users(server: WebServer) -> None:
+    secrets: Any = {
+        "auth": ("me", "secret"),
+        "cookies": {"c": "d"},
+        "headers": {"PRIVATE-TOKEN": "t", "proxy-authorization": "p", "User-Agent": "ours"},
+    }
+
+    def told(to: WebServer) -> set[str]:
+        return {name.lower() for name in to.requests[-1][1]} - {"host", "connection"}
+
+    with web_server() as other:
+        other.pages["/b.txt"] = Page(CONTENT, failures=[{"after": 300_000}])
+        other.pages["/back"] = Page(status=302, headers={"Location": f"{server.address}/b.txt"})
+        server.pages["/away"] = Page(status=302, headers={"Location": f"{other.address}/b.txt"})
+        server.pages["/there"] = Page(status=301, headers={"Location": f"{other.address}/back"})
+        server.pages["/here"] = Page(status=302, headers={"Location": "/b.txt"})
+        ((_, stream),) = IterableWrapper(urls(server, "away")).read_from_http(**secrets)
+        assert stream.read() == CONTENT  # of two requests, the second one for the rest
+        assert told(other) == {"accept-encoding", "user-agent", "range"}
+        assert other.requests[-1][1]["User-Agent"] == "ours"
+        assert [stream.read() for _, stream in IterableWrapper(urls(server, "there")).read_from_http(**secrets)] == [
+            b"b\n"
+        ]
+        assert told(other) == told(server) == {"accept-encoding", "user-agent"}
+        assert len(list(IterableWrapper(urls(server, "here")).read_from_http(**secrets))) == 1
+        assert {"authorization", "cookie", "private-token"} <= told(server)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("http://a.org/x", "http://a.org:80/y", True),
+        ("http://a.org/x", "https://A.org/y", True),
+        ("https://a.org/x", "http://a.org/y", False),
+        ("http://a.org:8080/x", "https://a.org/y", False),
+        ("https://a.org/x", "https://a.org:8443/y", False),
+        ("https://a.org/x", "https://b.a.org/y", False),
+        ("https://a.org/x", "https://a.org.evil.org/y", False),
+    ],
+)
+def test_who_is_told_as_much_after_a_redirect(before: str, after: str, told: bool) -> None:
+    request = urllib.request.Request(before, headers={"Authorization": "p", "cookie": "c", "Accept": "*"})
+    redirected = web._Redirects().redirect_request(request, io.BytesIO(), 302, "Found", HTTPMessage(), after)
+    assert redirected is not None
+    assert set(redirected.headers) == ({"Authorization", "Cookie", "Accept"} if told else {"Accept"})
+
+
+def test_L7_a_server_that_never_answers_is_an_error_without_a_timeout_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "DEFAULT_TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        with pytest.raises(TimeoutError):
+            list(IterableWrapper([address]).read_from_http(retries=1))
 
 
 @pytest.mark.parametrize("ranges", [True, False])

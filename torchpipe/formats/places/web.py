@@ -3,6 +3,9 @@ does.
 
 Reading goes on with a request for the rest (RFC 9110, 14), after an error that passes and after a ``seek``; a server
 that answers such requests with the whole file is read from the start and passed over.
+
+A redirect to another host tells it nothing that was meant for the first: no password, no cookie, and no header of the
+user's but those that say what is wanted (``_TOLD_TO_ALL``).
 """
 
 from __future__ import annotations
@@ -18,9 +21,13 @@ from typing import Any
 
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES, ReopenedFile
 
-__all__ = ["OPTIONS", "WebFile", "check_options", "open_web"]
+__all__ = ["DEFAULT_TIMEOUT_S", "OPTIONS", "WebFile", "check_options", "open_web"]
+
+DEFAULT_TIMEOUT_S = 60.0
 
 _BUFFER_BYTES = 1 << 18
+_PORTS = {"http": 80, "https": 443}
+_TOLD_TO_ALL = {"accept", "accept-encoding", "accept-language", "if-range", "range", "user-agent"}
 OPTIONS = ("allow_redirects", "auth", "cookies", "headers", "params", "proxies", "verify")
 """The options of a request, with the names that the package ``requests`` gives them."""
 
@@ -29,6 +36,26 @@ class WebFile(io.BufferedReader):
     """A response as a stream; ``headers`` are those of the first one."""
 
     headers: Mapping[str, str]
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, req: urllib.request.Request, *args: Any) -> urllib.request.Request | None:
+        request = super().redirect_request(req, *args)
+        if request is not None and not _is_told_as_much(request.full_url, req.full_url):
+            for name in list(request.headers):
+                if name.lower() not in _TOLD_TO_ALL:
+                    request.remove_header(name)
+        return request
+
+
+def _is_told_as_much(url: str, before: str) -> bool:
+    """Is it the same host, protocol and port, or the encrypted protocol in place of the plain one?"""
+    (scheme, host, port), (old_scheme, old_host, old_port) = (
+        (parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme))
+        for parts in map(urllib.parse.urlsplit, (url, before))
+    )
+    encrypted = (old_scheme, old_port, scheme, port) == ("http", 80, "https", 443)
+    return host == old_host and (encrypted or (scheme, port) == (old_scheme, old_port))
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -46,7 +73,7 @@ def check_options(form: str, options: Mapping[str, Any]) -> None:
 def open_web(
     url: str, timeout: float | None = None, options: Mapping[str, Any] | None = None, retries: int = DEFAULT_RETRIES
 ) -> WebFile:
-    """Open ``url``; ``timeout`` in seconds is for each wait on the server.
+    """Open ``url``; ``timeout`` in seconds (None: 60) is for each wait on the server.
 
     Raises: ValueError for what is no ``http://`` or ``https://``; ``urllib.error.HTTPError``, whose text has the status
     and the URL, ``urllib.error.URLError``.
@@ -62,7 +89,7 @@ def open_web(
     def open_at(place: int) -> tuple[Any, int | None]:
         request = urllib.request.Request(full, headers=headers | _range(place, first))
         try:
-            response: Any = opener.open(request) if timeout is None else opener.open(request, timeout=timeout)
+            response: Any = opener.open(request, timeout=DEFAULT_TIMEOUT_S if timeout is None else timeout)
         except urllib.error.HTTPError as error:
             error.close()  # it is the response as well
             raise urllib.error.HTTPError(url, error.code, f"{error.msg} for url: {url}", error.headers, None) from None
@@ -102,7 +129,7 @@ def _headers(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _opener(options: Mapping[str, Any]) -> urllib.request.OpenerDirector:
-    handlers: list[Any] = [] if options.get("allow_redirects", True) else [_NoRedirects]
+    handlers: list[Any] = [_Redirects if options.get("allow_redirects", True) else _NoRedirects]
     if "proxies" in options:
         handlers.append(urllib.request.ProxyHandler(options["proxies"]))
     verify = options.get("verify", True)

@@ -41,7 +41,7 @@ class _WebReader(IterDataPipe[tuple[str, StreamWrapper]]):
         check_input(self.form, source_datapipe)
         check_options(self.form, kwargs)
         if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be a number of seconds above 0, or None, got {timeout!r}")
+            raise ValueError(f"timeout must be a number of seconds above 0, or None for 60, got {timeout!r}")
         self.source_datapipe = source_datapipe
         self.timeout = timeout
         self.skip_on_error = skip_on_error
@@ -63,10 +63,12 @@ class _WebReader(IterDataPipe[tuple[str, StreamWrapper]]):
 class HttpReader(_WebReader):
     """Takes URLs (``http://``, ``https://``), and yields pairs (URL, open binary stream).
 
-    ``timeout`` in seconds is for each wait on the server. What cannot be opened is left out with ``skip_on_error``, and
-    a warning. Opening and reading are tried again up to ``retries`` times after errors that pass; a stream goes on
-    where it stood, and can seek. ``kwargs`` are ``headers``, ``params``, ``auth`` (name, password), ``cookies``,
-    ``proxies``, ``verify``, ``allow_redirects``, with the meanings that they have in ``requests``.
+    ``timeout`` in seconds (None: 60) is for each wait on the server. What cannot be opened is left out with
+    ``skip_on_error``, and a warning. Opening and reading are tried again up to ``retries`` times after errors that
+    pass; a stream goes on where it stood, and can seek. ``kwargs`` are ``headers``, ``params``, ``auth`` (name,
+    password), ``cookies``, ``proxies``, ``verify``, ``allow_redirects``, with the meanings that they have in
+    ``requests``. Another host, to which the server redirects, is told neither ``auth`` nor ``cookies``, nor any of
+    ``headers`` but ``User-Agent`` and ``Accept``.
 
     State: none of its own. Raises: TypeError for other arguments; while iterating, ``urllib.error.HTTPError`` with the
     status and the URL, ``urllib.error.URLError``, and ValueError for what is no such URL; EOFError or ConnectionError
