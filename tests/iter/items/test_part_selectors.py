@@ -32,6 +32,10 @@ TREE = {"a": {"x": 1}, "b": [2, 3], "c": {"y": {"z": 4}}}
         (list(NESTED), "flatten", (1,), [0, 1, 2, [3, [4]], "56"]),
         (NESTED, "flatten", ([0, 2],), (0, (1, 2), 3, [4], "56")),
         (TREE, "flatten", (), {"x": 1, "b": [2, 3], "y": {"z": 4}}),
+        (NESTED, "flatten", ([],), NESTED),
+        (TREE, "flatten", ([],), TREE),
+        (ROW, "drop", ([],), ROW),
+        (ROW, "slice", ([],), ()),
         (TREE, "flatten", ("c",), {"a": {"x": 1}, "b": [2, 3], "y": {"z": 4}}),
     ],
 )

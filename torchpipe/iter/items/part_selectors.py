@@ -80,7 +80,7 @@ class Slicer(Itemwise):
 @functional_datapipe("flatten")
 class Flattener(Itemwise):
     """Puts what stands in the parts ``indices`` of each item in their place: lists and tuples into lists and tuples,
-    dicts into dicts. Without ``indices``, in all parts; one level of them.
+    dicts into dicts. Without ``indices``, in all parts; with an empty list, in none. One level of them.
 
     State: none of its own. Raises: while iterating, IndexError or KeyError if an item has no such part, TypeError if it
     has none at all, ValueError if a key would stand twice in a dict.
@@ -89,10 +89,10 @@ class Flattener(Itemwise):
     def __init__(self, datapipe: IterDataPipe[Any], indices: Hashable | list[Hashable] | None = None) -> None:
         check_input("flatten", datapipe)
         self.datapipe = datapipe
-        self.indices = () if indices is None else _several(indices)
+        self.indices = None if indices is None else _several(indices)
 
     def change(self, item: Any) -> Any:
-        check_parts("flatten", item, self.indices)
+        check_parts("flatten", item, self.indices or ())
         if isinstance(item, dict):
             pairs: list[Any] = []
             for key, value in item.items():
@@ -107,4 +107,4 @@ class Flattener(Itemwise):
         return _like(item, parts)
 
     def _flattens(self, part: Hashable) -> bool:
-        return not self.indices or part in self.indices
+        return self.indices is None or part in self.indices
