@@ -30,13 +30,12 @@ def large(kind: str) -> Any:
         "bfloat16": lambda: make(torch.bfloat16, (2 * count,), 1),
         "steps": lambda: torch.arange(2 * count, dtype=torch.float32)[::2],
         "transposed": lambda: torch.arange(2 * count, dtype=torch.float32).reshape(2, count).T,
-        "expanded": lambda: torch.ones(1, dtype=torch.float32).expand(count),
         "bytearray": lambda: pickle.PickleBuffer(bytearray(4 * count)),
     }
     return makers[kind]()
 
 
-LARGE = ["array", "fortran", "tensor", "bfloat16", "steps", "transposed", "expanded", "bytearray"]
+LARGE = ["array", "fortran", "tensor", "bfloat16", "steps", "transposed", "bytearray"]
 
 
 def content(value: Any) -> bytes:

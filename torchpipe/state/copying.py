@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from torchpipe.state.pickling import is_made_otherwise, reduce_error
+from torchpipe.state.tensors import copy_tensor
 
 __all__ = ["copy_item", "holds_mutable"]
 
@@ -40,7 +41,7 @@ def _copied(item: Any) -> Any:
     if kind in _IMMUTABLE:
         return item
     if kind is torch.Tensor and not item.requires_grad:
-        return item.clone()
+        return copy_tensor(item)
     if kind is np.ndarray and not item.dtype.hasobject:
         return item.copy()
     if kind is tuple:

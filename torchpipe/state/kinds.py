@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch.utils.data.datapipes.datapipe import DataChunk
 
-from torchpipe.state.tensors import bytes_of, is_plain
+from torchpipe.state.tensors import is_plain, memory_of, span_of, tensor_in
 
 __all__ = ["MAKERS", "Kind", "Unfit", "kind_of"]
 
@@ -119,20 +119,23 @@ def _take_tensor(value: torch.Tensor) -> list[Any]:
         )
     if not is_plain(value):
         raise Unfit
-    data = bytes_of(value.detach()).reshape(-1).view(np.uint8).data
-    return [str(value.dtype).removeprefix("torch."), list(value.shape), data, value.requires_grad]
+    memory, strides = memory_of(value.detach())
+    data = memory.reshape(-1).view(np.uint8).data
+    how = [] if strides is None else [list(strides)]
+    return [str(value.dtype).removeprefix("torch."), list(value.shape), data, value.requires_grad, *how]
 
 
 def _make_tensor(parts: list[Any]) -> torch.Tensor:
-    name, sizes, raw, requires_grad = parts
+    name, sizes, raw, requires_grad, *how = parts
     dtype, shape = _torch_dtype([name]), _shape(sizes)
-    _check_size(raw, shape, dtype.itemsize)
+    strides = _shape(_one(how, list)) if how else None
+    elements = math.prod(shape) if strides is None else span_of(shape, strides)
+    _check_size(raw, (elements,), dtype.itemsize)
     if not raw:
-        tensor = torch.empty(shape, dtype=dtype)
-    elif dtype is torch.bool:
-        tensor = torch.frombuffer(bytearray(raw), dtype=torch.uint8).ne(0).reshape(shape)
+        tensor = torch.empty(shape, dtype=dtype, device="cpu")
     else:
-        tensor = torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+        flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8 if dtype is torch.bool else dtype)
+        tensor = tensor_in(flat.ne(0) if dtype is torch.bool else flat, shape, strides)
     return tensor.requires_grad_() if _one([requires_grad], bool) else tensor
 
 
