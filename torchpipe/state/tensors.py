@@ -43,9 +43,7 @@ def memory_of(tensor: torch.Tensor) -> tuple[Any, tuple[int, ...] | None]:
 
     The array is in place, unless there are gaps between the elements. No strides: contiguous.
     """
-    if tensor.is_contiguous() and 1 not in tensor.shape:  # of a dimension of one, any stride is contiguous
-        return bytes_of(tensor), None
-    if not tensor.numel():
+    if not tensor.numel() or (tensor.is_contiguous() and (1 not in tensor.shape or _has_usual_strides(tensor))):
         return bytes_of(tensor), None
     size = _span(tensor)
     if size > tensor.numel():
@@ -75,6 +73,16 @@ def _flat(tensor: torch.Tensor, size: int) -> Any:
     # Not reshape(-1): a single item keeps a stride other than 1, which cannot be seen as bytes
     flat = tensor.as_strided((size,), (1,))
     return flat.numpy() if tensor.dtype in _IN_NUMPY else flat.view(torch.uint8).numpy()
+
+
+def _has_usual_strides(tensor: torch.Tensor) -> bool:
+    """Those of a new one. A dimension of one may have any other, and torch tells memory formats by it."""
+    usual = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
+        if stride != usual:
+            return False
+        usual *= size
+    return True
 
 
 def _span(tensor: torch.Tensor) -> int:
