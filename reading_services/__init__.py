@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torchpipe.on_demand import on_demand
 
 if TYPE_CHECKING:
+    from reading_services._supervision.start_method import PRELOADED
     from reading_services.distributed import DistributedReadingService
     from reading_services.multiprocessing import MultiProcessingReadingService
     from reading_services.ordinal import OrdinalReadingService
@@ -18,6 +19,7 @@ else:
     __getattr__, __dir__ = on_demand(__name__)
 
 __all__ = [
+    "PRELOADED",
     "DistributedReadingService",
     "InProcessReadingService",
     "MultiProcessingReadingService",

@@ -116,8 +116,7 @@ class TimedReadingService(MultiProcessingReadingService):
     def __init__(
         self, num_workers: int, context: BaseContext | str | None, *, wait_s: float | None, **more: Any
     ) -> None:
-        name = context.get_start_method() if isinstance(context, BaseContext) else context
-        super().__init__(num_workers, name, **more)
+        super().__init__(num_workers, context, **more)
         self._wait_s = wait_s
 
     @property

@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, cast
 
 from reading_services._supervision.options import DispatchPart, WorkerLimits
@@ -49,8 +50,10 @@ class MultiProcessingReadingService(ShardedReadingService):
 
     Args:
         num_workers: worker processes.
-        multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``. None: forkserver if an accelerator runtime
-            will live in this process (``device`` is given) or does already, else the platform's default.
+        multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``, or a context of ``multiprocessing``. None:
+            forkserver if an accelerator runtime will live in this process (``device`` is given) or does already, else
+            the platform's default. A name or None sets what the program's forkserver imports beforehand to
+            ``reading_services.PRELOADED``; with a context, it stays as you have set it.
         worker_prefetch_cnt: messages that each shard may run ahead of the consumer (0 counts as 1). A message is one
             item, or as many small ones as come within 2 ms and 1 MiB.
         main_prefetch_cnt: items that a thread of this process runs ahead through what the main section has to do; 0
@@ -88,7 +91,7 @@ class MultiProcessingReadingService(ShardedReadingService):
     def __init__(
         self,
         num_workers: int = 0,
-        multiprocessing_context: str | None = None,
+        multiprocessing_context: str | BaseContext | None = None,
         worker_prefetch_cnt: int = 10,
         main_prefetch_cnt: int = 10,
         worker_init_fn: InitFn | None = None,

@@ -19,22 +19,29 @@ PRELOADED = (
     "reading_services._workers.dispatcher",
     *sorted({place for names in NAMES.values() for place in names.values()}),
 )
-"""All that workers may need: what the server has imported, none of them imports."""
+"""All that workers may need: what the server of forkserver has imported, none of them imports, for itself, again.
+
+For the list of modules that a program gives to ``set_forkserver_preload``.
+"""
 
 
 def start_method(name: BaseContext | str | None, *, on_device: bool) -> BaseContext:
     """The context ``name``, or of that name. None: forkserver where a device is or will be in use, else the default.
 
-    A forkserver's server, if it does not run yet, imports torch once, for all workers. Raises: ValueError for a name
-    that this platform does not have.
+    The server of a forkserver that is named here, or chosen here, imports torch once, for all workers. A program has
+    one list of what it imports, and none can ask what is on it: whoever gives a context keeps the one that he has set.
+
+    Raises: ValueError for a name that this platform does not have.
     """
+    if isinstance(name, BaseContext):
+        return name
     known = multiprocessing.get_all_start_methods()
-    if not isinstance(name, BaseContext | None) and name not in known:
+    if name is not None and name not in known:
         raise ValueError(f"multiprocessing_context must be one of {', '.join(known)} or None, got {name!r}")
     if name is None and "forkserver" in known and (on_device or _accelerator_runtime_lives()):
         # Forking a process that has the runtime's threads is unsafe; a forkserver is forked before they exist.
         name = "forkserver"
-    context = name if isinstance(name, BaseContext) else multiprocessing.get_context(name)
+    context = multiprocessing.get_context(name)
     if context.get_start_method() == "forkserver":
         # The server looks for modules in the current folder first, whatever this process's path says: another copy of
         # torchpipe there must not end up in the workers, which would follow this process's path without a preload.

@@ -142,6 +142,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        self._start_method_named = isinstance(multiprocessing_context, str)  # torch keeps a context for the name
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.worker_seeding = worker_seeding
         self.worker_method = worker_method

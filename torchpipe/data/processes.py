@@ -87,9 +87,10 @@ def _start_method(loader: DataLoader[Any]) -> Any:
     """As torch's loader: the platform's default. Where batches go to an accelerator, the one that is safe beside it."""
     from reading_services.dealing import default_start_method
 
-    if loader.multiprocessing_context is None and isinstance(loader._device_backend, CpuBackend | None):
+    context: Any = loader.multiprocessing_context
+    if context is None and isinstance(loader._device_backend, CpuBackend | None):
         return default_start_method()
-    return loader.multiprocessing_context
+    return context.get_start_method() if loader._start_method_named else context
 
 
 def torch_words(error: WorkerDiedError) -> WorkerDiedError:
