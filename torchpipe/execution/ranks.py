@@ -70,8 +70,8 @@ class RankGroup:
         return told
 
     def _numbers(self, talk: Talk, mine: Sequence[int] = ()) -> list[list[int]]:
-        table = torch.zeros((self.world_size, _NUMBERS), dtype=torch.int64)
-        table[self.rank, : 1 + len(mine)] = torch.tensor([talk, *mine])
+        table = torch.zeros((self.world_size, _NUMBERS), dtype=torch.int64, device="cpu")
+        table[self.rank, : 1 + len(mine)] = torch.tensor([talk, *mine], device="cpu")
         with self._answered():
             dist.all_reduce(table, group=self._group)
         told: list[list[int]] = table.tolist()

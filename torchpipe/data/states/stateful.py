@@ -172,7 +172,7 @@ def _ended(saved: _Saved, loader: Any) -> Position:
     if drawn_by is not None and loader.generator is not None:
         generator = torch.Generator()
         generator.set_state(drawn_by)
-        torch.randperm(len(loader.dataset), generator=generator)
+        torch.randperm(len(loader.dataset), generator=generator, device="cpu")
         states[0] = generator.get_state()
     standing: dict[str, Any] = {"generators": states}
     if saved.dataset is not None:

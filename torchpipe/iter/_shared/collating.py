@@ -1,7 +1,7 @@
 """torch's ``default_collate``, made quicker where the result is the same. Runs wherever batches are made.
 
-It asks ``default_collate_fn_map`` how to collate samples of each type. Here, that map has other entries for tensors,
-dicts and plain numbers; each gives to torch's own function whatever it does not know to be the same.
+It asks ``default_collate_fn_map`` how to collate samples of each type. Here, that map has other entries for tensors
+and dicts; each gives to torch's own function whatever it does not know to be the same.
 """
 
 from __future__ import annotations
@@ -12,13 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils.collate import (
-    collate,
-    collate_float_fn,
-    collate_int_fn,
-    collate_tensor_fn,
-    default_collate_fn_map,
-)
+from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
 from torchpipe.node.context import Memory
 from torchpipe.state.tensors import is_plain
@@ -26,7 +20,6 @@ from torchpipe.state.tensors import is_plain
 __all__ = ["default_collate_in", "stack_without_files"]
 
 _LARGE_BYTES = 64 << 10  # what is smaller is quicker made anywhere and copied
-_INTEGERS, _FLOATS = {int}, {float}
 _NO_DICTS = (torch.Tensor, np.ndarray, np.generic, float, int, str, bytes)  # what torch's map has entries for
 
 
@@ -38,10 +31,6 @@ def default_collate_in(memory: Memory | None) -> Callable[[Any], Any]:
     table: dict[Any, Any] = dict(default_collate_fn_map)
     if table.get(torch.Tensor) in (collate_tensor_fn, _stack):
         table[torch.Tensor] = _stack if memory is None else partial(_stack_in, memory)
-    if table.get(int) is collate_int_fn:
-        table[int] = _integers
-    if table.get(float) is collate_float_fn:
-        table[float] = _floats
     if all(issubclass(kind, _NO_DICTS) for key in table for kind in (key if isinstance(key, tuple) else (key,))):
         table[dict] = partial(_dicts, dict(table))
     return partial(collate, collate_fn_map=table)
@@ -86,21 +75,6 @@ def _stacks_as_it_is(item: torch.Tensor, first: torch.Tensor) -> bool:
         and item.dtype is first.dtype
         and item.shape == first.shape
     )
-
-
-def _integers(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
-    """Of 32 integers in 4 us; torch.tensor() takes 7."""
-    if set(map(type, batch)) == _INTEGERS:
-        array = np.array(batch)
-        if array.dtype == np.int64:  # else one of them is too large for it
-            return torch.from_numpy(array).clone()
-    return collate_int_fn(batch, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
-
-
-def _floats(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
-    if set(map(type, batch)) == _FLOATS:
-        return torch.from_numpy(np.array(batch)).clone()
-    return collate_float_fn(batch, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
 
 
 def _dicts(without: Any, batch: Any, *, collate_fn_map: Any = None) -> Any:

@@ -126,7 +126,7 @@ class _PadIterator(NodeIterator[Any]):
                 row[:size] = array
             elif size:
                 row[-size:] = array
-        return torch.from_numpy(made), torch.tensor(lengths)
+        return torch.from_numpy(made), torch.tensor(lengths, device="cpu")
 
 
 def _is_sequence(value: Any) -> bool:

@@ -89,7 +89,7 @@ class _SyncIterator(NodeIterator[T]):
             yield held.pop()
 
     def _least(self, group: Any, mine: int) -> int:
-        told = torch.tensor([mine])
+        told = torch.tensor([mine], device="cpu")
         with self._answered():
             dist.all_reduce(told, op=dist.ReduceOp.MIN, group=group)
         return int(told)
