@@ -13,9 +13,10 @@ import socket
 import warnings
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -96,7 +97,8 @@ def serve(setup: WorkerSetup, sock: socket.socket, page: StatusPage, run: Callab
     try:
         channel.send(Ready(pid=os.getpid()))
         try:
-            run(channel)
+            with _on_the_cpu():
+                run(channel)
         except ChannelClosed:
             raise
         except Exception as error:  # the graph cannot be rebuilt here, or the runtime itself is at fault
@@ -105,6 +107,11 @@ def serve(setup: WorkerSetup, sock: socket.socket, page: StatusPage, run: Callab
             channel.send(Failed(error=dump_error(error)))
     except ChannelClosed:
         pass  # the main process has gone or has given this worker up
+
+
+def _on_the_cpu() -> AbstractContextManager[Any]:
+    """A forked process has the main one's default device too, where nothing that is to be sent can be made."""
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 def _set_signals() -> None:

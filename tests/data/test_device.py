@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,3 +103,43 @@ def test_the_loops_own_draws_are_its_own(workers: int) -> None:
             return [float(torch.rand(())) for _ in loader]
 
     assert drawn("cpu") == drawn(None)
+
+
+class Boxes(torch.utils.data.Dataset[Any]):
+    """So many of an image's objects, of which some have none; and a number."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(np.full((index % 3, 4), index)), index
+
+
+def samples_and_numbers(samples: list[Any]) -> Any:
+    return [boxes for boxes, _ in samples], torch.tensor([number for _, number in samples])
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_default_device_changes_neither_the_order_nor_what_workers_make(method: str) -> None:
+    def loader_of(num_workers: int = 0, **options: Any) -> DataLoader[Any]:
+        torch.manual_seed(4)
+        return DataLoader(Boxes(), 3, shuffle=True, num_workers=num_workers, collate_fn=samples_and_numbers, **options)
+
+    def epochs(stop: int | None = None) -> list[Any]:
+        with loader_of(2, multiprocessing_context=method) as loader:
+            if stop is None:
+                return [batch for _ in range(2) for batch in loader]
+            got = list(islice(loader, stop))
+            state = loader.state_dict()
+        with loader_of(1, multiprocessing_context=method) as loader:
+            loader.load_state_dict(state)
+            return got + [batch for _ in range(2) for batch in loader]
+
+    expected = epochs()
+    with torch.device("meta"):
+        for got in (epochs(), epochs(1)):
+            assert all(part.is_cpu for boxes, numbers in got for part in [*boxes, numbers])
+            assert exact(got) == exact(expected)
+        in_process = list(loader_of())
+    assert all(numbers.is_meta for _, numbers in in_process)  # as torch's loader makes it
+    assert exact([boxes for boxes, _ in in_process]) == exact([boxes for boxes, _ in expected[:3]])
