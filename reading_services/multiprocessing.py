@@ -9,6 +9,7 @@ import io
 import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, cast
@@ -269,11 +270,13 @@ class MultiProcessingReadingService(ShardedReadingService):
             self._end_workers()
 
     def finalize(self) -> None:
-        self._end_workers()
-        for image in (self._graph, None if self._dispatch is None else self._dispatch.graph):
-            if image is not None:
-                image.close()
+        images = (self._graph, None if self._dispatch is None else self._dispatch.graph)
         self._graph = self._dispatch = None
+        with ExitStack() as stack:
+            for image in images:
+                if image is not None:
+                    stack.callback(image.close)
+            stack.callback(self._end_workers)
 
     def _end_workers(self) -> None:
         supervisor, self._supervisor = self._supervisor, None

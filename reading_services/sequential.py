@@ -112,11 +112,13 @@ class SequentialReadingService(ReadingServiceInterface):
         return begin(start)
 
     def finalize_iteration(self) -> None:
-        for service in (self._executing, *self._preparing):
-            service.finalize_iteration()
+        with ExitStack() as stack:  # each is called, whatever the others raise
+            for service in reversed(self._preparing):
+                stack.callback(service.finalize_iteration)
+            stack.callback(self._executing.finalize_iteration)
 
     def finalize(self) -> None:
-        with ExitStack() as stack:  # each is called, whatever the others raise
+        with ExitStack() as stack:
             for service in self._preparing:
                 stack.callback(service.release)
             stack.callback(self._executing.finalize)

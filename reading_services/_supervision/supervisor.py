@@ -211,11 +211,13 @@ class Supervisor:
 
     def close(self) -> None:
         """End all processes: about 3 s at most, and 0.25 s for each that the program itself waits for. Idempotent."""
-        with self._lock:
-            self._accounts.figures = self.figures()
-            self._epoch = None
-            self._ledgers = {}
-        self._pool.close()
+        try:
+            with self._lock:
+                self._accounts.figures = self.figures()
+                self._epoch = None
+                self._ledgers = {}
+        finally:
+            self._pool.close()
 
     def _wait(self, at_most_s: float) -> None:
         """Wait for anything to happen, without the lock, and handle it."""

@@ -296,6 +296,6 @@ class DispatchSource(DispatchSupply):
         )
 
     def close(self) -> None:
+        self._ready = {}
         if self.producer is not None:
             self.producer.within(self.producer.close)
-        self._ready = {}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
@@ -374,9 +375,7 @@ class MergeIterator(NodeIterator[Any]):
 
     def close(self) -> None:
         self.clock.close()
-        with self._lock:  # whoever fetches items in another thread has been interrupted
-            try:
+        with self._lock, ExitStack() as stack:  # whoever fetches items in another thread has been interrupted
+            stack.callback(self._merges.leave, self)
+            with suppress(ValueError):  # and is just about to find that out
                 super().close()
-            except ValueError:  # and is just about to find that out
-                pass
-            self._merges.leave(self)

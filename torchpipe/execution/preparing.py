@@ -139,8 +139,10 @@ class _Prepared(PreparingReadingService):
         return begin(start)
 
     def finalize_iteration(self) -> None:
-        super().finalize_iteration()
-        self._service.finalize_iteration()
+        try:
+            super().finalize_iteration()
+        finally:
+            self._service.finalize_iteration()
 
     def release(self) -> None:
         self._service.finalize()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -154,7 +155,11 @@ class ShardedReadingService(ReadingServiceInterface):
         )
         iterator = exact_after_error(root, context, context.iterate(root))
         if start.state is not None:
-            iterator.load_state_dict(start.state)
+            try:
+                iterator.load_state_dict(start.state)
+            except BaseException:
+                iterator.close()  # it may have begun to drop items that the state counts
+                raise
         return iterator
 
     def _main_root(self, root: DataPipe) -> DataPipe:
@@ -303,8 +308,9 @@ class LocalShards(ShardProvider):
         return chunk
 
     def close(self) -> None:
-        for shard in self._shards.values():
-            shard.within(shard.close)
-        self._shards.clear()
-        if self._source is not None:
-            self._source.close()
+        with ExitStack() as stack:
+            if self._source is not None:
+                stack.callback(self._source.close)
+            for shard in self._shards.values():
+                stack.callback(shard.within, shard.close)
+            self._shards = {}

@@ -250,10 +250,10 @@ class Shard:
 
     def close(self) -> None:
         """Let go of the pass. Idempotent."""
-        if self._context is not None:
-            self._iterator.close()
-            self._context = None
+        context, self._context = self._context, None
         self._stream = iter(())
+        if context is not None:
+            self._iterator.close()
 
 
 class ShardGraphs:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
+from torchpipe.errors import StateError
 from torchpipe.execution.epoch import Epoch
 from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import executable
@@ -90,7 +92,8 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._loaded: LoaderState | None = None  # where the next iter() is to go on
         self._live: DataLoader2Iterator[T_co] | None = None
         self._beginning = Beginning()
-        self._parked: LoaderState | None = None  # the position of an iterator that has been closed in mid-epoch
+        # The position of an iterator that has been closed in mid-epoch, or why it could not be had
+        self._parked: LoaderState | Exception | None = None
         self._opaque = OpaqueWarnings()
         self._pid = 0  # of the process that has iterated it, since the last shutdown
         self._observed: Observed | None = None  # the figures of an iterator that has been let go of
@@ -248,6 +251,12 @@ class DataLoader2(Viewable, Generic[T_co]):
         if live is not None and not live.finished:
             return live.state()
         pending = self._loaded or self._parked
+        if isinstance(pending, Exception):
+            raise StateError(
+                f"the loader was shut down in mid-epoch, and its position could not be saved: "
+                f"{type(pending).__name__}: {pending}. Load an older state, or begin another epoch by iter(), "
+                "set_epoch() or seed()"
+            ) from pending
         if pending is not None:
             return pending
         seed = self._seed
@@ -308,12 +317,15 @@ class DataLoader2(Viewable, Generic[T_co]):
             ),
             allow_pickle=allow_pickle,
         )
-        self._retire()
-        self._parked = None
-        self._loaded = state
-        self._seed = state.seed
-        self._next_epoch = state.epoch
-        self._adopted_num_shards = state.num_shards
+        self._refuse_inside("closing the loader")
+        try:
+            self._retire()
+        finally:  # what cannot be closed without an error is over all the same
+            self._parked = None
+            self._loaded = state
+            self._seed = state.seed
+            self._next_epoch = state.epoch
+            self._adopted_num_shards = state.num_shards
 
     @classmethod
     def from_state(
@@ -333,17 +345,25 @@ class DataLoader2(Viewable, Generic[T_co]):
         """End every process and thread. ``state_dict`` still answers; ``iter()`` would start anew. Idempotent.
 
         A ``next()`` in another thread is interrupted; one of this thread, in whose midst a signal handler calls this,
-        is not, and this raises RuntimeError. In a forked child nothing happens: all belongs to the parent.
+        is not, and this raises RuntimeError. In a forked child nothing happens: all belongs to the parent. An exception
+        of a function or node of yours that is closed arrives when all else has been ended. One that keeps the position
+        from being saved is raised by ``state_dict`` alone, from a StateError.
         """
         if self._pid not in (0, os.getpid()):
             return
+        self._refuse_inside("shutdown()")
         live = self._live
-        if live is not None and not live.finished:
-            live._interrupt()
-            self._parked = live.state("shutdown()")
-        self._retire()
-        self.reading_service.finalize()
-        self._pid = 0
+        try:
+            with ExitStack() as stack:
+                stack.callback(self.reading_service.finalize)
+                stack.callback(self._retire)
+                if live is not None and not live.finished:
+                    try:
+                        self._parked = live.state("shutdown()")
+                    except Exception as error:
+                        self._parked = error.with_traceback(None)
+        finally:
+            self._pid = 0
 
     def _check_process(self) -> None:
         if self._pid:
@@ -352,14 +372,22 @@ class DataLoader2(Viewable, Generic[T_co]):
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse_pickling(self)
 
-    def _retire(self) -> None:
+    def _refuse_inside(self, what: str) -> None:
+        """Raises: RuntimeError where this thread is in the midst of ``iter`` or ``next``, which then goes on."""
         self._beginning.check_outside()
+        if self._live is not None:
+            self._live._interrupt()
+            self._live._refuse_inside(what)
+
+    def _retire(self) -> None:
+        self._refuse_inside("closing the loader")
         live, self._live = self._live, None
         if live is not None:
-            seen = live.observe()  # before the processes forget it
-            self._observed = replace(seen, state="closed") if seen.state == "running" else seen
-            live._retire()
-            self.reading_service.finalize_iteration()
+            with ExitStack() as stack:
+                stack.callback(self.reading_service.finalize_iteration)
+                stack.callback(live._retire)
+                seen = live.observe()  # before the processes forget it
+                self._observed = replace(seen, state="closed") if seen.state == "running" else seen
 
     def _begin(self, seed: int, epoch: int, state: LoaderState | None) -> tuple[int, NodeIterator[Any]]:
         """The epoch's stream, and the seed that it has: a reading service may have another than this loader."""

@@ -267,9 +267,12 @@ class DataLoader2Iterator(Iterator[T_co]):
     def _stream_runs_in(self) -> int:
         return self._stream.running if self._direct and isinstance(self._stream, MergeIterator) else 0
 
+    def _refuse_inside(self, what: str) -> None:
+        """Raises: RuntimeError where this thread is in the midst of ``next``, naming ``what`` is asked for."""
+        self._between_items(what, lambda: None)
+
     def _retire(self) -> None:
-        """The loader has no more use for this epoch: interrupt a ``next`` in another thread, and let go of all."""
-        self._interrupt()
+        """The loader has no more use for this epoch, of which no ``next`` is under way: let go of all."""
         self._between_items("closing the loader", self._close)
 
     def _interrupt(self) -> None:
@@ -280,8 +283,10 @@ class DataLoader2Iterator(Iterator[T_co]):
     def _close(self) -> None:
         self._invalid = True
         self._clock.close()
-        self._stream.close()
-        self._choose_pull()
+        try:
+            self._stream.close()
+        finally:
+            self._choose_pull()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse_pickling(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -276,14 +276,15 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             return
         self._closed = True
         stream, self._stream = self._stream, iter(())
-        close = getattr(stream, "close", None)
-        if close is not None:
-            close()
-        for item in self.inputs:
-            item.close()
         replays: list[Any] = self.context.replays
         if self in replays:
             replays.remove(self)
+        with ExitStack() as stack:  # all is closed, whatever a part of it raises
+            for item in reversed(self.inputs):
+                stack.callback(item.close)
+            close = getattr(stream, "close", None)
+            if close is not None:
+                stack.callback(close)
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -194,13 +195,14 @@ class ReplayIterator(NodeIterator[Any]):
     def close(self) -> None:
         if self._closed:
             return
-        super().close()
-        close = getattr(self._iterator, "close", None)
-        if close is not None:
-            close()
-        for bound in self._bound:
-            for iterator in bound.opened:
-                iterator.close()
+        with ExitStack() as stack:
+            for bound in reversed(self._bound):
+                for iterator in reversed(bound.opened):
+                    stack.callback(iterator.close)
+            close = getattr(self._iterator, "close", None)
+            if close is not None:
+                stack.callback(close)
+            stack.callback(super().close)
 
 
 def _own_method(node: Any, name: str) -> Callable[..., Any] | None:

@@ -163,6 +163,8 @@ class RecordsIterator(ExpandingIterator[T]):
         return self._striding is None and super().leave_out()
 
     def close(self) -> None:
-        super().close()
-        if self._opened is not None:
-            self._opened.close()
+        try:
+            super().close()
+        finally:
+            if self._opened is not None:
+                self._opened.close()

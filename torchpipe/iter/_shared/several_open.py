@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -188,6 +189,7 @@ class SeveralOpenIterator(NodeIterator[R]):
             )
 
     def close(self) -> None:
-        super().close()
-        for item in self.those_open():
-            item.close()
+        with ExitStack() as stack:
+            for item in self.those_open():
+                stack.callback(item.close)
+            stack.callback(super().close)

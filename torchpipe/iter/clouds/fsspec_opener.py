@@ -106,6 +106,8 @@ class _OpenIterator(NodeIterator[tuple[str, StreamWrapper]]):
         return url, stream
 
     def close(self) -> None:
-        super().close()
-        for stream in list(self.opened):
-            close_stream(stream)
+        try:
+            super().close()
+        finally:
+            for stream in list(self.opened):
+                close_stream(stream)

@@ -82,6 +82,8 @@ class _OpenIterator(NodeIterator[tuple[str, StreamWrapper]]):
         return True
 
     def close(self) -> None:
-        super().close()
-        for stream in list(self.opened):
-            close_stream(stream)
+        try:
+            super().close()
+        finally:
+            for stream in list(self.opened):
+                close_stream(stream)
