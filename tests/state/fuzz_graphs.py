@@ -326,7 +326,8 @@ def _gathered() -> Any:
 
 def _opened() -> Any:
     graph = IterableWrapper(range(9)).sharding_filter().interleave(Walk, cycle_length=3, block_length=2)
-    return graph.cache(chunk_items=4).parallel_map(safe, num_threads=2, buffer_size=3).map(refuse).on_error("skip")
+    graph = graph.on_error("raise").cache(chunk_items=4)
+    return graph.parallel_map(safe, num_threads=2, buffer_size=3).map(refuse).on_error("skip")
 
 
 GRAPHS: dict[str, Callable[[], Any]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -53,6 +53,9 @@ class IterToMapConverter(MapDataPipe[Any]):
         self.datapipe = datapipe
         self.key_value_fn = key_value_fn
         self._loaded = _Loaded(datapipe)
+
+    def made_of(self) -> Mapping[str, Any]:
+        return {"datapipe": self.datapipe, "key_value_fn": self.key_value_fn}
 
     def _items(self) -> dict[Any, Any]:
         if self._loaded.source is not self.datapipe:  # a copy of this node, that reads another one

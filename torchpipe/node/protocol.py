@@ -5,6 +5,7 @@ Runs in every process. ``traits`` asks, and answers for nodes that are derived f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 __all__ = ["NodeProtocol"]
@@ -67,6 +68,13 @@ class NodeProtocol:
 
     thins: ClassVar[bool | None] = None
     """May it make fewer items of some inputs than of others? None: yes, unless the class is one of torchpipe's."""
+
+    def made_of(self) -> Mapping[str, Any]:
+        """What its items are made of besides those of its inputs, by name: for ``cache``, which keeps them for as long
+        as none of that changes. By default all attributes. ``content_digest`` says what these may hold, and has what to
+        put in the place of something that may change unseen.
+        """
+        return vars(self)
 
     def is_replicable(self) -> bool:
         """May every shard have a copy? Else it runs as ``runs_in_main`` says; the same, in torchdata's way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import logging
 import multiprocessing
 import os
@@ -10,7 +11,7 @@ import random
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.laws.executors import make_loader, make_service, oracle
-from tests.laws.graphs import GraphSpec
+from tests.laws.executors import make_loader, make_service, oracle, run
+from tests.laws.graphs import GraphSpec, text_of
+from tests.laws.kills import Kill, run_with_kills
 from tests.sources import wait_until
 from torchpipe import DataLoader2
 from torchpipe.errors import GraphError, ReplayWarning, StateError
-from torchpipe.iter import IterableWrapper, IterDataPipe
+from torchpipe.iter import FileLister, IterableWrapper, IterDataPipe, PathList
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.testing import CountingSource, check_node
@@ -158,9 +160,33 @@ def test_L7_an_exception_comes_in_its_place_each_time(tmp_path: Path) -> None:
         assert [next(iterator) for _ in range(6)] == list(range(6))
         with pytest.raises(ValueError, match="six"):
             next(iterator)
-    skipping = IterableWrapper(range(10)).map(fails).cache(tmp_path, chunk_items=4).on_error("skip")
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_what_on_error_leaves_out_is_kept_apart_and_said_before_the_cache(disk: bool, tmp_path: Path) -> None:
+    def fails(item: int) -> int:
+        if item in (6, 7):
+            raise ValueError("bad")
+        return item
+
+    def made(policy: Any, **options: Any) -> Any:
+        return IterableWrapper(range(10)).map(fails).on_error(policy, **options).cache(path, chunk_items=4)
+
+    path, good = tmp_path if disk else None, [0, 1, 2, 3, 4, 5, 8, 9]
+    skipping = made("skip")
     for _ in range(2):
-        assert list(skipping) == [0, 1, 2, 3, 4, 5, 7, 8, 9]
+        assert list(skipping) == good
+        assert list(skipping.on_error("skip")) == good
+    plain = IterableWrapper(range(10)).map(fails).cache(path, chunk_items=4)
+    for node in (plain, made("raise"), made("raise").on_error("skip"), made("skip", budget=1)):
+        with pytest.raises(ValueError, match="bad"):
+            list(node)
+    with pytest.raises(GraphError, match=r"Put another on_error\(\) before cache"):
+        list(plain.on_error("skip"))
+    for workers in (None, 2):
+        with DataLoader2(skipping.sharding_filter(), reading_service=make_service(workers, 2)) as loader:
+            assert [list(loader) for _ in range(2)] == [good] * 2
+    check_node(lambda: made("skip"), global_random=True)
 
 
 def test_items_are_copies_and_keep_their_types() -> None:
@@ -209,8 +235,164 @@ def test_other_graphs_versions_and_shards_have_folders_of_their_own(tmp_path: Pa
     ):
         list(iterate(node, shard=shard, num_shards=2))
     assert len(list(tmp_path.iterdir())) == 5
+    assert all(len(folder.name) == 32 for folder in tmp_path.iterdir())
     about = [(folder / "about.txt").read_text() for folder in tmp_path.iterdir()]
     assert any("ShardingFilter" in text and "share 1 of 2" in text for text in about)
+
+
+def numbers(path: Path) -> Any:
+    return PathList(str(path / "*.txt")).read_lines().map(int)
+
+
+def plus(item: int, by: int) -> int:
+    return item + by
+
+
+def write(folder: Path, lines: range) -> Path:
+    folder.mkdir(exist_ok=True)
+    text, file = "".join(f"{line}\n" for line in lines), folder / "x.txt"
+    if not file.exists() or file.read_text() != text:
+        file.write_text(text)
+    return folder
+
+
+CHANGES: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
+    "path": (lambda path: numbers(write(path / "a", range(8))), lambda path: numbers(write(path / "b", range(8, 16)))),
+    "content": (lambda path: numbers(write(path, range(8))), lambda path: numbers(write(path, range(1, 9)))),
+    "listed": (
+        lambda path: FileLister(str(write(path, range(8)))).open_files().readlines(return_path=False),
+        lambda path: FileLister(str(write(path, range(9)))).open_files().readlines(return_path=False),
+    ),
+    "bound": (
+        lambda path: IterableWrapper(range(8)).map(functools.partial(plus, by=2)),
+        lambda path: IterableWrapper(range(8)).map(functools.partial(plus, by=10)),
+    ),
+    "code": (
+        lambda path: IterableWrapper(range(8)).map(lambda item: item + 1),
+        lambda path: IterableWrapper(range(8)).map(lambda item: item + 100),
+    ),
+    "data": (lambda path: IterableWrapper([1] * 8), lambda path: IterableWrapper([2] * 8)),
+    "array": (lambda path: IterableWrapper(np.zeros(8)), lambda path: IterableWrapper(np.ones(8))),
+    "weights": (
+        lambda path: IterableWrapper(range(8)).mix(IterableWrapper(range(8)), weights=[1, 2], stop="all_exhausted"),
+        lambda path: IterableWrapper(range(8)).mix(IterableWrapper(range(8)), weights=[2, 1], stop="all_exhausted"),
+    ),
+    "argument": (lambda path: IterableWrapper(range(8)).batch(2), lambda path: IterableWrapper(range(8)).batch(4)),
+    "seed": (
+        lambda path: IterableWrapper(range(8)).shuffle().set_seed(1),
+        lambda path: IterableWrapper(range(8)).shuffle().set_seed(2),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("workers", [None, 2])
+def test_what_is_made_of_other_things_is_never_handed_out(change: str, workers: int | None, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+
+    def run(make: Callable[[Path], Any], kept: bool) -> list[str]:
+        node = make(tmp_path)
+        node = node.cache(cache, chunk_items=3) if kept else node
+        return text_of(make_loader(node.sharding_filter(), make_service(workers, 2)))
+
+    for make in CHANGES[change]:
+        expected = sorted(run(make, False))
+        assert sorted(run(make, True)) == sorted(run(make, True)) == expected
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_resume_with_another_function_makes_what_follows_anew(tmp_path: Path) -> None:
+    """A state counts functions by name, so that a mended one goes on; what the broken one made is not used."""
+
+    def make(by: int) -> Any:
+        def mended(item: int) -> int:
+            return item * 3 if by == 3 else item * 2
+
+        return IterableWrapper(range(20)).map(mended).cache(tmp_path, chunk_items=4)
+
+    assert list(iterate(make(2))) == list(range(0, 40, 2))
+    iterator = iterate(make(2))
+    iterator.drop(9)
+    resumed = iterate(make(3))
+    resumed.load_state_dict(iterator.state_dict())
+    assert list(resumed) == [item * 3 for item in range(9, 20)]
+    assert list(iterate(make(2))) == list(range(0, 40, 2))
+    assert list(iterate(make(3))) == list(range(0, 60, 3))
+
+
+def test_what_cannot_be_seen_to_change_needs_a_version(tmp_path: Path) -> None:
+    endless = iter(int, 1)
+    rest = (item for item in endless)
+
+    def uses(item: int) -> int:
+        return item + next(rest)
+
+    node = IterableWrapper(range(4)).map(uses)
+    with pytest.raises(TypeError, match=r"'rest', which uses\(\) holds of fn of Mapper\(uses\).*Pass version='1'"):
+        list(node.cache(tmp_path))
+    assert not list(tmp_path.iterdir())
+    assert list(node.cache()) == list(node.cache(tmp_path, version="1")) == list(range(4))
+    assert list(node.map(str).cache(tmp_path, version="1")) == ["0", "1", "2", "3"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_cost_of_a_chunk_does_not_grow_with_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = []
+    for name in ("listdir", "scandir"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *path, real=real: [listed.append(path), real(*path)][1])
+    assert list(IterableWrapper(range(40)).cache(tmp_path, chunk_items=2)) == list(range(40))
+    assert listed == []
+    assert len(chunks(tmp_path)) == 21
+
+
+class Draws:
+    """An iterable without state that draws."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in range(9):
+            yield item, random.random(), float(np.random.rand()), torch.rand(()).item()
+
+
+@pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
+@pytest.mark.parametrize("drawing", ["function", "iterable"])
+@pytest.mark.parametrize("disk", [False, True])
+@pytest.mark.parametrize("divided", [False, True])
+def test_L1_what_is_drawn_before_it_does_not_depend_on_who_makes_it(
+    drawing: str, disk: bool, divided: bool, tmp_path: Path
+) -> None:
+    def graph(path: Path | None) -> Any:
+        source = IterableWrapper(Draws() if drawing == "iterable" else range(9))
+        source = source if drawing == "iterable" else source.map(decoded).random_map(lambda x, rng: (x, rng.random()))
+        if divided:
+            return source.sharding_filter().cache(path, chunk_items=2)
+        return source.cache(path, chunk_items=2).sharding_filter()
+
+    expected = oracle(graph(None), 2, epochs=2)
+    assert expected[0] == expected[1]
+    if not divided:
+        assert oracle(graph(None), 3, epochs=1) == oracle(graph(None), 1, epochs=1) == expected[:1]
+    for number in range(4):
+        path = tmp_path / str(number) if disk else None
+        for workers in (2, 1, None, 2):
+            assert run(graph(path), make_service(workers, 2)) == expected
+    for k in (1, 4, 9):  # resumed with nothing kept
+        with make_loader(graph(tmp_path / "a" if disk else None), make_service(2, 2)) as loader:
+            iterator = iter(loader)
+            head = [repr(next(iterator)) for _ in range(k)]
+            state = loader.state_dict()
+        with make_loader(graph(tmp_path / f"b{k}" if disk else None), make_service(None, 2)) as loader:
+            loader.load_state_dict(state)
+            assert head + (text_of(loader) if k < 9 else []) == expected[0]
+
+
+def test_L4_a_killed_worker_changes_nothing_of_what_is_kept(tmp_path: Path) -> None:
+    graph = IterableWrapper(range(40)).map(decoded).cache(tmp_path, chunk_items=3).sharding_filter()
+    expected = oracle(IterableWrapper(range(40)).map(decoded).cache(chunk_items=3).sharding_filter(), 2, epochs=3)
+    with make_loader(graph, make_service(2, 2)) as loader:
+        kills = [Kill(0, 7, 0, "SIGKILL"), Kill(0, 20, 1, "SIGKILL"), Kill(1, 5, 0, "SIGTERM")]
+        assert run_with_kills(loader, 3, kills) == expected
+    assert run(graph, make_service(1, 2), 3) == expected
 
 
 def make_slowly(item: int) -> int:
@@ -236,7 +418,7 @@ def test_L4_what_a_killed_process_has_stored_is_used_and_its_lease_ends(
     (folder,) = cache.iterdir()
     assert len(chunks(cache)) == 2
     assert f"process {process.pid} on" in (folder / "lease.owner").read_text()
-    (folder / "half.part").write_bytes(b"left by a kill")
+    (folder / "00000002.chunk.part").write_bytes(b"left by a kill")
     got: list[Any] = []
     monkeypatch.setenv("STOP_AT", "-1")
     node = IterableWrapper(range(20)).map(make_slowly).cache(cache, chunk_items=4)

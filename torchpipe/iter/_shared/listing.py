@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from torchpipe.errors import StateError
+from torchpipe.iter._shared.paths import made_of_files
+from torchpipe.node.content_digest import Files, Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, stored_count
+from torchpipe.node.traits import node_name
 from torchpipe.node.validate import check_length
 
 __all__ = ["Lister"]
@@ -23,6 +26,8 @@ class Lister(IterDataPipe[str]):
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("roots",)  # a run may move to where the data lies elsewhere
 
     form = ""
+    names_files = True
+    local = False  # do its files lie on a disk, so that a change of one is seen?
 
     def __init__(self, roots: Any, masks: str | Sequence[str], length: int) -> None:
         self.roots: Any = roots
@@ -33,6 +38,15 @@ class Lister(IterDataPipe[str]):
         if self.length < 0:
             raise TypeError(f"{self.form} does not know how many files there are: pass length= if you do")
         return self.length
+
+    def made_of(self) -> Mapping[str, Any]:
+        if not isinstance(self.roots, tuple):
+            files: Files | Unseen = Unseen(f"in folders that {node_name(self.roots)} names")
+        elif not self.local:
+            files = Unseen(f"{', '.join(self.roots)!r:.100} may change unseen")
+        else:
+            files = Files(tuple(path for root in self.roots for path in self.paths_in(root)))
+        return {**made_of_files(self, files), "roots": self.roots}
 
     @abstractmethod
     def root_of(self, item: Any) -> str:

@@ -8,13 +8,15 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
-from torchpipe.formats.places.paths import expand_paths
+from torchpipe.formats.places.paths import expand_paths, is_remote
 from torchpipe.indexed.keys import KeysIterator
+from torchpipe.node.content_digest import Files, Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import node_name, traits_of, walk
 
-__all__ = ["PathList", "Paths", "as_paths"]
+__all__ = ["PathList", "Paths", "as_paths", "made_of_files", "named_files"]
 
 Paths: TypeAlias = "IterDataPipe[Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
@@ -30,6 +32,7 @@ class PathList(IterDataPipe[str]):
 
     at_hand = True
     by_index = True
+    names_files = True
     fingerprint_ignores = ("paths",)  # a run may move to where the data lies elsewhere
 
     def __init__(self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
@@ -37,6 +40,9 @@ class PathList(IterDataPipe[str]):
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def made_of(self) -> Mapping[str, Any]:
+        return {"paths": self.paths, "files": _local(self.paths)}
 
     def iterate(self, context: Context) -> NodeIterator[str]:
         return KeysIterator(self, context, self.paths, len(self.paths), lambda: range(len(self.paths)))
@@ -50,3 +56,30 @@ def as_paths(name: str, paths: Any, storage_options: Mapping[str, Any] | None = 
     if isinstance(paths, TorchIterDataPipe):
         return paths  # type: ignore[return-value]
     return PathList(expand_paths(name, paths, storage_options))
+
+
+def made_of_files(node: Any, files: Files | Unseen) -> Mapping[str, Any]:
+    """What the items of ``node`` are made of: ``files``, and its arguments but for how these are reached."""
+    arguments = {name: value for name, value in vars(node).items() if name not in node.fingerprint_ignores}
+    return {**arguments, "files": files}
+
+
+def named_files(datapipe: Any) -> Files | Unseen:
+    """The files that ``datapipe`` names, but for those that ``made_of()`` of the nodes before has already.
+
+    Known before it is iterated are those in lists, and of nodes whose class has ``names_files``, where all others only
+    hand on what they read.
+    """
+    named: list[str] = []
+    for node in walk(datapipe):
+        data: Any = vars(node).get("iterable")
+        if type(data) in (list, tuple):
+            named += [os.fsdecode(item) for item in data if isinstance(item, str | os.PathLike)]
+        elif not (traits_of(node).selects or getattr(node, "names_files", False)):
+            return Unseen(f"named by {node_name(node)}, and known only once that has named them")
+    return _local(named)
+
+
+def _local(paths: Sequence[str]) -> Files | Unseen:
+    remote = next(filter(is_remote, paths), None)
+    return Files(tuple(paths)) if remote is None else Unseen(f"{remote!r:.100} may change unseen")

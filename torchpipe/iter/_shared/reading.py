@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torchpipe.formats.records import Records, behind_of
 from torchpipe.iter._shared.expanding import ExpandingIterator
-from torchpipe.iter._shared.paths import as_paths
+from torchpipe.iter._shared.paths import as_paths, made_of_files, named_files
 from torchpipe.node.announce import COMPRESSED
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
@@ -49,6 +49,9 @@ class FileReader(IterDataPipe[T]):
     def __init__(self, name: str, paths: Any, storage_options: Mapping[str, Any] | None) -> None:
         self.datapipe = as_paths(name, paths, storage_options)
         self.storage_options = None if storage_options is None else dict(storage_options)
+
+    def made_of(self) -> Mapping[str, Any]:
+        return made_of_files(self, named_files(self.datapipe))
 
     @abstractmethod
     def records(self, item: Any) -> Records[T]:

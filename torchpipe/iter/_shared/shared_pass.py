@@ -41,6 +41,7 @@ class Container(IterDataPipe[Any]):
     at_hand = True
     shared = True
     thins = True
+    names_files = True  # if its input does
     in_step = True  # is something of every item for each branch? Then it is a branch's lag that is bounded
     alike = False  # is it the item itself?
     form = ""
@@ -87,6 +88,7 @@ class Branch(IterDataPipe[Any]):
     """One of the streams that a container makes. State: the number of items handed out, and the shared pass."""
 
     thins = True
+    names_files = True
 
     def __init__(self, main_datapipe: Container, instance_id: int) -> None:
         self.main_datapipe = main_datapipe

@@ -7,7 +7,7 @@ Runs wherever its node runs. A folder is shared without trust in any process's l
 - Who makes chunks holds the lease: a lock of the operating system on a file that names its owner, which ends with the
   owner however that dies. Others wait for the chunk, not for the lease; one that sees nothing new for ``timeout_s``
   (a stopped owner, a lock server that is gone) makes the chunk for itself, and stores nothing.
-- What a killed writer has left half written is removed by the next holder of the lease.
+- What a killed writer has left half written is written anew by the next holder of the lease.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -158,7 +157,7 @@ class DiskStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             lease = FileLock(self.folder / _LOCK)
-            seen, deadline = self._newest(), time.monotonic() + self.timeout_s
+            seen, deadline = self._changed(), time.monotonic() + self.timeout_s
             while True:
                 try:
                     return None, lease.acquire(timeout=0).lock
@@ -166,8 +165,8 @@ class DiskStore:
                     pass
                 if self._path(number).exists() and (chunk := self.get(number)) is not None:
                     return chunk, None
-                if (newest := self._newest()) != seen:
-                    seen, deadline = newest, time.monotonic() + self.timeout_s
+                if (changed := self._changed()) != seen:
+                    seen, deadline = changed, time.monotonic() + self.timeout_s
                 if time.monotonic() > deadline:
                     self._tell_of_owner()
                     return None, None
@@ -176,18 +175,16 @@ class DiskStore:
             self._give_up(error)
             return None, None
 
-    def _newest(self) -> int:
-        """How many chunks there are: does whoever holds the lease get on?"""
-        return sum(name.endswith(".chunk") for name in os.listdir(self.folder))
+    def _changed(self) -> int:
+        """When a file came into the folder: does whoever holds the lease get on? To list it would take ever longer."""
+        return os.stat(self.folder).st_mtime_ns
 
     def _begin_to_write(self) -> None:
-        """With the lease: say whose it is, and clear away what a killed owner has left."""
+        """With the lease: say whose it is."""
         with suppress(OSError):
             (self.folder / _OWNER).write_text(f"process {os.getpid()} on {socket.gethostname()}")
             if not (self.folder / _ABOUT).exists():
                 self._write(self.folder / _ABOUT, self.about.encode())
-            for path in self.folder.glob(f"*{_PART}"):
-                path.unlink(missing_ok=True)
 
     def _tell_of_owner(self) -> None:
         owner = "another process"
@@ -208,11 +205,10 @@ class DiskStore:
             self._give_up(error)
 
     def _write(self, path: Path, data: bytes) -> None:
-        """Whole or not at all, whatever happens meanwhile."""
-        descriptor, part = tempfile.mkstemp(dir=self.folder, suffix=_PART)
+        """Whole or not at all, whatever happens meanwhile; with the lease, so that the part is this process's own."""
+        part = path.with_name(path.name + _PART)
         try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
+            part.write_bytes(data)
             os.replace(part, path)
         except BaseException:
             with suppress(OSError):

@@ -7,13 +7,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from torchpipe.errors import GraphError, StateError
 from torchpipe.iter.caching._stores import Chunk, DiskStore, Store, memory_store
 from torchpipe.node.announce import announce_replay
+from torchpipe.node.content_digest import Unseen, describe_content
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.fingerprint import describe_graph, fingerprint
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.traits import Division, node_name, walk
 from torchpipe.node.validate import check_count, check_input, check_seconds
@@ -25,10 +26,10 @@ __all__ = ["Cacher"]
 T = TypeVar("T")
 
 _END: Any = object()
+_contents: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of nodes: descriptions, which keep nothing themselves
 _SEED, _ROUND = 0, 0xCAC4E  # of the one pass that is kept: no run's and no epoch's
 _PASSED_ON = (
-    "shard", "num_shards", "rank", "world_size", "local_shard", "section", "supply", "policy", "failures", "retries",
-    "on_left_out",
+    "shard", "num_shards", "rank", "world_size", "local_shard", "section", "supply", "policy", "retries", "on_left_out",
 )  # fmt: skip
 
 
@@ -43,15 +44,19 @@ class Cacher(IterDataPipe[T]):
     In memory, each process keeps what it has made, up to ``max_bytes``; what is beyond is made in every epoch. A folder
     is used by any number of processes, at a time or one after the other, and survives their deaths: whatever was stored
     whole is used. Only one makes items that are not there, in chunks of ``chunk_items``; others wait for them, at most
-    ``lease_timeout_s`` without progress. Where nothing can be written, the run goes on and stores nothing. A folder is
-    that of a graph (functions by name, data by type and length), ``version`` and, behind a sharding point, the number
-    of shards: when the data or the code of a function change, give another ``version`` or delete it.
+    ``lease_timeout_s`` without progress. Where nothing can be written, the run goes on and stores nothing.
+
+    In a folder, items are found by what they are made of: the arguments of all nodes before it, data by content, local
+    files by size and time of change, functions by their code and what they hold, ``version`` and, behind a sharding
+    point, the number of shards. What may change unseen (remote files, what a generator yields) needs a ``version``, and
+    another one when it has changed. What a function reads or imports by itself is not seen.
 
     State: the number of the chunk, the place in it, and where the input stood before it; so a resume without the stored
     items makes at most one chunk again.
 
     Raises: ValueError for counts below 1 or ``max_bytes`` with a path; GraphError, while iterating, behind a dispatcher
-    or a device stage; TypeError for items that only pickle can rebuild, on disk, without ``allow_pickle``.
+    or a device stage, and where ``on_error("skip")`` stands behind it alone; TypeError, on disk, for what may change
+    unseen without ``version``, and for items that only pickle can rebuild without ``allow_pickle``.
     """
 
     fingerprint_ignores = ("path", "max_bytes", "lease_timeout_s")
@@ -93,8 +98,17 @@ class Cacher(IterDataPipe[T]):
         return _CacheIterator(self, context)
 
     def input_context(self, outer: Context) -> Context:
-        """That of the one pass. Raises: GraphError if the input is a stream of this epoch alone."""
+        """That of the one pass. Raises: GraphError if the input is a stream of this epoch alone, or if nothing says
+        what becomes of its items that raise.
+        """
         source = self.source_datapipe
+        skips = outer.failures is not None and outer.failures.skips
+        if skips and not any(getattr(node, "handles_errors", False) for node in walk(source)):
+            raise GraphError(
+                "on_error('skip') stands behind cache(), whose items are made once: one that was left out would be "
+                "missing for good, unseen. Put another on_error() before cache(): 'skip' leaves out what cannot be "
+                "made there, 'raise' nothing"
+            )
         if any(id(node) in outer.leaves for node in walk(source)):
             raise GraphError(
                 "cache() stands behind nodes that run in other processes or once for all shards, whose items are those "
@@ -105,17 +119,35 @@ class Cacher(IterDataPipe[T]):
             source, seed=_SEED, epoch=0, rounds=(_ROUND,), threads=False, announces=False, allow_pickle=True, **passed
         )
 
+    def share(self, inner: Context) -> tuple[int, int]:
+        """(parts, which one) of the stream this pass makes: whoever makes the same part makes the same items."""
+        among = inner.divided.get(id(self.source_datapipe), Division.NONE)
+        return inner.share(among) if among else (1, 0)
+
     def open_store(self, inner: Context) -> Store:
         """Where the items of this pass are kept."""
-        source = self.source_datapipe
-        among = inner.divided.get(id(source), Division.NONE)
-        share = inner.share(among) if among else (1, 0)
+        share = self.share(inner)
         if self.path is None:
             return memory_store(self, share, self.max_bytes)
-        place = f"{self.version!r} {self.chunk_items} {share}"
-        name = f"{fingerprint(source)}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
-        about = f"{describe_graph(source)}\nversion {self.version!r}, share {share[1]} of {share[0]}\n"
+        about = (
+            f"{self._content()}\n"
+            f"version {self.version!r}, share {share[1]} of {share[0]}, {self.chunk_items} items in a chunk\n"
+        )
+        name = hashlib.sha256(about.encode()).hexdigest()[:32]
         return DiskStore(Path(self.path, name), about, self.allow_pickle, self.lease_timeout_s)
+
+    def _content(self) -> str:
+        """What its items are made of, looked at once in a process. Raises: TypeError for what cannot be seen."""
+        if self not in _contents:
+            try:
+                _contents[self] = describe_content(self.source_datapipe, lenient=self.version != "")
+            except Unseen as error:
+                raise TypeError(
+                    f"cache(path) finds its items by what they are made of, and cannot tell whether that has changed: "
+                    f"{error}. Pass version='1', and another one whenever it changes; or leave out path to keep the "
+                    "items in memory"
+                ) from error
+        return _contents[self]
 
 
 class _CacheIterator(NodeIterator[T]):
@@ -209,7 +241,7 @@ class _Making:
         self._node = node
         self._context = context
         self._count = number * node.chunk_items
-        self._random = GlobalRandom((_SEED, _ROUND, *context.share(Division.BOTH)))
+        self._random = GlobalRandom((_SEED, _ROUND, *node.share(context)))
         with self._random.installed():
             self.stream = context.iterate(node.source_datapipe)
 

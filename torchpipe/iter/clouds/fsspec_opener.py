@@ -10,7 +10,9 @@ from typing import Any
 from torchpipe.formats.places.remote import open_url
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES
 from torchpipe.iter._shared.iopath import check_no_manager
+from torchpipe.iter._shared.paths import made_of_files
 from torchpipe.iter._shared.streams import StreamWrapper, close_stream, wrap_stream
+from torchpipe.node.content_digest import Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
@@ -52,6 +54,9 @@ class FSSpecFileOpener(IterDataPipe[tuple[str, StreamWrapper]]):
         self.kwargs_for_open = dict(kwargs_for_open or {})
         self.retries = check_count("retries", retries, at_least=0)
         self.kwargs_for_connection = kwargs
+
+    def made_of(self) -> Mapping[str, Any]:
+        return made_of_files(self, Unseen("what it opens may change unseen"))
 
     def __len__(self) -> int:
         return len(self.source_datapipe)

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES
 from torchpipe.formats.places.web import WebFile, check_options, open_web
+from torchpipe.iter._shared.paths import made_of_files
 from torchpipe.iter._shared.streams import StreamWrapper, wrap_stream
 from torchpipe.node.announce import warn_user
+from torchpipe.node.content_digest import Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
@@ -47,6 +49,9 @@ class _WebReader(IterDataPipe[tuple[str, StreamWrapper]]):
         self.skip_on_error = skip_on_error
         self.retries = check_count("retries", retries, at_least=0)
         self.query_params = kwargs
+
+    def made_of(self) -> Mapping[str, Any]:
+        return made_of_files(self, Unseen("what a web server gives may change unseen"))
 
     def __len__(self) -> int:
         return len(self.source_datapipe)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchpipe.formats.places.remote import open_url
+from torchpipe.iter._shared.paths import made_of_files, named_files
 from torchpipe.iter._shared.streams import StreamWrapper, close_stream, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -46,6 +47,9 @@ class FileOpener(IterDataPipe[tuple[str, StreamWrapper]]):
         self.mode = mode
         self.encoding = encoding
         self.length = check_length(length)
+
+    def made_of(self) -> Mapping[str, Any]:
+        return made_of_files(self, named_files(self.datapipe))
 
     def __len__(self) -> int:
         return len(self.datapipe) if self.length < 0 else self.length

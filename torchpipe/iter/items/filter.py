@@ -34,6 +34,7 @@ class Filter(IterDataPipe[T]):
     """
 
     thins = True
+    names_files = True  # if its input does
 
     @overload
     def __init__(self, datapipe: IterDataPipe[T], filter_fn: Callable[[T], Any]) -> None: ...

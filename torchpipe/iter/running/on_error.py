@@ -29,9 +29,10 @@ class OnError(IterDataPipe[T_co]):
     first 1,000 with node, error and item: ``torchpipe.state.left_out(state)``.
 
     Put it behind the nodes that it is for. With ``"skip"`` items are made here, also those that a ``shuffle`` or
-    ``sharding_filter`` behind it would have had made late. It reaches up to a dispatcher, not into what runs there.
-    What cannot go on after an exception is not skipped: iterables and generators of yours, nodes of others that do not
-    define :meth:`~torchpipe.NodeIterator.leave_out`. An item that kills its process is another matter.
+    ``sharding_filter`` behind it would have had made late. It reaches up to a dispatcher, not into what runs there, and
+    up to ``cache``, which needs an ``on_error`` of its own before it. What cannot go on after an exception is not
+    skipped: iterables and generators of yours, nodes of others that do not define
+    :meth:`~torchpipe.NodeIterator.leave_out`. An item that kills its process is another matter.
 
     A resume or recovery makes items again, and must find the same ones bad: for errors that come and go (a network),
     put ``retry`` before it.
@@ -44,6 +45,8 @@ class OnError(IterDataPipe[T_co]):
 
     alters_stream = False  # a run that has met a bad item goes on from its checkpoint, with this node put in
     selects = True
+    thins = True
+    handles_errors = True
 
     def __init__(
         self,

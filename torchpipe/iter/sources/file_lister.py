@@ -30,6 +30,7 @@ class FileLister(Lister):
     """
 
     form = "list_files"
+    local = True
 
     def __init__(
         self,

@@ -79,6 +79,9 @@ class IterableWrapper(IterDataPipe[T]):
             _is_indexed(self.iterable) and not is_stateful(self.iterable)
         )
 
+    def made_of(self) -> Mapping[str, Any]:
+        return {"iterable": self.iterable, "deepcopy": self.deepcopy}
+
     def __len__(self) -> int:
         return len(self.iterable)  # type: ignore[arg-type]
 

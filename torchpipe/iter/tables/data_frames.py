@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchpipe.formats.places.paths import is_remote
@@ -10,6 +10,7 @@ from torchpipe.formats.places.remote import open_url
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.optional import needs
 from torchpipe.iter._shared.pairs import naming_path
+from torchpipe.iter._shared.paths import made_of_files, named_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup
@@ -114,6 +115,9 @@ class ParquetDataFrameLoader(IterDataPipe[Any]):
         self.dtype = dtype
         self.columns = None if columns is None else list(columns)
         self.use_threads = use_threads
+
+    def made_of(self) -> Mapping[str, Any]:
+        return made_of_files(self, named_files(self.source_dp))
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         return _RowGroupIterator(self, context, self.source_dp)

@@ -25,6 +25,8 @@ class RowGroupLister(FileReader[tuple[str, int]]):
     Raises: ImportError without pyarrow; while iterating, ValueError for what is no parquet file.
     """
 
+    names_files = True
+
     def __init__(self, datapipe: Paths, *, storage_options: Mapping[str, Any] | None = None) -> None:
         super().__init__("list_row_groups", datapipe, storage_options)
         import_parquet(False)

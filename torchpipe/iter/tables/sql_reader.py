@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchpipe.errors import StateError
+from torchpipe.node.content_digest import Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, stored_count
@@ -64,6 +65,9 @@ class SqlReader(IterDataPipe[dict[str, Any]]):
         self.columns = None if columns is None else _names("columns", columns)
         self.page_size = check_count("page_size", page_size, at_least=1)
         self.paramstyle = paramstyle
+
+    def made_of(self) -> Mapping[str, Any]:
+        return {**vars(self), "rows": Unseen("what a database holds may change unseen")}
 
     def iterate(self, context: Context) -> NodeIterator[dict[str, Any]]:
         return _SqlIterator(self, context)
