@@ -134,6 +134,38 @@ def test_hashes_and_checks(cache: Cache) -> None:
     assert cache.made()[-1] == "0"
 
 
+def test_every_file_is_checked_also_of_another_name_and_of_several(cache: Cache) -> None:
+    """A file that was cut or changed since it was made is no longer handed out, whatever it is called."""
+
+    def part(checks: dict[str, Any]) -> Any:
+        begun = IterableWrapper([2]).on_disk_cache(lambda item: cache.path(f"all-{item}"), **checks)
+        several = begun.flatmap(lambda item: [(f"{item}-{number}", [b"content"]) for number in range(item)])
+        return several.end_caching(filepath_fn=cache.path)
+
+    def renamed(checks: dict[str, Any]) -> Any:
+        begun = IterableWrapper([1]).on_disk_cache(lambda item: cache.path(f"all-{item}"), **checks)
+        return begun.map(lambda item: (f"{item}-0", [b"content"])).end_caching(filepath_fn=cache.path)
+
+    digest = hashlib.sha256(b"content").hexdigest()
+    for make, names in ((renamed, ("1-0",)), (part, ("2-0", "2-1"))):
+        paths = [cache.path(name) for name in names]
+        hashes = dict.fromkeys(paths, digest)
+        checks = [{"hash_dict": hashes}, {"extra_check_fn": lambda path: os.path.getsize(path) == 7}]
+        for check in checks:
+            assert list(make(check)) == paths
+            for path in paths:
+                Path(path).write_text("cont")
+                for workers in (None, 2):
+                    service = None if workers is None else MultiProcessingReadingService(workers)
+                    with DataLoader2(make(check).sharding_filter(), reading_service=service) as loader:
+                        assert list(loader) == paths
+                    assert [Path(made).read_text() for made in paths] == ["content"] * len(paths)
+        with pytest.raises(RuntimeError, match="Unspecified hash"):
+            list(make({"hash_dict": {}}))
+        with pytest.raises(RuntimeError, match="does not match"):
+            list(make({"hash_dict": dict.fromkeys(paths, "0" * 64)}))
+
+
 def test_L1_what_is_made_and_what_follows_does_not_depend_on_what_was_cached(tmp_path: Path) -> None:
     def run(epoch: int, items: int) -> list[Any]:
         files = IterableWrapper(range(4)).on_disk_cache(lambda item: str(tmp_path / str(item)))

@@ -35,8 +35,8 @@ class OnDiskCacheHolder(IterDataPipe[Any]):
 
     ``filepath_fn`` says which file is made of an item (by default the item is its path). An item whose file is there
     skips all that is between the two. With ``hash_dict`` (path -> hash in hexadecimal, ``hash_type`` ``"sha256"`` or
-    ``"md5"``) the file must have that hash, and with ``extra_check_fn(path)`` that function must say yes, or it is made
-    anew. Not iterated itself.
+    ``"md5"``) each file that was made must have that hash, and with ``extra_check_fn(path)`` that function must say yes
+    of it, or the item's files are made anew. Paths are those that ``end_caching`` yields. Not iterated itself.
 
     State: none of its own. Raises: ValueError for another ``hash_type``; TypeError for what is no function.
     """
@@ -69,11 +69,11 @@ class OnDiskCacheHolder(IterDataPipe[Any]):
             raise TypeError(f"on_disk_cache needs one path for each item, got {path!r:.200} for {item!r:.200}")
         return os.fspath(path)
 
-    def is_right(self, path: str, digest: str | None = None) -> bool:
-        """Has the file (of this hash) what the arguments demand of it?"""
+    def is_right(self, path: str) -> bool:
+        """Has the file what the arguments demand of it?"""
         if self.hash_dict is not None:
             expected = self.hash_dict.get(path)
-            if expected is None or (digest or self.digest_of(path)) != expected.lower():
+            if expected is None or self.digest_of(path) != expected.lower():
                 return False
         return self.extra_check_fn is None or bool(self.extra_check_fn(path))
 
@@ -206,8 +206,7 @@ class _CacheIterator(ExpandingIterator[str]):
             return None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return None
-        right = all(map(os.path.isfile, names)) and (names != [path] or self.node.holder.is_right(path))
-        return names if right else None
+        return names if all(os.path.isfile(name) and self.node.holder.is_right(name) for name in names) else None
 
     def _made(self, path: str, item: Any) -> list[str]:
         number = int.from_bytes(hashlib.sha256(path.encode(errors="surrogateescape")).digest()[:8])
