@@ -35,14 +35,14 @@ _WINDOW_BYTES = 1 << 20  # of small items, more are asked for at a time than the
 
 
 class Superseded(BaseException):
-    """What is being produced is not wanted any more: ``frame`` says what is, None that nobody is left to want it.
+    """What is being produced is not wanted any more: ``RemoteSupply.instead`` says what is.
 
-    No Exception, so that user code that catches those lets it pass.
+    No Exception, so that user code that catches those lets it pass. Nor does anything depend on its arrival: a bare
+    ``except:`` of the user's may swallow it, and what is then produced is thrown away (``RemoteSupply.check``).
     """
 
-    def __init__(self, frame: Frame | None) -> None:
+    def __init__(self) -> None:
         super().__init__("superseded by the main process")
-        self.frame = frame
 
 
 class Listener:
@@ -131,6 +131,8 @@ class RemoteSupply(DispatchSupply):
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.grants: list[Grant] = []  # that arrived while an item was awaited
+        self.instead: Frame | None = None  # what is wanted instead of these items
+        self._superseded = False  # without anything instead, nobody is left to want anything
         self._link = link
         self._control = control
         self._waiting = waiting
@@ -148,7 +150,13 @@ class RemoteSupply(DispatchSupply):
         for shard in shards:
             self._tell(Want(generation=generation, shard=shard, items=window))
 
+    def check(self) -> None:
+        """Raises: Superseded if these items are not wanted any more."""
+        if self._superseded:
+            raise Superseded
+
     def take(self, shard: int) -> Entry | None:
+        self.check()
         ready = self._ready[shard]
         if not ready and shard not in self._end:
             self._widen(shard)
@@ -191,10 +199,12 @@ class RemoteSupply(DispatchSupply):
         try:
             frame = self._control.receive(wait=False)
         except ChannelClosed:
-            raise Superseded(None) from None
+            self._superseded = True
+            raise Superseded from None
         if frame is not None:
             if not isinstance(frame[0], Grant):
-                raise Superseded(frame)
+                self.instead, self._superseded = frame, True
+                raise Superseded
             self.grants.append(frame[0])
         if not self._cut_off:
             self._receive()

@@ -194,9 +194,10 @@ class Worker:
                     self._handle(message)
                 elif lane is not None:
                     self._produce(lane)
-            except Superseded as superseded:
+            except Superseded:
                 self._page.rest()
-                frame = superseded.frame
+                assert isinstance(self._supply, RemoteSupply)
+                frame = self._supply.instead
                 if frame is None:
                     raise ChannelClosed("the main process is gone") from None
 
@@ -288,7 +289,9 @@ class Worker:
                     passing=(SystemExit, Superseded),
                 )
                 shard.within(partial(shard.start, Cursor(start.snapshot, start.skip), start.count))
+                self._check_wanted()
         except Exception as error:
+            self._check_wanted()
             add_note(error, f"torchpipe: while shard {start.shard} of {epoch.num_shards} was being started")
             self._send(epoch, start.lane, Chunk(error=error))
             return
@@ -319,6 +322,7 @@ class Worker:
             limit = min(limit, self._supply.left(number))
         self._times.turn_to(MAKING)
         chunk = shard.produce(limit, _CHUNK_S if lane.ahead else _HUNGRY_S, partial(self._page.begin, number))
+        self._check_wanted()
         self._page.rest()
         self._times.turn_to(SENDING)
         self._times.count(len(chunk.items))
@@ -333,6 +337,11 @@ class Worker:
             self._retire(number)
         else:
             lane.sent(items, sizes)
+
+    def _check_wanted(self) -> None:
+        """Raises: Superseded if what was made is not wanted any more, whatever the user's code has made of that."""
+        if isinstance(self._supply, RemoteSupply):
+            self._supply.check()
 
     def _take_grants(self) -> None:
         """Those that came while a dispatched item was awaited."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,8 @@ from typing import Any
 import pytest
 
 from reading_services import MultiProcessingReadingService
-from tests.laws.executors import PROCESSES, make_loader, make_service, oracle
+from tests.laws.executors import PROCESSES, make_loader, make_service, oracle, pids
+from tests.laws.kills import Kill, run_with_kills
 from torchpipe import IterDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
@@ -155,3 +159,54 @@ def test_length() -> None:
     graph = IterableWrapper(range(11)).sharding_round_robin_dispatch().batch(2)
     with make_loader(graph, make_service(None, 3)) as loader:
         assert len(loader) == len(list(loader)) == 6
+
+
+def slowly(number: int) -> int:
+    time.sleep(0.005)  # so that workers wait for items
+    return number
+
+
+class Swallows(IterDataPipe[int]):
+    """Takes whatever is raised through it for the end of its input, or for an error of its own."""
+
+    def __init__(self, datapipe: IterDataPipe[int], says: type[Exception] | None) -> None:
+        self.datapipe, self.says = datapipe, says
+
+    def __iter__(self) -> Iterator[int]:
+        source = iter(self.datapipe)
+        while True:
+            try:
+                item = next(source)
+            except StopIteration:
+                return
+            except:  # noqa: E722
+                if self.says is not None:
+                    raise self.says("there is no more") from None
+                return
+            yield item
+
+
+@pytest.mark.parametrize("says", [None, ValueError])
+def test_L4_a_bare_except_behind_the_dispatcher(says: type[Exception] | None) -> None:
+    """What ends a worker's wait for an item, so that it begins anew, goes through that node."""
+    graph = Swallows(IterableWrapper(range(40)).map(slowly).sharding_round_robin_dispatch(), says)
+    expected = oracle(graph, 2, 2)
+    for item in range(0, 40, 8):
+        with make_loader(graph, make_service(2, 2)) as loader:
+            assert run_with_kills(loader, 2, [Kill(0, item, 0, "SIGKILL")]) == expected
+
+
+def test_L2_a_bare_except_behind_the_dispatcher_while_items_are_passed_over() -> None:
+    graph = Swallows(IterableWrapper(range(40)).map(slowly).sharding_round_robin_dispatch(), None)
+    never = make_loader(graph, make_service(2, 2, every=1 << 40))
+    stream = iter(never)
+    for _ in range(30):
+        next(stream)
+    state = never.state_dict()
+    never.shutdown()
+    for _ in range(3):
+        with make_loader(graph, make_service(2, 2)) as loader:
+            loader.load_state_dict(state)
+            stream = iter(loader)
+            os.kill(pids(loader)[0], signal.SIGKILL)
+            assert list(stream) == list(range(30, 40))
