@@ -229,8 +229,8 @@ def test_L2_a_sampler_that_draws_from_the_global_generator_is_found_again() -> N
             state = loader.state_dict()
             expected = [exact(batch) for batch in iterator]
             with make(0) as other:
-                other.load_state_dict(state)
                 torch.manual_seed(10)
+                other.load_state_dict(state)
                 assert [exact(batch) for batch in other] == expected
 
 

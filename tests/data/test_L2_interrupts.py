@@ -21,7 +21,7 @@ LENGTH, WARM, MORE = 14, 2, 3  # samples; batches before the interrupt may come,
 
 IN_PROCESS: dict[str, Callable[[], DataLoader[Any]]] = {
     "shuffled": lambda: DataLoader(Augmented(LENGTH), 2, shuffle=True),
-    "lazy sampler": lambda: DataLoader(Augmented(LENGTH), 2, sampler=LazySampler(LENGTH, 20, "torch random numpy")),
+    "lazy sampler": lambda: DataLoader(Augmented(LENGTH), 2, sampler=LazySampler(LENGTH, 20, "torch")),
     "stateful sampler": lambda: DataLoader(Augmented(LENGTH), 2, sampler=StatefulSampler(LENGTH)),
     "iterable": lambda: DataLoader(Lines(LENGTH), 2),
     "device": lambda: DataLoader(Augmented(LENGTH), 2, device="cpu"),

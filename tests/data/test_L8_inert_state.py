@@ -249,7 +249,7 @@ def test_L8_a_refused_state_changes_nothing(saved: list[Saved]) -> None:
 
     for item in saved[1::4]:
         content = opened_deep(item.state["payload"])
-        path = ("order", "start", "generators") if "start" in (content["order"] or {}) else ("finished",)
+        path = ("order", "start", "now") if "start" in (content["order"] or {}) else ("finished",)
         assert part(content, path) is not None
         forged = item.state | {"payload": sealed_deep(replaced(content, path, lambda _: 2**40))}
 

@@ -57,6 +57,10 @@ class Batches(ABC):
         """What those who make them have done. Any thread."""
         return ServiceFigures()
 
+    def deal_more(self) -> None:
+        """Called in the loop's thread before it takes a batch from a stage, whose own thread calls :meth:`take`."""
+        return
+
     def interrupt(self) -> None:
         """Make a :meth:`take` that waits in another thread return at once. Thread-safe."""
         return
@@ -142,7 +146,10 @@ class LocalBatches(Batches):
             self._fetch.explain(error, number, indices)
             batch = LocalFailure(error)
         else:
-            self._number = number + 1
+            number += 1
+            while number in self._done:
+                number += 1
+            self._number = number
         clock.end_wait(1)
         return batch
 

@@ -1,6 +1,8 @@
 """Batches of a map-style dataset made by workers, each of whom is dealt the indices of what it is to make.
 
-Runs in the user's process, in the thread that iterates the loader.
+Runs in the user's process. The sampler is asked, and batches are dealt, in the thread that iterates the loader: its
+code and its draws are the user's. Batches are taken there too; with a device stage, in the stage's thread, which waits for
+what is dealt (``_has_turns``) until there is more, the epoch is over, or :meth:`DealtBatches.interrupt`.
 
 Torch's loader asks the sampler for ``prefetch_factor`` batches for each worker at the start, and for one more with each
 batch that it hands out. A sampler that could tell is asked just so. Others are asked further ahead, as many as a worker
@@ -9,6 +11,7 @@ makes while two messages are on their way: small batches travel together, and a 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -20,7 +23,7 @@ from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
-from torchpipe.errors import StateError
+from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failures.failure import add_note
@@ -160,7 +163,11 @@ class DealtBatches(Batches):
         )
         self._failed: int | None = None  # the batch that was handed out last, if it has raised: it is not yet past
         self._skip = set(self._place.done)  # those that the sampler has not come to
-        self._deal(self._prefetch * lanes)
+        # With a device stage, which takes so many batches ahead in another thread
+        self._taken_ahead = 0 if loader.device is None else loader.device_prefetch
+        self._has_turns = threading.Condition()
+        self._interrupted = False
+        self._deal(self._prefetch * lanes + self._taken_ahead)
 
     @property
     def number(self) -> int:
@@ -187,7 +194,17 @@ class DealtBatches(Batches):
         return replace(told, workers=self._workers.num_workers, nodes=self._steps.rows(told.made.get("shard", ())))
 
     def interrupt(self) -> None:
+        self._interrupted = True
+        with self._has_turns:
+            self._has_turns.notify_all()
         self._workers.interrupt()
+
+    def deal_more(self) -> None:
+        """Before the loop takes a batch from the stage that takes them here: let more be made."""
+        if self._order.may_run_ahead:
+            self._fill_rooms()
+        elif not self._over:
+            self._deal(1)
 
     def close(self) -> None:
         if self._ends_workers:
@@ -211,7 +228,7 @@ class DealtBatches(Batches):
         dealt.popleft()
         self._turns.popleft()  # out of order, they only count
         self._place, self._failed = place, failed
-        if not self._order.may_run_ahead and not self._over:
+        if not (self._order.may_run_ahead or self._over or self._taken_ahead):
             self.clock.begin_wait()
             self._deal(1)
             self.clock.end_wait(0)
@@ -221,7 +238,10 @@ class DealtBatches(Batches):
         """A lane that has the next batch at hand. Raises: StopIteration at the end; what ended a lane."""
         while self._turns or not self._over:
             if not self._turns:  # what had been dealt is used up, or was all done before
-                self._deal(sum(self._targets))
+                if self._taken_ahead:
+                    self._wait_for_turns()
+                else:
+                    self._deal(sum(self._targets))
                 continue
             for lane in self._awaited():
                 chunk = self._chunks[lane]
@@ -237,16 +257,24 @@ class DealtBatches(Batches):
             raise self._error
         raise StopIteration
 
+    def _wait_for_turns(self) -> None:
+        """Until the loop's thread has dealt more."""
+        with self._has_turns:
+            while not (self._turns or self._over):
+                if self._interrupted:
+                    raise IteratorInvalidated(
+                        "the epoch was ended from another thread while its next batch was awaited"
+                    )
+                self._has_turns.wait()
+
     def _awaited(self) -> list[int]:
         """The lanes of which any may give the next batch."""
         return [self._turns[0]] if self._in_order else [lane for lane, left in enumerate(self._dealt) if left]
 
     def _pull(self) -> int:
         """Wait for batches of one lane: how many have come."""
-        if self._order.may_run_ahead:
-            rooms = self._rooms()
-            if any(2 * room >= target for room, target in zip(rooms, self._targets)):
-                self._deal(max(rooms) * self._lanes if self._in_order else sum(room for room in rooms if room > 0))
+        if self._order.may_run_ahead and not self._taken_ahead:
+            self._fill_rooms()
         began = time.perf_counter()
         # Only now: whoever had nothing left may just have been dealt some, and must be awaited with the others
         lane, chunk = self._workers.pull_any(self._awaited(), self._timeout_s)
@@ -260,21 +288,27 @@ class DealtBatches(Batches):
         self._chunks[lane] = chunk
         return len(chunk.items)
 
+    def _fill_rooms(self) -> None:
+        rooms = self._rooms()
+        if any(2 * room >= target for room, target in zip(rooms, self._targets)):
+            self._deal(max(rooms) * self._lanes if self._in_order else sum(room for room in rooms if room > 0))
+
     def _deal(self, batches: int) -> None:
         """Ask the sampler for so many batches more, and let them be made."""
         if self._over:
             return
-        entries: list[list[Any]] = [[] for _ in range(self._lanes)]
-        rooms = self._rooms()
+        entries: list[list[tuple[int, Any]]] = [[] for _ in range(self._lanes)]
+        turns: list[int] = []
+        rooms, over = self._rooms(), False
         began = time.perf_counter()
         for _ in range(batches):
             try:
                 indices = next(self._order)
             except StopIteration:
-                self._over = True
+                over = True
                 break
             except Exception as error:  # raised in its place: what is before it comes first
-                self._over, self._error = True, error
+                over, self._error = True, error
                 break
             number = self._order.number - 1
             if number in self._skip:
@@ -284,14 +318,20 @@ class DealtBatches(Batches):
             if not self._in_order:  # to the one with most room
                 lane = rooms.index(max(rooms))
                 rooms[lane] -= 1
-            self._turns.append(lane)
-            entries[lane].append((self._order.key(number), indices))
-            self._dealt[lane].append((number, entries[lane][-1]))
+            turns.append(lane)
+            entries[lane].append((number, (self._order.key(number), indices)))
         self._steps.sampler_s += time.perf_counter() - began
-        self._steps.asked += sum(map(len, entries))
+        self._steps.asked += len(turns)
         for lane, dealt in enumerate(entries):
-            if dealt or self._over:
-                self._workers.deal(lane, dealt, over=self._over)
+            if dealt or over:
+                self._workers.deal(lane, [entry for _, entry in dealt], over=over)
+                self._dealt[lane].extend(dealt)
+        # Last: a device stage's thread takes what it finds here
+        self._turns.extend(turns)
+        self._over = over
+        if self._taken_ahead:
+            with self._has_turns:
+                self._has_turns.notify_all()
 
     def _rooms(self) -> list[int]:
         """How many batches more each worker should be dealt."""

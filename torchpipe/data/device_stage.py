@@ -57,6 +57,7 @@ class DeviceStage:
         stage = stage_for(backend, options, "DataLoader")
         if not loader.num_workers:  # batches are made under global random states of their own, which no thread can have
             stage = replace(stage, depth=0)
+        self._batches = batches
         policy = SnapshotPolicy(every=1)  # small, and the order has its own
         self._stage, self._name = stage, f"to {loader.device}"
         self._ahead = RunAhead(_Source(batches), stage, policy, "DataLoader")
@@ -76,6 +77,7 @@ class DeviceStage:
         else:
             self._before = self._ahead.cursor.snapshot
         clock.begin_wait()
+        self._batches.deal_more()
         batch = next(self._items)
         clock.end_wait(1)
         self._failed = isinstance(batch, Failure)

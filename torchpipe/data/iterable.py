@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import make_worker_info, set_worker_info
 from torchpipe.data.nodes import seed_worker
-from torchpipe.data.order.standing import load_into
+from torchpipe.data.order.samplers import load_into
 from torchpipe.data.ranks.graph import divides_itself
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.merge import MergeIterator

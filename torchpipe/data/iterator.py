@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 import torch
@@ -151,6 +151,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             if self._order is not None:
                 self._order.follow(self.epoch + 1)
             self._loader._sampler_loaded = True
+            self._loader._sampler_end = None
             self._begin(self._loader._next_epoch_now(), None)
             return True
         self.settle()  # before it counts as finished: an interrupt may come in between
@@ -170,13 +171,16 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             delivered, batches = self._number_and_position()
         else:
             delivered, batches = self._stage.position()
+        order, now = None, None
+        if self._order is not None and not self.finished:
+            order, now = self._order.state(delivered)
         return Position(
-            epoch=self.epoch,
-            delivered=delivered,
-            order=None if self._order is None or self.finished else self._order.state(delivered),
-            batches=batches,
-            finished=self.finished,
+            epoch=self.epoch, delivered=delivered, order=order, batches=batches, finished=self.finished, now=now
         )
+
+    def last_state(self) -> Any:
+        """Of the sampler, if it has one of its own and the epoch has ended."""
+        return self._order.last_state() if self.finished and self._order is not None else None
 
     def _number_and_position(self) -> tuple[int, dict[str, Any]]:
         """Both of one moment, though another thread may take batches meanwhile."""
@@ -250,6 +254,13 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         """The loader's next epoch is about to begin: this one ends here, as far as it is concerned."""
         if self._order is not None:
             self._order.settle(self._delivered)
+
+    def give_up(self) -> None:
+        """As :meth:`settle`; if the epoch has not ended, the generators go back to what was delivered."""
+        if self._order is not None and not self.finished:
+            with suppress(Exception):  # a sampler that cannot be run again is left as it is
+                self._order.rewind(self._delivered)
+        self.settle()
 
     def _invalidate(self) -> None:
         """As :meth:`supersede`, also of an epoch that is over; and the position is nobody's."""

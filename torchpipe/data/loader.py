@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -20,10 +21,10 @@ from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
 from torchpipe.data.iterator import DataLoaderIterator, no_iterator
 from torchpipe.data.known_names import KnownToTools
-from torchpipe.data.order.draws import Draws
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
+from torchpipe.data.order.samplers import Samplers, load_into, put_back
 from torchpipe.data.order.sampling import Order, begin_order, check_order
-from torchpipe.data.order.standing import check_standing, forget, load_into, restore, standing
+from torchpipe.data.order.standing import check_standing, forget, restore, standing
 from torchpipe.data.ranks.dealt import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.states.state import Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.states.stateful import is_stateful_loaders, position_of
@@ -167,9 +168,13 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._live: Callable[[], DataLoaderIterator[T_co] | None] = no_iterator
         self._pool: Any = None  # persistent workers
         self._base_seed: int | None = None  # of persistent workers
+        self._known_samplers = self._samplers_now()
         self._sampler_loaded = False  # it stands at the end of an epoch, by a state that was loaded
+        self._sampler_end: Any = None  # its own state after the last batch of the epoch that has ended last
+        self._lanes: list[bytes | None] | None = None  # where the datasets of workers that persist stood then
+        self._resumed: Order | None = None  # of the position that was loaded, once it was looked at
+        self._before: Position | None = None  # while an epoch begins
         self._opaque = OpaqueWarnings()
-        self._draws = Draws()
 
     @property
     def _is_iterable(self) -> bool:
@@ -178,6 +183,15 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     @property
     def _ranked(self) -> RankedSampler | None:
         return self.sampler if isinstance(self.sampler, RankedSampler) else None
+
+    @property
+    def _samplers(self) -> Samplers:
+        if not self._is_iterable and self._known_samplers.sampler is not self._index_sampler:
+            self._known_samplers = self._samplers_now()  # somebody has put another one in its place
+        return self._known_samplers
+
+    def _samplers_now(self) -> Samplers:
+        return Samplers(() if self._is_iterable else self._index_sampler, self.generator)
 
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
@@ -193,22 +207,30 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         loaded = self._loaded
         return self._next_epoch if loaded is None else loaded.epoch + self._at_end(loaded)
 
-    def _at_end(self, position: Position) -> bool:
-        """Has the position's epoch no more batches, as far as is known?"""
-        if position.finished or not position.delivered or self._is_iterable:
-            return position.finished
-        if self._ranked is not None and position.order is not None:
-            return not self._ranked.share(position.order["samples"]).steps
+    def _at_end(self, loaded: Position) -> bool:
+        """Has the epoch of the position that was loaded no more batches? A sampler of the user's is asked: its length
+        may be an estimate."""
+        if loaded.finished or not loaded.delivered or loaded.order is None:
+            return loaded.finished
+        if self._ranked is not None:
+            return not self._ranked.share(loaded.order["samples"]).steps
         try:
-            return position.delivered + len((position.batches or {}).get("done", ())) >= len(self)
-        except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
+            return self._resumed_order(loaded).has_ended
+        except Exception:  # iter() raises it
             return False
+
+    def _resumed_order(self, loaded: Position) -> Order:
+        if self._resumed is None:
+            assert loaded.order is not None
+            place = (loaded.order, loaded.delivered)
+            self._resumed = begin_order(self._samplers, saved=place, moves=loaded.now is None)
+        return self._resumed
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next ``iter()`` be ``epoch``: tells the sampler, if it has ``set_epoch``."""
-        check_count("epoch", epoch, at_least=0)
+        epoch = check_count("epoch", epoch, at_least=0)
         if self._loaded is not None and self._loaded.epoch != epoch:
-            self._loaded = None
+            self._loaded = self._resumed = None
         self._next_epoch, self._parked = epoch, None
         if self._ranked is not None:
             self._ranked.epoch = epoch
@@ -230,19 +252,22 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         """Begin an epoch: torch's name, by which subclasses with an ``__iter__`` of their own ask for one."""
         self._settle()
         self._take_last_looks()
+        before = None
+        with suppress(Exception):  # of a state_dict() of the user's, who may not want a state at all
+            before = self._position()  # whoever asks for a state while the epoch begins is told this
         if (live := self._live()) is not None:
-            live.supersede() if self.persistent_workers else live.settle()  # persistent workers are its workers
+            live.supersede() if self.persistent_workers else live.give_up()  # persistent workers are its workers
         loaded = self._loaded
         epoch = self._next_epoch if loaded is None else loaded.epoch
         if loaded is not None and loaded.finished:
             epoch, loaded = epoch + 1, None
         me = self._beginning.check_outside()
         try:
-            self._beginning.thread = me
+            self._beginning.thread, self._before = me, before
             iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded)  # may raise
             self._live, self._next_epoch, self._loaded, self._parked = weakref.ref(iterator), epoch + 1, None, None
         finally:
-            self._beginning.thread = 0
+            self._beginning.thread, self._before = 0, None
         return watched(self, iterator)
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
@@ -262,7 +287,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         if self._is_iterable:
             return None, begin_stream(self, epoch, saved)
         order = begin_ranked(self, epoch, saved) if self.distributed else self._own_order(saved)
-        self._sampler_loaded = False
+        self._sampler_loaded, self._sampler_end = False, None
         fetch = Fetch(self._plain_dataset(), self._auto_collation, self.collate_fn)
         position = None if saved is None else saved.batches
         if self.num_workers == 0:
@@ -277,14 +302,11 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         return order, batches
 
     def _own_order(self, saved: Position | None) -> Order:
-        return begin_order(
-            self._index_sampler,
-            self.generator,
-            self._draws,
-            base_seed=self._base_seed if self.persistent_workers and saved is None else None,
-            saved=None if saved is None or saved.order is None else (saved.order, saved.delivered),
-            loaded=self._sampler_loaded and saved is None,
-        )
+        if saved is not None and saved.order is not None:
+            order, self._resumed = self._resumed_order(saved), None
+            return order
+        base_seed = self._base_seed if self.persistent_workers and saved is None else None
+        return begin_order(self._samplers, base_seed=base_seed, loaded=self._sampler_loaded and saved is None)
 
     def _plain_dataset(self) -> Any:
         """The dataset as it was given: torch puts nodes into a wrapper."""
@@ -303,8 +325,9 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
 
     def _park(self, iterator: DataLoaderIterator[Any]) -> None:
         if self._live() in (iterator, None) and self._loaded is None:
+            iterator.give_up()
             self._parked = iterator.position()
-            iterator.settle()
+            self._sampler_end = iterator.last_state()
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -315,21 +338,27 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         can hold it.
         """
         self._settle()
+        self._samplers.tell_what_is_lost()
         state = write(self._position(), identity_of(self))
         self._opaque.tell(state["payload"])
         return state | {"payload": as_text(state["payload"])}
 
     def _position(self) -> Position:
+        before = self._before
+        if before is not None:
+            return before
         live, position = self._live(), self._loaded or self._parked
-        if position is None and live is not None and not live._invalid:
+        if position is not None:
+            position = replace(position, now=None)  # others may have drawn since
+        elif live is not None and not live._invalid:
             position = live.position()
-        if position is None:
+        else:
             position = Position(epoch=self._next_epoch, delivered=0)
-        batches = of_rank(position.batches, self._index_sampler)
-        position = replace(position, batches=batches, default=None if self.distributed else self._draws.state())
-        if position.order is not None:
-            return position
-        return replace(position, standing=standing(self, begun=position.epoch + position.finished > 0))
+        if position.now is None and not self.distributed:
+            position = replace(position, now=self._samplers.now())
+        if position.order is None:
+            position = replace(position, standing=standing(self, begun=position.epoch + position.finished > 0))
+        return replace(position, batches=of_rank(position.batches, self._index_sampler))
 
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next ``iter()`` go on after the batches that ``state_dict`` counts. ``{}`` forgets any position.
@@ -348,18 +377,19 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             position = read(state_dict, identity_of(self), allow_pickle=allow_pickle)
             check_position(position, self._is_iterable, self.num_workers, self._index_sampler)
             if position.order is None:
-                check_standing(self._index_sampler, self.generator, position.standing, ranked=self.distributed)
+                check_standing(self, position.standing)
             elif self._ranked is not None:
                 check_ranked(self._ranked, position.order)
             else:
-                check_order(self._index_sampler, self.generator, position.order, position.delivered)
+                check_order(self._samplers, position.order, position.delivered)
+            if position.now is not None:
+                self._samplers.check_now(position.now)
         self._beginning.check_outside()
         if (live := self._live()) is not None:
             live._invalidate()
         if self._is_iterable:
             self._end_workers()  # their datasets have gone on
-        self._live, self._parked, self._loaded = no_iterator, None, position
-        self._draws = Draws(None if position is None else position.default)
+        self._live, self._parked, self._loaded, self._resumed = no_iterator, None, position, None
         if position is None:
             self._next_epoch = 0
             forget(self)
@@ -367,6 +397,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._next_epoch = position.epoch + position.finished
         if position.order is None and position.batches is None:
             self._loaded = position if position.finished else None
+        if position.now is not None:
+            put_back(self._samplers, position.now)
         restore(self, position.order, position.standing)
 
     def shutdown(self) -> None:

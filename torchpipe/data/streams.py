@@ -19,6 +19,7 @@ from torchpipe.errors import StateError
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful, stored_count
+from torchpipe.randomness.seeds import fresh_seed
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -88,8 +89,8 @@ def _drop(batches: Batches, count: int) -> None:
 
 def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> int:
     """What torch's loader draws for an epoch: a seed that the nodes share, and, for new workers, the base seed."""
-    shared = loader._draws.seed(loader.generator) if isinstance(dataset, TorchIterDataPipe) else None
-    own = loader._draws.seed(loader.generator) if loader._base_seed is None else loader._base_seed
+    shared = fresh_seed(loader.generator) if isinstance(dataset, TorchIterDataPipe) else None
+    own = fresh_seed(loader.generator) if loader._base_seed is None else loader._base_seed
     if shared is None or (world_size == 1 and loader._base_seed is None):
         return own
     return agreed(loader, shared, rank, world_size)

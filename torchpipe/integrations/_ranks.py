@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torchpipe.data.order.standing import chain_of, place_of
+from torchpipe.data.order.samplers import parts_of, place_of
 from torchpipe.errors import StateMismatchError
 from torchpipe.loader.dataloader2 import DataLoader2
 from torchpipe.state.ranks import merge
@@ -24,7 +24,7 @@ def warn_undivided(loader: Any) -> None:
     if isinstance(loader, DataLoader2):
         divided = loader.reading_service.world_size > 1
     else:
-        chain = [loader.dataset, *chain_of(loader.sampler), *chain_of(loader.batch_sampler)]
+        chain = [loader.dataset, *parts_of(loader.sampler), *parts_of(loader.batch_sampler)]
         divided = place_of(chain)[0] > 1 or any(hasattr(part, "rank") for part in chain)
     if not divided:
         warnings.warn(

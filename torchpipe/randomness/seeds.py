@@ -58,11 +58,11 @@ def fresh_seed(generator: torch.Generator | None = None) -> int:
     return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator))
 
 
-def next_fresh_seed() -> int:
+def next_fresh_seed(generator: torch.Generator | None = None) -> int:
     """What :func:`fresh_seed` would give now; nothing is drawn."""
-    generator = torch.Generator()
-    generator.set_state(torch.get_rng_state())
-    return fresh_seed(generator)
+    copied = torch.Generator()
+    copied.set_state(torch.get_rng_state() if generator is None else generator.get_state())
+    return fresh_seed(copied)
 
 
 def derive_seed(*key: int) -> int:

@@ -3,56 +3,37 @@
 Runs in the user's process, in the thread that iterates the loader.
 
 A position in it is a count of batches and what it takes to find that place again. There are three ways, the first that
-fits: torch's own sequential and shuffled order is computed, a sampler that has a state is asked for it after each
-batch, and any other is run again to that place, with the generators as they were when it began.
+fits: torch's own sequential and shuffled order is computed; a sampler that has a state is asked for it after each
+batch; any other is put back to where it stood when the epoch began and run again, as far as it had been asked. Whether
+it then gave the same batches is checked: an order that depends on something else is refused.
 """
 
 from __future__ import annotations
 
 import copy
+import marshal
+import zlib
 from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import nullcontext, suppress
-from itertools import islice
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+import torch.distributed as dist
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from torchpipe.data.order.draws import Draws
-from torchpipe.data.order.rollover import RolloverBatchSampler, RolloverPass
-from torchpipe.data.order.standing import (
-    MOST_SEED,
-    chain_of,
-    check_carried,
-    check_generators,
-    generators_of,
-    length_of,
-    load_into,
-    own_state,
-    place_of,
-    tell_epochs,
-)
+from torchpipe.data.order.rollover import RolloverPass
+from torchpipe.data.order.samplers import MOST_SEED, Samplers, length_of, load_into, place_of
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.iterator import is_stateful, stored_count
-from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import fresh_seed
 from torchpipe.state.flat import damaged, shown
 
-__all__ = ["DRAW_FROM_NOBODY", "Order", "OrderState", "begin_order", "check_order", "is_computed"]
+__all__ = ["Order", "OrderState", "begin_order", "check_order", "is_computed"]
 
 OrderState = dict[str, Any]
-"""Plain data: how an epoch's order began, and for samplers with a state, where it stands."""
-
-DRAW_FROM_NOBODY = (BatchSampler, SequentialSampler, DistributedSampler)  # of the global generators, that is
-_DRAW_AT_ONCE = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+"""Plain data: how an epoch's order began, and where it stands."""
 
 
 class Order(ABC):
@@ -79,12 +60,20 @@ class Order(ABC):
         """The next batch's indices. Raises: StopIteration at the end, and what the sampler raises."""
 
     @abstractmethod
-    def state(self, number: int) -> OrderState:
-        """How to find the place before batch ``number`` again; called for numbers that grow."""
+    def state(self, number: int) -> tuple[OrderState, dict[str, Any] | None]:
+        """(how to find the place before batch ``number`` again, where the generators stand). Any thread.
+
+        Called for numbers that grow. No generators: no later order is drawn from them.
+        """
 
     def key(self, number: int) -> int:
         """What the random streams of batch ``number`` belong to: its number, among those of all ranks if there are."""
         return number
+
+    @property
+    def has_ended(self) -> bool:
+        """Has a resumed epoch no batch left? Asks the sampler, if that is the only way to know."""
+        return False
 
     def forget_before(self, number: int) -> None:
         """Nobody will ask for the state of an earlier batch."""
@@ -94,81 +83,67 @@ class Order(ABC):
         """The epoch is over, or given up, after so many batches."""
         return
 
+    def rewind(self, delivered: int) -> None:
+        """The epoch is given up: let generators stand as if the sampler had been asked for no more batches."""
+        return
+
     def follow(self, epoch: int) -> None:
         """A state stood at the end of its epoch, and ``epoch`` begins at once, without a word to the samplers."""
         return
 
+    def last_state(self) -> Any:
+        """The state of the sampler after its last batch, if it has one of its own: :meth:`begin_order` takes it."""
+        return None
+
 
 def begin_order(
-    sampler: Any,
-    generator: torch.Generator | None,
-    draws: Draws,
+    samplers: Samplers,
     *,
     base_seed: int | None = None,
     saved: tuple[OrderState, int] | None = None,
     loaded: bool = False,
+    moves: bool = False,
 ) -> Order:
     """The order of a new epoch, or, from ``saved`` (its state, a number of batches), the rest of one.
 
     ``base_seed``: the one to keep, where torch's loader draws none (persistent workers). ``loaded``: the sampler's own
-    state was loaded, and stands at the end of an epoch. Raises: StateError if the sampler ends before that number, or
-    does not take its state.
+    state was loaded, and stands at the end of an epoch. ``moves``: generators are left where ``saved`` takes them,
+    since its state does not say where they stood. Raises: StateError if the sampler does not come to that number,
+    gives other batches before it, or does not take its state.
     """
-    if is_computed(sampler):
-        return _Computed(sampler, generator, draws, base_seed, saved)
-    return _Sampled(sampler, generator, draws, base_seed, saved, loaded)
+    if is_computed(samplers.sampler):
+        return _Computed(samplers, base_seed, saved)
+    return _Sampled(samplers, base_seed, saved, loaded, moves)
 
 
-def check_order(sampler: Any, generator: torch.Generator | None, state: OrderState, number: int) -> None:
+def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
     """Raises: StateError for what is no order's state before batch ``number``, StateMismatchError for another's."""
     if "base_seed" not in state:
         raise damaged("its order has no base seed")
     stored_count(state, "base_seed", MOST_SEED)
+    sampler = samplers.sampler
     if is_computed(sampler) != ("start" not in state):
         raise StateMismatchError(
             "the state was saved with another kind of order: shuffle=True with and without generator= are two"
         )
     if "start" in state:
-        _check_start(sampler, generator, state["start"])
+        samplers.check(state["start"])
         known = state.get("sampler")
-        if known is not None and (type(known) is not list or len(known) != 2 or known[0] not in (0, number)):
+        if known is None:
+            stored_count(state, "asked")
+            if type(state.get("digest")) is not int or type(state.get("ended")) is not bool:
+                raise damaged("it does not say which batches its sampler gave")
+            samplers.check_parts(state.get("parts"))
+        elif type(known) is not list or len(known) != 2 or known[0] not in (0, number):
             raise damaged(f"its sampler's state is {shown(known)}, and not of batch {number}")
-    else:
-        check_generators(state.get("generators", []), generators_of((), generator))
-        shuffled = type(getattr(sampler, "sampler", sampler)) is RandomSampler
-        if shuffled != ("seed" in state):
-            raise StateMismatchError("the state has a seed for an order that has none, or the reverse")
-        if shuffled:
-            stored_count(state, "seed", MOST_SEED)
-        if "drawn_by" in state:
-            check_generators([state["drawn_by"]], [torch.Generator()])
-
-
-def _check_start(sampler: Any, generator: torch.Generator | None, start: Any) -> None:
-    if not isinstance(start, dict):
-        raise damaged("it does not say how its epoch began")
-    chain = chain_of(sampler)
-    check_generators(start.get("generators"), generators_of(chain, generator))
-    check_carried(sampler, start)
-    saved, here = start.get("ranks", 1), place_of(chain)[0]
-    if saved != here:
-        raise StateMismatchError(
-            f"the state's batches are those of a sampler that divides among {shown(saved)} ranks, and this loader's "
-            f"divides among {here}: the same count of other batches. Resume on as many ranks, or use distributed=True "
-            "in the place of a sampler, whose states go on under any number"
-        )
-    epochs = start.get("epochs")
-    if type(epochs) is not list or any(item is not None and type(item) is not int for item in epochs):
-        raise damaged(f"its samplers' epochs are {shown(epochs)}")
-    if len(epochs) != len(chain) or any(
-        saved is not None and type(getattr(part, "epoch", None)) is not int for part, saved in zip(chain, epochs)
-    ):
-        raise StateMismatchError("the state has epochs of other samplers than this loader's")
-    if "global" in start:
-        try:
-            GlobalRandom.of(start["global"])
-        except Exception as error:
-            raise damaged(f"the global random states cannot be used: {error!s:.200}") from None
+        return
+    shuffled = _is_shuffled(sampler)
+    if shuffled != ("seed" in state):
+        raise StateMismatchError("the state has a seed for an order that has none, or the reverse")
+    if shuffled and state["seed"] is not None:
+        stored_count(state, "seed", MOST_SEED)
+    if number > len(sampler):
+        raise damaged(f"{number} batches were delivered, and there are {len(sampler)}")
 
 
 def is_computed(sampler: Any) -> bool:
@@ -180,39 +155,38 @@ def is_computed(sampler: Any) -> bool:
     return type(inner) is SequentialSampler
 
 
+def _is_shuffled(sampler: Any) -> bool:
+    return type(getattr(sampler, "sampler", sampler)) is RandomSampler
+
+
 class _Computed(Order):
     """Of ``range(n)`` or ``torch.randperm(n)``: any place is found at once, from the seed that was drawn."""
 
     may_run_ahead = True
 
-    def __init__(
-        self,
-        sampler: Any,
-        generator: torch.Generator | None,
-        draws: Draws,
-        base_seed: int | None,
-        saved: tuple[OrderState, int] | None,
-    ) -> None:
+    def __init__(self, samplers: Samplers, base_seed: int | None, saved: tuple[OrderState, int] | None) -> None:
         super().__init__()
+        sampler = samplers.sampler
+        self._samplers = samplers
         self._batch_sampler = sampler if type(sampler) is BatchSampler else None
         self._sampler = sampler if self._batch_sampler is None else sampler.sampler
         self._shuffled = type(self._sampler) is RandomSampler
         self._indices: Any = None  # once the first batch is asked for
-        self._draws = draws
         self._seed: int | None = None
         self._drawn_by: Any = None  # the state of the generator that another library's sampler drew the order from
         if saved is None:
-            self.base_seed = draws.seed(generator) if base_seed is None else base_seed
+            self.base_seed = fresh_seed(samplers.generator) if base_seed is None else base_seed
         else:
             state, self.number = saved
             self.base_seed, self._seed = state["base_seed"], state.get("seed")
             self._drawn_by = state.get("drawn_by")
-            if generator is not None and "generators" in state:
-                generator.set_state(state["generators"][0])
             batches = len(sampler)
             if self.number > batches:
                 raise StateError(f"the state says that {self.number} batches were delivered, and there are {batches}")
-        self._generators = [item.get_state() for item in generators_of((), generator)]  # for the next epoch's seed
+
+    @property
+    def has_ended(self) -> bool:
+        return self.number >= len(self._batch_sampler or self._sampler)
 
     def _begin(self) -> Any:
         """What torch's sampler does when it is asked for the first index."""
@@ -220,13 +194,13 @@ class _Computed(Order):
         if not self._shuffled:
             return range(length)
         if self._seed is None:
-            self._seed = self._draws.seed()
+            self._seed = fresh_seed()
         generator = torch.Generator()
         if self._drawn_by is None:
             generator.manual_seed(self._seed)
         else:
             generator.set_state(self._drawn_by)
-        return torch.randperm(length, generator=generator)
+        return torch.randperm(length, generator=generator, device="cpu")
 
     def _next(self) -> Any:
         if self._indices is None:
@@ -241,148 +215,213 @@ class _Computed(Order):
         indices = part.tolist() if self._shuffled else list(part)
         return indices[0] if batches is None else indices
 
-    def state(self, number: int) -> OrderState:
-        state: OrderState = {"base_seed": self.base_seed, "generators": self._generators}
-        if not self._shuffled:
-            return state
+    def state(self, number: int) -> tuple[OrderState, dict[str, Any]]:
+        state: OrderState = {"base_seed": self.base_seed}
         if self._drawn_by is not None:
             state["drawn_by"] = self._drawn_by
-        return state | {"seed": self._draws.next_seed() if self._seed is None else self._seed}  # what it would draw now
+        if not self._shuffled:
+            return state, self._samplers.now()
+        while True:
+            seed = self._seed
+            now = self._samplers.now()
+            if self._seed == seed:  # else it was drawn meanwhile, in another thread
+                return state | {"seed": seed}, now
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """How far the sampler was asked in this epoch. Replaced as a whole: another thread may save a state.
+
+    ``batches`` that it gave, which may be more than were delivered, and their ``digest``. ``before``: while it is asked
+    for another one, where the generators stood before that.
+    """
+
+    batches: int = 0
+    digest: int = 0
+    ended: bool = False
+    before: dict[str, Any] | None = None
 
 
 class _Sampled(Order):
-    """Of any sampler: by its state, or by running it again.
-
-    With ``last_batch="rollover"`` always by running it again, from the sampler's state when the epoch began: what has
-    begun a batch there is not the sampler's to know.
-    """
+    """Of any sampler: by its state, or by running it again. What that gives beyond its place waits in ``_queue``."""
 
     def __init__(
         self,
-        sampler: Any,
-        generator: torch.Generator | None,
-        draws: Draws,
+        samplers: Samplers,
         base_seed: int | None,
         saved: tuple[OrderState, int] | None,
         loaded: bool,
+        moves: bool,
     ) -> None:
         super().__init__()
-        self._sampler = sampler
-        self._chain = chain_of(sampler)
-        self._rolls = isinstance(sampler, RolloverBatchSampler)
-        self._loaded = loaded
-        self._draws = draws
-        self._random: GlobalRandom | None = None
-        self.may_run_ahead = all(type(part) in (BatchSampler, *_DRAW_AT_ONCE) for part in self._chain) and not any(
-            getattr(part, "generator", None) is not None for part in self._chain
-        )
-        self._ranks, self._rank = place_of(self._chain)
-        self._owner: Any = own_state(self._chain)
-        self._after: deque[tuple[int, Any]] = deque()  # (number, the owner's state before that batch)
-        self._generators = generators_of(self._chain, generator)
+        self._samplers = samplers
+        self._sampler = samplers.sampler
+        self.may_run_ahead = not samplers.may_draw_late
+        self._ranks, self._rank = place_of(samplers.parts)
+        self._process = dist.get_rank() if dist.is_available() and dist.is_initialized() else self._rank
+        self._asked = _Asked()
+        self._queue: deque[Any] = deque()
+        self._after: deque[tuple[int, Any]] = deque()  # (number, the sampler's own state before that batch)
+        self._left: list[torch.Tensor] = []  # where the generators stood when the sampler was asked last
+        self._owner: Any = samplers.owner
         self._start: OrderState
         if saved is None:
-            self._start = self._capture() | {"drew": base_seed is None}
-            if self._rolls:
-                self._note()
-            self._iterator = draws.within(lambda: iter(sampler))
-            self.base_seed = draws.seed(generator) if base_seed is None else base_seed
+            self._start = samplers.capture() | {"drew": base_seed is None, "loaded": loaded}
+            self._iterator = iter(self._sampler)
+            self.base_seed = fresh_seed(samplers.generator) if base_seed is None else base_seed
         else:
-            self._restore(generator, *saved)
+            self._resume(*saved, moves)
         if self._owner is None and is_stateful(self._iterator):
             self._owner = self._iterator
-        self.keeps_places = self._owner is not None and not self._rolls
-        if self.keeps_places:
-            self._note()
+        self.keeps_places = self._owner is not None
+        self._note()
 
-    def _capture(self) -> OrderState:
-        epochs = [part.epoch if type(getattr(part, "epoch", None)) is int else None for part in self._chain]
-        start: OrderState = {"generators": [item.get_state() for item in self._generators], "epochs": epochs}
-        if self._ranks > 1:
-            start["ranks"] = self._ranks
-        if isinstance(self._sampler, RolloverBatchSampler):
-            start["carried"] = list(self._sampler.carried)
-        if self._owner is None and any(type(part) not in DRAW_FROM_NOBODY for part in self._chain):
-            with suppress(StateError):  # a bit generator of another kind than numpy's standard: not to be saved
-                start["global"] = GlobalRandom.present().to_dict()
-        return start
-
-    def _restore(self, generator: torch.Generator | None, state: OrderState, number: int) -> None:
-        present = state["start"] is None  # another library's state does not say: with the generators as they are
-        self._start = start = self._capture() | {"drew": True} if present else state["start"]
-        self._told = [getattr(part, "epoch", None) for part in self._chain]
-        tell_epochs(self._chain, start["epochs"])
-        for item, saved in zip(self._generators, start["generators"]):
-            item.set_state(saved)
-        if isinstance(self._sampler, RolloverBatchSampler):
-            self._sampler.carried = list(start["carried"])
+    def _resume(self, state: OrderState, number: int, moves: bool) -> None:
+        start = state["start"]
         self.base_seed = state["base_seed"]
-        known, skip = state.get("sampler"), number
-        ended = known is not None and not self._rolls and number == length_of(self._sampler)
-        if known is not None:
-            skip = number - known[0]
-            if self._owner is not None:
-                load_into(self._owner, known[1])
-                if self._rolls:
-                    self._after.append((0, known[1]))
-        # The global generators hold by now what is none of the sampler's: from here on it has its own
-        self._random = GlobalRandom.of(start["global"]) if "global" in start and not present else None
-        with self._random or nullcontext():
-            self._replay(generator, known, skip, ended)
+        self._told = self._samplers.told_epochs()
+        if start is None:  # another library's state does not say: with everything as it is
+            self._start = self._samplers.capture() | {"drew": True, "loaded": False}
+        else:
+            self._start = start
+        with nullcontext() if start is None else self._samplers.as_at(start, for_good=moves):
+            known = state.get("sampler")
+            if known is None:
+                self._run_again(state, number)
+            else:
+                self._find(known, number)
+        while self._asked.batches < number:  # made out of order by another loader, whose sampler had not come so far
+            try:
+                self._ask()
+            except StopIteration:
+                raise self._too_few(self._asked.batches, number) from None
         self.number = number
+
+    def _begin_again(self) -> None:
+        self._iterator = iter(self._sampler)
+        if self._start.get("drew"):  # as the epoch did: the generators must go on as they did then
+            fresh_seed(self._samplers.generator)
+
+    def _find(self, known: Any, number: int) -> None:
+        """Go to batch ``number`` by the sampler's own state: ``known`` is (of which batch, the state)."""
+        before, state = known
+        self._check_count(number - before)
+        ended = False
+        if self._owner is not None:
+            load_into(self._owner, state)
+            # After an epoch's last batch its state may be that of the next epoch: it is not asked
+            ended = number == length_of(self._sampler)
+        self._begin_again()
+        if ended:
+            self._iterator = iter(())
+        elif self._owner is None:
+            if not is_stateful(self._iterator):
+                raise StateError("the state has the state of a sampler's iterator, and this sampler's has none")
+            load_into(self._iterator, state)
+        for done in range(0 if ended else number - before):
+            self._again(before + done, number)
+        self._asked = _Asked(number, ended=ended)
+
+    def _run_again(self, state: OrderState, number: int) -> None:
+        """Run the sampler as far as it had been asked; it stands where it stood when the epoch began."""
+        asked, ended, digest = state.get("asked", number), state.get("ended", False), 0
+        self._check_count(max(asked, number))
+        self._begin_again()
+        for done in range(asked):
+            indices = self._again(done, asked)
+            digest = _digest(indices, digest)
+            if done >= number:
+                self._queue.append(indices)
+        self._asked = _Asked(asked, digest, ended)
+        more = ended and next(self._iterator, self) is not self
+        # Ranks may have batches of their own, and share the state of one of them
+        known = "digest" in state and state.get("process") == self._process
+        if "parts" in state:  # the user may have changed an attribute since the epoch began
+            self._samplers.put_parts(state["parts"])
+        if more or (known and state["digest"] != digest):
+            name = type(getattr(self._sampler, "sampler", self._sampler)).__name__
+            raise StateError(
+                f"{name} does not give the batches again that it gave before the state was saved, so nothing says what "
+                "is left of the epoch. Its order depends on something that no state holds: data that have changed, a "
+                "random generator that is no attribute of the sampler, or a global one that others draw from as well "
+                "while it gives its batches. Give the sampler state_dict() and load_state_dict(), or a generator of "
+                "its own"
+            )
+
+    def _check_count(self, count: int) -> None:
+        length = length_of(self._sampler)
+        if length is not None and count > max(2 * length, 1 << 16):  # a length may be an estimate
+            raise StateError(
+                f"the state says that {count} batches were delivered, and the sampler's length is {length}"
+            )
+
+    def _again(self, done: int, count: int) -> Any:
+        try:
+            return self._first_or_next(done)
+        except StopIteration:
+            raise self._too_few(done, count) from None
+
+    def _too_few(self, done: int, count: int) -> StateError:
+        return StateError(
+            f"the sampler ended after {done} of {count} batches that the state says it gave: has the data become "
+            "shorter, or does the order not depend on its generators alone?"
+        )
+
+    def _first_or_next(self, done: int) -> Any:
+        """The sampler's next batch. Where a state that was loaded stood at the end of a pass, of a new one."""
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            loaded = self._start.get("loaded") or any(part and "state" in part for part in self._start["parts"])
+            if done or not loaded:
+                raise
+        self._iterator = iter(self._sampler)
+        return next(self._iterator)
 
     def follow(self, epoch: int) -> None:
         # Who told them each epoch's number has not told them this one, or has before the state's number was put back
         saved = self._start["epochs"]
         counted = [type(old) is int and 0 < old == epoch - 1 for old in saved]
-        tell_epochs(self._chain, [epoch if counts else told for counts, told in zip(counted, self._told)])
+        self._samplers.tell_epochs([epoch if counts else told for counts, told in zip(counted, self._told)])
 
-    def _replay(self, generator: torch.Generator | None, known: Any, skip: int, ended: bool) -> None:
-        length = length_of(self._sampler)
-        if length is not None and skip > max(2 * length, 1 << 16):  # a length may be an estimate
-            raise StateError(f"the state says that {skip} batches were delivered, and the sampler's length is {length}")
-        # At its end, a sampler's state may be that of the next epoch's start: it is not asked
-        self._iterator = iter(()) if ended else iter(self._sampler)
-        if ended:
-            known = None
-        if known is not None and self._owner is None:
-            if not is_stateful(self._iterator):
-                raise StateError("the state has the state of a sampler's iterator, and this sampler's has none")
-            load_into(self._iterator, known[1])
-        if self._start.get("drew"):  # as the epoch did: the generators must go on as they did then
-            self._draws.pass_over(generator) if self._random is None else fresh_seed(generator)
-        done = sum(1 for _ in islice(self._iterator, skip))
-        if done < skip:
-            raise StateError(
-                f"the sampler ended after {done} of {skip} batches that the state says were delivered: has the data "
-                "become shorter, or does the order not depend on its generators alone?"
-            )
+    @property
+    def has_ended(self) -> bool:
+        if not self._queue and not self._asked.ended:
+            with suppress(StopIteration):
+                self._queue.append(self._ask())
+        return not self._queue
 
     def _next(self) -> Any:
-        own, again, self._loaded = self._random, self._loaded, False
-        try:
-            return (self._draws if own is None else own).within(self._iterator.__next__)
-        except StopIteration:
-            if own is not None:
-                self._draws.stand_at(own.of_torch)
-            if own is not None or not again:
-                raise
-            self._iterator = iter(self._sampler)  # what its state was at the end of is over
-            return next(self._iterator)
+        return self._queue.popleft() if self._queue else self._ask()
 
-    def __next__(self) -> Any:
-        indices = super().__next__()
-        if self.keeps_places:
-            self._note()
+    def _ask(self) -> Any:
+        asked = self._asked
+        if asked.ended:
+            raise StopIteration
+        try:
+            self._asked = replace(asked, before=self._samplers.now(others=False))
+            indices = self._first_or_next(asked.batches)
+            asked = _Asked(asked.batches + 1, _digest(indices, asked.digest))
+        except StopIteration:
+            asked = replace(asked, ended=True)
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and (before := self._asked.before):
+                self._samplers.put_now(before)  # Ctrl-C: what was drawn was for a batch that nobody has
+            raise
+        finally:
+            self._asked = asked
+            self._left = [item.get_state() for item in self._samplers.generators]
+        self._note()
         return indices
 
     def key(self, number: int) -> int:
         return number * self._ranks + self._rank
 
     def _note(self) -> None:
-        """Keep the sampler's state before the next batch."""
-        if self._owner is not None:
-            self._after.append((self.number, copy.deepcopy(self._owner.state_dict())))
+        """Keep the sampler's own state before the next batch."""
+        if self.keeps_places:
+            self._after.append((self._asked.batches, copy.deepcopy(self._owner.state_dict())))
 
     def forget_before(self, number: int) -> None:
         while len(self._after) > 1 and self._after[1][0] <= number:
@@ -392,7 +431,42 @@ class _Sampled(Order):
         if isinstance(self._iterator, RolloverPass):
             self._iterator.settle(delivered)
 
-    def state(self, number: int) -> OrderState:
+    def rewind(self, delivered: int) -> None:
+        asked = self._asked
+        if not self._samplers.are_torchs or not self._samplers.generators or asked.batches + asked.ended <= delivered:
+            return
+        left = [item.get_state() for item in self._samplers.generators]
+        if not all(map(torch.equal, left, self._left)):  # others draw from them as well
+            return
+        with self._samplers.as_at(self._start, for_good=True):
+            self._begin_again()
+            asked = _Asked()
+            for done in range(delivered):
+                asked = _Asked(done + 1, _digest(self._again(done, delivered), asked.digest))
+            self._asked = asked
+
+    def last_state(self) -> Any:
+        return self._after[-1][1] if self._after and self._owner is self._samplers.owner else None
+
+    def state(self, number: int) -> tuple[OrderState, dict[str, Any]]:
         self.forget_before(number)
         state: OrderState = {"base_seed": self.base_seed, "start": self._start}
-        return state | {"sampler": list(self._after[0])} if self._after else state
+        while True:
+            asked = self._asked
+            now = self._samplers.now() | (asked.before or {})
+            parts = self._samplers.present_parts()
+            if self._asked is asked:
+                break
+        if self._after:
+            return state | {"sampler": list(self._after[0])}, now
+        how_far = {"asked": asked.batches, "ended": asked.ended, "digest": asked.digest, "process": self._process}
+        return state | how_far | {"parts": parts}, now
+
+
+def _digest(indices: Any, before: int) -> int:
+    """A checksum of the batches so far."""
+    try:
+        data = marshal.dumps(indices, 2)  # the second version writes equal values alike
+    except ValueError:  # numpy's integers, tensors
+        data = repr(indices).encode()
+    return zlib.crc32(data, before)

@@ -16,15 +16,14 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler, IterableDataset
 
-from torchpipe.data.order.draws import Draws
+from torchpipe.data.order.samplers import MOST_SEED
 from torchpipe.data.order.sampling import Order, OrderState
-from torchpipe.data.order.standing import MOST_SEED
 from torchpipe.data.ranks.graph import group_of
 from torchpipe.errors import RankError, StateMismatchError
 from torchpipe.execution.ranks import Talk
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.node.validate import check_choice
-from torchpipe.randomness.seeds import derive_seed
+from torchpipe.randomness.seeds import derive_seed, fresh_seed, next_fresh_seed
 from torchpipe.state.flat import damaged
 
 if TYPE_CHECKING:
@@ -151,18 +150,12 @@ class RankedSampler(DistributedSampler[Any]):
         if asked is not None:
             asked(epoch)
 
-    def foretell(self, draws: Draws) -> int:
-        """The seed of the run, as far as this rank knows."""
-        if self.run_seed is not None:
-            return self.run_seed
-        if self._drawn_from is None:
-            return draws.next_seed()
-        generator = torch.Generator()
-        generator.set_state(self._drawn_from.get_state())
-        return Draws().seed(generator)
+    def foretell(self) -> int:
+        """The seed of the run, as far as this rank knows. Nothing is drawn."""
+        return next_fresh_seed(self._drawn_from) if self.run_seed is None else self.run_seed
 
-    def draw(self, draws: Draws) -> int:
-        return draws.seed(self._drawn_from) if self.run_seed is None else self.run_seed
+    def draw(self) -> int:
+        return fresh_seed(self._drawn_from) if self.run_seed is None else self.run_seed
 
     def share(self, before: int = 0) -> _Share:
         return _Share(
@@ -181,7 +174,7 @@ class RankedSampler(DistributedSampler[Any]):
         if not self.shuffle:
             return range(length)
         generator = torch.Generator().manual_seed(derive_seed(seed, self.epoch, _ORDER) >> 1)
-        return torch.randperm(length, generator=generator)
+        return torch.randperm(length, generator=generator, device="cpu")
 
     def __iter__(self) -> Iterator[int]:
         if self.run_seed is None and self.shuffle:
@@ -232,13 +225,13 @@ class _RankedOrder(Order):
     def key(self, number: int) -> int:
         return self._share.start(number - self._first) // self._share.size
 
-    def state(self, number: int) -> OrderState:
+    def state(self, number: int) -> tuple[OrderState, None]:
         return {
             "base_seed": self.base_seed,
             "seed": self._seed,
             "shuffle": self._sampler.shuffle,
             "samples": self._share.after(number - self._first),
-        }
+        }, None
 
 
 def check_ranked(sampler: RankedSampler, state: OrderState) -> None:
@@ -263,7 +256,7 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     if order is not None:
         sampler.run_seed = order["seed"]
     known = sampler.run_seed is not None
-    seed = sampler.draw(loader._draws)
+    seed = sampler.draw()
     if sampler.num_replicas > 1:
         share = sampler.share(before)
         same = {

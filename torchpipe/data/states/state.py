@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from torchpipe.data.iterable import saved_shards
-from torchpipe.data.order.standing import chain_of, check_generators, place_of
+from torchpipe.data.order.samplers import parts_of, place_of
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.iterator import stored_count
 from torchpipe.state import Cursor, decode, encode, from_text
@@ -27,8 +25,8 @@ class Position:
     """``delivered`` batches of ``epoch`` have been handed out; ``order`` and ``batches`` tell how to go on.
 
     ``order`` None: the epoch has not begun. ``finished``: it has ended, and the next one follows. ``standing``: what
-    the epoch that follows takes over, where none is under way. ``default``: where torch's default generator stands, if
-    epochs' seeds or orders may be drawn from it.
+    the epoch that follows takes over, where none is under way. ``now``: where the generators stand that epochs' seeds
+    and orders may be drawn from.
     """
 
     epoch: int
@@ -37,7 +35,7 @@ class Position:
     batches: dict[str, Any] | None = None
     finished: bool = False
     standing: dict[str, Any] | None = None
-    default: torch.Tensor | None = None
+    now: dict[str, Any] | None = None
 
 
 def identity_of(loader: Any) -> dict[str, Any]:
@@ -71,7 +69,7 @@ def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
             "batches": position.batches,
             "finished": position.finished,
             "standing": position.standing,
-            "default": position.default,
+            "now": position.now,
         }
     )
     return {"version": VERSION, **identity, **numbers, "payload": payload}
@@ -107,20 +105,20 @@ def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Posi
         batches=payload["batches"],
         finished=payload["finished"],
         standing=payload["standing"],
-        default=payload["default"],
+        now=payload["now"],
     )
 
 
 def of_rank(batches: dict[str, Any] | None, sampler: Any) -> dict[str, Any] | None:
     """What there is besides a count of batches is a rank's own, where a sampler divides: say whose."""
-    ranks, rank = place_of(chain_of(sampler))
+    ranks, rank = place_of(parts_of(sampler))
     return batches | {"rank": rank} if batches and ranks > 1 else batches
 
 
 def check_position(position: Position, iterable: bool, num_workers: int, sampler: Any = None) -> None:
     """Raises: StateError where the parts of ``position`` do not go together, or not with such a loader."""
     batches = position.batches or {}
-    here = place_of(chain_of(sampler))[1]
+    here = place_of(parts_of(sampler))[1]
     if batches.get("rank", here) != here:
         raise StateMismatchError(
             f"the state is that of rank {shown(batches['rank'])}, and this is rank {here}: with in_order=False, "
@@ -192,15 +190,13 @@ def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:
     if not isinstance(data, str | bytes):
         raise damaged(f"payload is {shown(data)}, and no text")
     payload = decode(from_text(data) if isinstance(data, str) else data, allow_pickle=allow_pickle)
-    parts = ("identity", "numbers", "order", "batches", "finished", "standing", "default")
+    parts = ("identity", "numbers", "order", "batches", "finished", "standing", "now")
     if not isinstance(payload, dict) or any(name not in payload for name in parts):
         raise damaged("its payload is no DataLoader's")
     if not isinstance(payload["identity"], dict) or not isinstance(payload["numbers"], dict):
         raise damaged("its payload does not say whose it is")
-    if any(not isinstance(payload[name], dict | None) for name in ("order", "batches", "standing")):
+    if any(not isinstance(payload[name], dict | None) for name in ("order", "batches", "standing", "now")):
         raise damaged("its payload holds no position")
-    if payload["default"] is not None:
-        check_generators([payload["default"]], [torch.default_generator])
     if type(payload["finished"]) is not bool:
         raise damaged("it does not say whether its epoch has ended")
     for name in ("epoch", "delivered"):

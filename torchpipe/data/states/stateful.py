@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler
 
-from torchpipe.data.order.sampling import DRAW_FROM_NOBODY, is_computed
-from torchpipe.data.order.standing import MOST_SEED, chain_of, generators_of
+from torchpipe.data.order.samplers import DRAW_FROM_NOBODY, MOST_SEED, Samplers
+from torchpipe.data.order.sampling import is_computed
 from torchpipe.data.states.state import Position
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
@@ -126,7 +126,7 @@ def _order(saved: _Saved, loader: Any) -> dict[str, Any]:
     if value is not None:
         return state | {"start": None, "sampler": [saved.known, value]}
     if drawn_by is not None:
-        return state | {"start": _start(loader, chain, drawn_by)}
+        return state | {"start": _start(loader._samplers, drawn_by)}
     torchdatas = isinstance(saved.sampler_iter, Mapping) and "samples_yielded" in saved.sampler_iter
     if saved.sampler_iter is not None and not torchdatas:
         return state | {"start": None, "sampler": [saved.known, saved.sampler_iter]}
@@ -152,32 +152,32 @@ def _generator(saved: _Saved) -> Any:
     return found
 
 
-def _start(loader: Any, chain: list[Any], drawn_by: torch.Tensor) -> dict[str, Any]:
+def _start(samplers: Samplers, drawn_by: torch.Tensor) -> dict[str, Any]:
     """How an epoch began whose sampler drew with its generator in the state ``drawn_by``."""
-    inner = next((part.generator for part in chain if getattr(part, "generator", None) is not None), None)
+    parts = samplers.parts
+    inner = next((part.generator for part in parts if getattr(part, "generator", None) is not None), None)
     if inner is None:
         raise StateError(
             "the state has the generator of a RandomSampler, and this loader's sampler has none: give generator= or "
             "the sampler as the loader that saved it had it"
         )
-    states = [drawn_by if item is inner else item.get_state() for item in generators_of(chain, loader.generator)]
-    return {"generators": states, "epochs": [None] * len(chain)}
+    states = [drawn_by if item is inner else item.get_state() for item in samplers.generators]
+    nothing = [None] * len(parts)
+    return {"now": {"generators": states}, "parts": nothing, "epochs": nothing, "drew": False, "loaded": False}
 
 
 def _ended(saved: _Saved, loader: Any) -> Position:
     """The next epoch follows, with the generator as it is once the order of this one has been drawn."""
-    chain = chain_of(loader._index_sampler)
-    states = [item.get_state() for item in generators_of(chain, loader.generator)]
+    states = [item.get_state() for item in loader._samplers.generators]
     drawn_by = _generator(saved)
     if drawn_by is not None and loader.generator is not None:
         generator = torch.Generator()
         generator.set_state(drawn_by)
         torch.randperm(len(loader.dataset), generator=generator, device="cpu")
         states[0] = generator.get_state()
-    standing: dict[str, Any] = {"generators": states}
-    if saved.dataset is not None:
-        standing["dataset"] = saved.dataset
-    return Position(epoch=loader._next_epoch, delivered=saved.delivered, finished=True, standing=standing)
+    standing = {} if saved.dataset is None else {"dataset": saved.dataset}
+    now = {"generators": states}
+    return Position(epoch=loader._next_epoch, delivered=saved.delivered, finished=True, standing=standing, now=now)
 
 
 def _tell_unknown(kind: str) -> None:

@@ -8,9 +8,9 @@ pickled or copied: all threads read the one dataset object that the user has.
 
 Who owns what
     CallThreads    owns the threads (``call_threads`` says how they end, and how each wait does)
-    ThreadWorkers  owns those, what has been dealt and is not begun, and the results that have not been pulled; only the
-                   thread that iterates the loader touches them. It belongs to an epoch's ``DealtBatches``, or, with
-                   ``persistent_workers``, to the loader
+    ThreadWorkers  owns those, what has been dealt and is not begun, and the results that have not been pulled: the
+                   thread that iterates the loader deals, that one or a device stage's pulls. It belongs to an epoch's
+                   ``DealtBatches``, or, with ``persistent_workers``, to the loader
     _Maker         one for each thread: its generators and what ``get_worker_info()`` says there
 
 How each wait ends
@@ -174,6 +174,7 @@ class ThreadWorkers:
         self._window = max(1, window)
         self._dealt = [deque[tuple[int, Any]]() for _ in beginnings]  # and not begun
         self._made = [deque[Call[Any]]() for _ in beginnings]  # in the making, or made and not pulled
+        self._lock = threading.RLock()  # with a device stage, one thread deals and another one pulls
         self._epoch = (0, 0)
         self.usable = True
         self.rebuild_s = 0.0  # nothing is sent
@@ -209,8 +210,9 @@ class ThreadWorkers:
         return []
 
     def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None:
-        self._dealt[lane].extend(entries)
-        self._begin_some(lane)
+        with self._lock:
+            self._dealt[lane].extend(entries)
+            self._begin_some(lane)
 
     def _begin_some(self, lane: int) -> None:
         dealt, made = self._dealt[lane], self._made[lane]
@@ -223,7 +225,8 @@ class ThreadWorkers:
 
     def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
         """(which of ``lanes``, its next batch alone). Raises: RuntimeError, in torch's words, after ``timeout_s``."""
-        first = {self._made[lane][0]: lane for lane in lanes}
+        with self._lock:
+            first = {self._made[lane][0]: lane for lane in lanes}
         try:
             call = self._threads.wait_first(first, timeout_s)
         except BaseException:
@@ -234,8 +237,9 @@ class ThreadWorkers:
         if error is not None:  # it stays: nothing can follow
             self.usable = False
             return lane, Chunk(error=error)
-        self._made[lane].popleft()
-        self._begin_some(lane)
+        with self._lock:
+            self._made[lane].popleft()
+            self._begin_some(lane)
         return lane, Chunk(items=[call.result()])
 
     def interrupt(self) -> None:

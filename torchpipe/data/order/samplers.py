@@ -1,0 +1,476 @@
+"""What the order of an epoch is made from: samplers, generators, the process's random states. Saved, and put back.
+
+Runs in the user's process.
+
+One rule for every sampler: what can be saved is saved. A sampler with ``state_dict`` says itself where it stands. Of
+any other one, these are saved: its random generators (torch's, numpy's, ``random``'s) and those of its attributes that
+are plain data and no longer what they were when the loader was made. An attribute that changes and is no plain data is
+told of when a state is saved. Samplers of torch's own classes keep nothing but their generators.
+
+An order may also be drawn from the process's own generators: torch's default one gives the seeds of epochs and shuffled
+orders where there is no ``generator=``, and a sampler of the user's may draw from any of the three. These states are in
+a loader's state too, and are put back when it is loaded.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from torchpipe.data.order.rollover import RolloverBatchSampler
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.node.iterator import is_stateful
+from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.state.codec import encode, opaque_notes
+from torchpipe.state.flat import damaged, shown
+
+__all__ = ["MOST_SEED", "Samplers", "length_of", "load_into", "parts_of", "place_of", "put_back"]
+
+MOST_SEED = (1 << 63) - 1
+
+DRAW_FROM_NOBODY = (BatchSampler, SequentialSampler, DistributedSampler, RolloverBatchSampler)
+"""Sampler classes that draw from none of the process's generators."""
+_DRAW_AT_ONCE = (BatchSampler, SequentialSampler, DistributedSampler, SubsetRandomSampler, WeightedRandomSampler)
+_TORCHS = (*DRAW_FROM_NOBODY, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_CONSTANT = (list, tuple, range, np.ndarray, torch.Tensor)  # indices in a fixed order, given as a sampler
+_OTHERS_OWN = ("epoch",)  # told from outside where there is a ``set_epoch``
+
+_Random = random.Random | np.random.Generator | np.random.RandomState | np.random.BitGenerator
+
+
+def parts_of(sampler: Any) -> list[Any]:
+    """The sampler and every sampler that it holds, directly or in a list, tuple or dict."""
+    found = [sampler]
+    for part in found:
+        for name, value in _attributes(part):
+            held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+            for item in held:
+                inner = isinstance(item, Sampler) or (item is value and name in ("sampler", "batch_sampler"))
+                if inner and item is not None and not any(item is other for other in found):
+                    found.append(item)
+    return found
+
+
+def _attributes(part: Any) -> list[tuple[str, Any]]:
+    return [] if isinstance(part, _CONSTANT) else list(getattr(part, "__dict__", {}).items())
+
+
+def place_of(parts: list[Any]) -> tuple[int, int]:
+    """(how many ranks a sampler divides among, which one this is)."""
+    for part in parts:
+        ranks, rank = getattr(part, "num_replicas", None), getattr(part, "rank", None)
+        if type(ranks) is type(rank) is int and 0 <= rank < ranks:
+            return ranks, rank
+    return 1, 0
+
+
+def length_of(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except Exception:  # it has none, or one that fails in any way: it is only asked for what it may tell
+        return None
+
+
+def load_into(owner: Any, value: Any) -> None:
+    """``owner.load_state_dict(value)``. Raises: StateError if that fails."""
+    try:
+        owner.load_state_dict(copy.deepcopy(value))
+    except Exception as error:
+        raise StateError(
+            f"{type(owner).__name__}.load_state_dict() does not take what the state has for it: {error!r:.200}"
+        ) from error
+
+
+_put_back: list[torch.Tensor] = []  # the last state that this process's default generator was put back to
+
+
+def put_back(samplers: Samplers, state: dict[str, Any]) -> None:
+    """:meth:`Samplers.put_now` for a loader's state that is loaded."""
+    of_torch, present = state.get("torch"), torch.get_rng_state()
+    if of_torch is not None:
+        if _put_back and torch.equal(_put_back[0], of_torch) and not torch.equal(present, of_torch):
+            warnings.warn(
+                "torch's default generator was put back, for the second time, to where one and the same loader's state "
+                "has it: what is drawn from it next was drawn before, in your training as well. A loader that is taken "
+                "back again and again should have generator=torch.Generator()",
+                UserWarning,
+                stacklevel=3,
+            )
+        _put_back[:] = [of_torch]
+    samplers.put_now(state)
+
+
+class Samplers:
+    """The samplers of a loader. Make it when the loader is made: what changes from then on belongs to states."""
+
+    def __init__(self, sampler: Any, generator: torch.Generator | None) -> None:
+        self.sampler = sampler
+        self.generator = generator
+        self.parts = parts_of(sampler)
+        found = [generator, *(value for part in self.parts for _, value in _attributes(part))]
+        self.generators = list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
+        self._made = [_Attributes(part) if _keeps_attributes(part) else None for part in self.parts]
+        self._told = False
+
+    @property
+    def owner(self) -> Any:
+        """The sampler whose own state says where an epoch stands, or None.
+
+        It stands before everything else, or in a batch sampler of torch's, which holds nothing between two batches.
+        """
+        outer = self.sampler
+        if is_stateful(outer):
+            return outer
+        inner = getattr(outer, "sampler", None) if type(outer) is BatchSampler else None
+        return inner if is_stateful(inner) else None
+
+    @property
+    def may_draw_late(self) -> bool:
+        """May a sampler draw random numbers not only when it is asked first, but each time, or at its end?"""
+        return any(
+            not (type(part) in _DRAW_AT_ONCE or isinstance(part, _CONSTANT))
+            or getattr(part, "generator", None) is not None
+            for part in self.parts
+        )
+
+    @property
+    def are_torchs(self) -> bool:
+        """Are all of torch's own classes, which keep nothing but their generators?"""
+        return all(type(part) in _TORCHS or isinstance(part, _CONSTANT) for part in self.parts)
+
+    # -- generators and the process's random states -----------------------------------------------------------------
+
+    @property
+    def _unknown(self) -> bool:
+        """Is there a sampler that may draw from any of the process's generators?"""
+        return self.owner is None and not self.are_torchs
+
+    def now(self, *, others: bool = True) -> dict[str, Any]:
+        """Where everything stands now that an order may be drawn from. Plain data.
+
+        ``others``: with the states of ``random`` and numpy, which take 0.1 ms.
+        """
+        state: dict[str, Any] = {"generators": [item.get_state() for item in self.generators]}
+        unknown = self._unknown
+        if (
+            unknown
+            or self.generator is None
+            or any(
+                type(part) not in DRAW_FROM_NOBODY and getattr(part, "generator", None) is None for part in self.parts
+            )
+        ):
+            state["torch"] = torch.get_rng_state()
+        if unknown and others:
+            with suppress(StateError):  # a bit generator of another kind than numpy's standard cannot be saved
+                present = GlobalRandom.present().to_dict()
+                state["others"] = {name: present[name] for name in ("python", "numpy")}
+        return state
+
+    def put_now(self, state: dict[str, Any]) -> None:
+        """Put back what :meth:`now` gave."""
+        for item, saved in zip(self.generators, state["generators"]):
+            item.set_state(saved)
+        if "others" in state:
+            _of_process(state).restore()
+        elif "torch" in state:
+            torch.set_rng_state(state["torch"])
+
+    def check_now(self, state: Any) -> None:
+        """Raises: StateError for what :meth:`now` cannot have given, StateMismatchError for that of other samplers."""
+        if not isinstance(state, dict):
+            raise damaged("it does not say where the generators stand")
+        saved = state.get("generators")
+        if type(saved) is not list:
+            raise damaged(f"the states of generators are {shown(saved)}")
+        if len(saved) != len(self.generators):
+            raise StateMismatchError(
+                f"the state has {len(saved)} generators of samplers, this loader has {len(self.generators)}: give "
+                "generator= and samplers as the loader that saved it had them"
+            )
+        default = [torch.default_generator] if "torch" in state else []
+        for item, value in zip([*self.generators, *default], [*saved, state.get("torch")]):
+            try:
+                torch.Generator(item.device).set_state(value)
+            except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+                raise damaged(f"the state of a generator cannot be used: {error!s:.200}") from None
+        if "others" in state:
+            try:
+                _of_process(state)
+            except Exception as error:
+                raise damaged(f"the process's random states cannot be used: {error!s:.200}") from None
+
+    # -- all of it, when an epoch begins ----------------------------------------------------------------------------
+
+    def capture(self) -> dict[str, Any]:
+        """Everything that an epoch's order is made from, as it stands now. Plain data."""
+        state: dict[str, Any] = {"now": self.now(), "parts": self.present_parts()}
+        state["epochs"] = self.told_epochs()
+        ranks = place_of(self.parts)[0]
+        if ranks > 1:
+            state["ranks"] = ranks
+        if isinstance(self.sampler, RolloverBatchSampler):
+            state["carried"] = list(self.sampler.carried)
+        return state
+
+    def present_parts(self) -> list[dict[str, Any] | None]:
+        """What each sampler keeps, but for one that says itself where an epoch stands."""
+        owned = self.owner is not None
+        return [
+            {"state": copy.deepcopy(part.state_dict())}
+            if is_stateful(part) and not owned
+            else None
+            if made is None
+            else made.changed(part)
+            for part, made in zip(self.parts, self._made)
+        ]
+
+    def put(self, state: dict[str, Any], *, epochs: bool) -> None:
+        """Put back what :meth:`capture` gave. ``epochs``: also the epochs' numbers that samplers were told."""
+        self.put_parts(state["parts"])
+        if epochs:
+            self.tell_epochs(state["epochs"])
+        if isinstance(self.sampler, RolloverBatchSampler):
+            self.sampler.carried = list(state["carried"])
+        self.put_now(state["now"])
+
+    def put_parts(self, parts: list[dict[str, Any] | None]) -> None:
+        """Put back what :meth:`present_parts` gave."""
+        for part, saved in zip(self.parts, parts):
+            if saved is not None and "state" in saved:
+                load_into(part, saved["state"])
+            elif saved is not None:
+                _put_attributes(part, saved)
+
+    def told_epochs(self) -> list[int | None]:
+        """The epochs' numbers that samplers were told, those that are told any."""
+        return [part.epoch if _is_told(part) else None for part in self.parts]
+
+    def tell_epochs(self, epochs: Iterable[Any]) -> None:
+        """Each sampler that is told its epoch's number."""
+        for part, epoch in zip(self.parts, epochs):
+            if type(epoch) is int and part.epoch != epoch:
+                part.set_epoch(epoch)
+
+    @contextmanager
+    def as_at(self, state: dict[str, Any], *, for_good: bool = False) -> Iterator[None]:
+        """As :meth:`put`; afterwards the process's random states are again what they were before. So are generators,
+        unless what is done meanwhile is to last (``for_good``): then the epochs' numbers are.
+        """
+        before, outside = self.now(others=False), GlobalRandom.present()
+        told = self.told_epochs()
+        try:
+            self.put(state, epochs=True)
+            yield
+        finally:
+            outside.restore()
+            if for_good:
+                self.tell_epochs(told)
+            else:
+                self.put_now({"generators": before["generators"]})
+
+    def check(self, state: Any) -> None:
+        """Raises: as :meth:`check_now`, for what is no result of :meth:`capture`."""
+        if not isinstance(state, dict) or type(state.get("parts")) is not list:
+            raise damaged("it does not say how its epoch began")
+        self.check_now(state.get("now"))
+        self._check_carried(state)
+        here = place_of(self.parts)[0]
+        if state.get("ranks", 1) != here:
+            raise StateMismatchError(
+                f"the state's batches are those of a sampler that divides among {shown(state['ranks'])} ranks, and "
+                f"this loader's divides among {here}: the same count of other batches. Resume on as many ranks, or use "
+                "distributed=True in the place of a sampler, whose states go on under any number"
+            )
+        epochs = state.get("epochs")
+        self.check_parts(state["parts"])
+        if type(epochs) is not list or any(item is not None and type(item) is not int for item in epochs):
+            raise damaged(f"its samplers' epochs are {shown(epochs)}")
+        if len(epochs) != len(self.parts) or any(
+            epoch is not None and not _is_told(part) for part, epoch in zip(self.parts, epochs)
+        ):
+            raise StateMismatchError("the state has epochs of other samplers than this loader's")
+
+    def check_parts(self, parts: Any) -> None:
+        """Raises: as :meth:`check_now`, for what is no result of :meth:`present_parts`."""
+        if type(parts) is not list or any(item is not None and not isinstance(item, dict) for item in parts):
+            raise damaged(f"what it keeps of samplers is {shown(parts)}")
+        if len(parts) != len(self.parts):
+            raise StateMismatchError(f"the state has {len(parts)} samplers, this loader has {len(self.parts)}")
+        for part, saved in zip(self.parts, parts):
+            if saved is not None and "state" not in saved:
+                _check_attributes(part, saved)
+
+    def _check_carried(self, state: dict[str, Any]) -> None:
+        sampler = self.sampler
+        rolls = isinstance(sampler, RolloverBatchSampler)
+        if rolls != ("carried" in state):
+            saved, here = ("other" if rolls else "'rollover'"), ("'rollover'" if rolls else "other")
+            raise StateMismatchError(f"last_batch: the state was saved with {saved}, this loader has {here}")
+        if not rolls:
+            return
+        carried = state["carried"]
+        if type(carried) is not list or len(carried) >= sampler.batch_size:
+            raise damaged(f"what is left over is {shown(carried)}, and not less than a batch of indices")
+        if type(sampler.sampler) in (SequentialSampler, RandomSampler):  # others may give keys of any kind
+            length = len(sampler.sampler.data_source)
+            if not all(type(index) is int and 0 <= index < length for index in carried):
+                raise damaged(f"what is left over is {shown(carried)}, and not of {length} samples")
+
+    def tell_what_is_lost(self) -> None:
+        """Warn, once, of attributes that have changed and that no state can hold."""
+        if self._told or self.owner is not None:
+            return
+        lost = [
+            f"{type(part).__name__}.{name} ({type(value).__name__})"
+            for part, made in zip(self.parts, self._made)
+            if made is not None
+            for name, value in made.lost(part)
+        ]
+        if lost:
+            self._told = True
+            warnings.warn(
+                f"the loader's state does not hold {', '.join(lost)}: no plain data, and not what it was when the "
+                "loader was made. If the order of samples depends on it, a resumed run goes on in another order. Give "
+                "the sampler state_dict() and load_state_dict()",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def _of_process(state: dict[str, Any]) -> GlobalRandom:
+    return GlobalRandom.of(state["others"] | {"torch": state["torch"].numpy().tobytes()})
+
+
+# -- attributes of samplers of the user's ---------------------------------------------------------------------------
+
+
+def _keeps_attributes(part: Any) -> bool:
+    return not (type(part) in _TORCHS or isinstance(part, _CONSTANT) or is_stateful(part))
+
+
+def _is_told(part: Any) -> bool:
+    """Does somebody else tell it the number of each epoch?"""
+    return callable(getattr(part, "set_epoch", None)) and type(getattr(part, "epoch", None)) is int
+
+
+def _plain(value: Any) -> bytes | None:
+    """``value`` as bytes if it is plain data."""
+    try:
+        data = encode(value)
+    except Exception:  # objects refuse in many ways
+        return None
+    return None if opaque_notes(data) else data
+
+
+class _Attributes:
+    """What a sampler's attributes were when the loader was made."""
+
+    def __init__(self, part: Any) -> None:
+        self._digests: dict[str, bytes] = {}
+        self._others: dict[str, Any] = {}
+        for name, value in _kept(part):
+            data = _plain(value)
+            if data is None:
+                self._others[name] = value
+            else:
+                self._digests[name] = hashlib.blake2b(data).digest()
+
+    def changed(self, part: Any) -> dict[str, Any]:
+        """The random generators, and the plain attributes that are not what they were."""
+        randoms = {name: _random_state(value) for name, value in _attributes(part) if isinstance(value, _Random)}
+        values = {}
+        for name, value in _kept(part):
+            data = _plain(value)
+            if data is not None and hashlib.blake2b(data).digest() != self._digests.get(name):
+                values[name] = copy.deepcopy(value)
+        return {"random": {name: state for name, state in randoms.items() if state is not None}, "attributes": values}
+
+    def lost(self, part: Any) -> list[tuple[str, Any]]:
+        """The attributes that are not what they were, and are no plain data."""
+        return [
+            (name, value)
+            for name, value in _kept(part)
+            if self._others.get(name) is not value and _plain(value) is None
+        ]
+
+
+def _kept(part: Any) -> list[tuple[str, Any]]:
+    """The attributes but for samplers, generators and what the sampler is told."""
+    told = _OTHERS_OWN if _is_told(part) else ()
+    return [
+        (name, value)
+        for name, value in _attributes(part)
+        if name not in told and not isinstance(value, _Random | torch.Generator | Sampler)
+    ]
+
+
+def _put_attributes(part: Any, saved: dict[str, Any]) -> None:
+    for name, state in saved["random"].items():
+        _put_random(getattr(part, name), state)
+    for name, value in saved["attributes"].items():
+        setattr(part, name, copy.deepcopy(value))
+
+
+def _check_attributes(part: Any, saved: dict[str, Any]) -> None:
+    """Raises: StateError, StateMismatchError."""
+    randoms, values = saved.get("random"), saved.get("attributes")
+    if not isinstance(randoms, dict) or not isinstance(values, dict):
+        raise damaged(f"what it keeps of a {type(part).__name__} is {shown(saved)}")
+    here = dict(_attributes(part))
+    name: Any
+    for name, state in randoms.items():
+        value = here.get(name)
+        if not isinstance(value, _Random):
+            raise StateMismatchError(
+                f"the state has a random generator {type(part).__name__}.{name!s:.80}, and this one has none"
+            )
+        try:
+            _put_random(copy.deepcopy(value), state)
+        except Exception as error:
+            raise damaged(f"the state of {type(part).__name__}.{name} cannot be used: {error!s:.200}") from None
+    kept = {name for name, _ in _kept(part)}
+    for name in values:
+        if name not in kept:
+            raise StateMismatchError(
+                f"the state has an attribute {name!s:.80} of a {type(part).__name__}, and this one has none"
+            )
+
+
+def _random_state(value: Any) -> Any:
+    """Plain data; None for one that has no state (``random.SystemRandom``)."""
+    if isinstance(value, random.Random):
+        try:
+            version, words, gauss = value.getstate()
+        except (NotImplementedError, ValueError, TypeError):
+            return None
+        return [version, list(words), gauss]
+    if isinstance(value, np.random.RandomState):
+        return value.get_state(legacy=False)
+    return (value.bit_generator if isinstance(value, np.random.Generator) else value).state
+
+
+def _put_random(value: Any, state: Any) -> None:
+    if isinstance(value, random.Random):
+        version, words, gauss = state
+        value.setstate((version, tuple(words), gauss))
+    elif isinstance(value, np.random.RandomState):
+        value.set_state(state)
+    else:
+        (value.bit_generator if isinstance(value, np.random.Generator) else value).state = state
