@@ -17,7 +17,8 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from torchpipe.errors import RankError, StateError
-from torchpipe.execution.epoch import Uneven
+from torchpipe.execution.epoch import LeftOver, Uneven, no_item
+from torchpipe.execution.merge import MergeIterator
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.state.copying import copy_item
 
@@ -38,11 +39,12 @@ class Source(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A rank has ``ready`` items for the block; ``can_repeat`` says that it has, or had, an item at all."""
+    """A rank has ``ready`` items for the block; ``any_item`` says that it has an item of the epoch at all, or had, or
+    may have had before it was loaded."""
 
     ready: int
     source: Source
-    can_repeat: bool
+    any_item: bool
 
 
 class Then(enum.Enum):
@@ -52,7 +54,7 @@ class Then(enum.Enum):
     END = "the end"
     FAILURE = "an error: a rank has failed"
     UNEVEN = "an error: some ranks have ended, others not"
-    NOTHING = "an error: a rank has nothing to repeat"
+    NOTHING = "an error: a rank has no item at all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def decide(reports: Sequence[Report], uneven: Uneven, every: int) -> Verdict:
             first = min(counts[rank] for rank in failed)
             return Verdict(first, Then.FAILURE, tuple(rank for rank in failed if counts[rank] == first))
         most = max(counts)
-        empty = tuple(rank for rank in short if not reports[rank].can_repeat)
+        empty = tuple(rank for rank in short if not reports[rank].any_item)
         if empty and most:
             return Verdict(0, Then.NOTHING, empty)
         return Verdict(most, Then.NEXT if most == every else Then.END)
@@ -84,9 +86,12 @@ def decide(reports: Sequence[Report], uneven: Uneven, every: int) -> Verdict:
     first_out = tuple(rank for rank in short if counts[rank] == fewest)
     if any(rank in first_out for rank in failed):
         return Verdict(fewest, Then.FAILURE, tuple(rank for rank in failed if rank in first_out))
+    empty = tuple(rank for rank in first_out if not reports[rank].any_item)
+    if empty and any(report.any_item for report in reports):
+        return Verdict(0, Then.NOTHING, empty)
     if uneven is Uneven.RAISE and len(first_out) < len(reports):
         return Verdict(fewest, Then.UNEVEN, first_out)
-    return Verdict(fewest, Then.END)
+    return Verdict(fewest, Then.END, first_out)
 
 
 class Exchange(ABC):
@@ -95,8 +100,13 @@ class Exchange(ABC):
     rank: int
 
     @abstractmethod
+    def numbers(self, mine: Sequence[int]) -> list[list[int]]:
+        """Three of each rank. Raises: RankError if one does not answer in time."""
+
     def reports(self, mine: Report) -> list[Report]:
-        """Those of all ranks. Raises: RankError if one does not answer in time."""
+        """Those of all ranks. Raises: as :meth:`numbers`."""
+        told = self.numbers((mine.ready, mine.source, mine.any_item))
+        return [Report(ready, Source(source), bool(any_item)) for ready, source, any_item in told]
 
     @abstractmethod
     def texts(self, mine: str) -> list[str]:
@@ -126,8 +136,10 @@ class AgreementIterator(NodeIterator[Any]):
     """``inner``, ended on all ranks together. It holds up to ``every`` items that were not delivered yet.
 
     State: the inner state after the items delivered; for a rank that repeats its last item, the one before that item as
-    well. ``state`` is such a state, whose inner part ``inner`` has already loaded. ``first`` makes the first item of
-    the epoch anew, for a rank that has nothing else to repeat: none of its shards has an item left.
+    well. ``state`` is such a state, whose inner part ``inner`` has already loaded; ``delivered`` items are before it.
+    ``first`` makes the first item of the epoch anew, for a rank that has nothing else to repeat: none of its shards has
+    an item left. ``length``: how many items this rank has in the epoch, if that is known. ``parts``: how many shards
+    all ranks have.
     """
 
     exact_after_error = True
@@ -140,7 +152,10 @@ class AgreementIterator(NodeIterator[Any]):
         uneven: Uneven,
         every: int,
         state: dict[str, Any] | None,
+        delivered: int = 0,
         first: Callable[[], list[Any]] = list,
+        length: Callable[[], int | None] = lambda: None,
+        parts: int = 1,
     ) -> None:
         super().__init__(inner.node, inner.context)
         self.inputs = (inner,)
@@ -159,6 +174,11 @@ class AgreementIterator(NodeIterator[Any]):
         self._before: Mark = lambda: begun  # the inner state before the last item delivered
         self._after = self._before
         self._repeated = 0  # how often it was delivered again
+        self._delivered = delivered
+        self._begun = state is not None
+        self._length = length
+        self._parts = parts
+        self.left_over: LeftOver | None = None  # by an end with the first rank that has no more
 
     def state_dict(self) -> dict[str, Any]:
         if self._loaded is not None:
@@ -180,6 +200,8 @@ class AgreementIterator(NodeIterator[Any]):
             verdict = decide(self._exchange.reports(self._report()), self._uneven, self._every)
             then = verdict.then
             error = self._error_for(verdict)
+            if then is Then.END and self._uneven is Uneven.DROP:
+                self._note_left_over(verdict)  # before the block: in its midst, a rank may stop to ask for items
             for _ in range(verdict.count):
                 if then is Then.NEXT:
                     self._fill()
@@ -190,7 +212,37 @@ class AgreementIterator(NodeIterator[Any]):
                 raise error
 
     def _report(self) -> Report:
-        return Report(len(self._buffer), self._ended, bool(self._buffer or self._last))
+        had = self._begun and self._uneven is not Uneven.PAD  # and need not repeat it
+        return Report(len(self._buffer), self._ended, bool(self._buffer or self._last or had))
+
+    def _note_left_over(self, verdict: Verdict) -> None:
+        """Agree on what is left out, now that all end after this block."""
+        left, exact = self._left(len(self._buffer) - verdict.count)
+        merge = self.source if isinstance(self.source, MergeIterator) else None
+        first = merge.ended_first[0] if merge is not None and merge.ended_first else -1
+        told = self._exchange.numbers((left, exact, first))
+        if any(count or not all_of_them for count, all_of_them, _ in told):
+            self.left_over = LeftOver(
+                ended=", ".join(
+                    f"rank {rank}" + (f" (shard {told[rank][2]})" if told[rank][2] >= 0 else "")
+                    for rank in verdict.ranks
+                ),
+                by_rank=tuple(count for count, _, _ in told),
+                exact=all(all_of_them for _, all_of_them, _ in told),
+                parts=self._parts,
+            )
+
+    def _left(self, held: int) -> tuple[int, bool]:
+        """How many items this rank leaves out, of which it holds ``held``; are these all?"""
+        merge = self.source if isinstance(self.source, MergeIterator) else None
+        length = self._length()
+        if length is not None:
+            taken = self._delivered + len(self._buffer) if merge is None else merge.delivered
+            return max(held, length - taken + held), True
+        if merge is not None:
+            more, exact = merge.left()
+            return held + more, exact
+        return held, self._ended is Source.ENDED
 
     def _fill(self) -> None:
         while self._ended is Source.OPEN and len(self._buffer) < self._room:
@@ -222,6 +274,8 @@ class AgreementIterator(NodeIterator[Any]):
             self._repeated += 1
             return copy_item(self._last[0])
         item, mark = self._buffer.popleft()
+        self._delivered += 1
+        self._begun = True
         self._before, self._after = self._after, mark
         if self._uneven is Uneven.PAD and not self._buffer and self._ended is Source.ENDED:
             self._last = [copy_item(item)]  # the user may change what is handed out
@@ -266,6 +320,8 @@ class AgreementIterator(NodeIterator[Any]):
                 return RankError(
                     f'rank {ranks} has no item at all, so there is none to repeat (uneven="pad"). Are there fewer '
                     "items than shards? Divide the stream where it has more items"
+                    if self._uneven is Uneven.PAD
+                    else no_item(f"rank {ranks}", "ranks and shards")
                 )
             case _:
                 return None

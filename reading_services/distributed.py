@@ -5,13 +5,14 @@ Runs in the main process of every rank; all talk between ranks is in the user's 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import torch.distributed as dist
 
-from reading_services._agreement import AgreementIterator, Exchange, Report, Source, inner_state
+from reading_services._agreement import AgreementIterator, Exchange, inner_state
 from reading_services._ranked import RankedReadingService
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
@@ -19,6 +20,7 @@ from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import Begin
 from torchpipe.execution.ranks import RankGroup, Talk
 from torchpipe.graph import describe_graph
+from torchpipe.graph.length import total_length
 from torchpipe.node.fingerprint import digest, first_difference
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
@@ -83,6 +85,7 @@ class DistributedReadingService(RankedReadingService):
         self._states: States = states
         self._rank, self._world_size = 0, 1
         self._graph_text = ""
+        self._datapipe: DataPipe | None = None
         self._ranks: RankGroup | None = None
 
     @property
@@ -114,6 +117,7 @@ class DistributedReadingService(RankedReadingService):
         return f"rank {self._rank} of {self._world_size}, uneven ranks: {self._ending.value}{hosts}"
 
     def prepare(self, datapipe: DataPipe) -> DataPipe:
+        self._datapipe = datapipe
         if not dist.is_available():
             raise RuntimeError("DistributedReadingService needs torch.distributed, which this build of torch lacks")
         if not dist.is_initialized():
@@ -160,8 +164,22 @@ class DistributedReadingService(RankedReadingService):
             uneven=self._ending,
             every=self._every,
             state=start.state,
+            delivered=start.delivered,
+            length=partial(self._length_here, start.num_shards),
+            parts=self.total_shards or self._world_size * start.num_shards,
             first=list if start.state is None else partial(_first_item, start, begin),
         )
+
+    def _length_here(self, num_shards: int) -> int | None:
+        """How many items this rank has in an epoch, delivered or left out; None where that is not known."""
+        assert self._datapipe is not None
+        try:
+            if self.total_shards is not None:
+                hosted = range(self._rank, self.total_shards, self._world_size)
+                return total_length(self._datapipe, self.total_shards, shards=hosted)
+            return total_length(self._datapipe, num_shards, self._rank, self._world_size)
+        except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
+            return None
 
     def release(self) -> None:
         ranks, self._ranks = self._ranks, None
@@ -210,9 +228,8 @@ class _Exchange(Exchange):
         self.rank = ranks.rank
         self._ranks = ranks
 
-    def reports(self, mine: Report) -> list[Report]:
-        told = self._ranks.numbers(Talk.STEP, (mine.ready, mine.source, mine.can_repeat))
-        return [Report(ready, Source(source), bool(can_repeat)) for ready, source, can_repeat in told]
+    def numbers(self, mine: Sequence[int]) -> list[list[int]]:
+        return self._ranks.numbers(Talk.STEP, mine)
 
     def texts(self, mine: str) -> list[str]:
         return self._ranks.objects(Talk.FAILURE, mine)

@@ -17,6 +17,7 @@ __all__ = [
     "StateError",
     "StateMismatchError",
     "TorchpipeError",
+    "UnevenWarning",
     "UnsafeStateError",
     "WorkerDiedError",
     "WorkerError",
@@ -83,6 +84,10 @@ class RemoteTraceback(Exception):
 
 class ReplicatedSourceWarning(UserWarning):
     """Every shard reads a whole source, while others are divided among the shards. Given when a loader is built."""
+
+
+class UnevenWarning(UserWarning):
+    """An epoch of several ranks or shards has ended with the first that had no more, and left out items of others."""
 
 
 class OpaqueStateWarning(UserWarning):

@@ -25,7 +25,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrap
 
 from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
 from torchpipe import DataLoader, DataLoader2, ReadingServiceInterface
-from torchpipe.errors import StateMismatchError
+from torchpipe.errors import StateMismatchError, UnevenWarning
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing.services import sample_graph
 
@@ -393,6 +393,55 @@ def destroyed() -> Any:
     result = _error_of(lambda: next(stream))
     made.shutdown()
     return result
+
+
+def _rows(file: int) -> Any:
+    return iter([(file, row) for row in range(20 if file % 4 else 6)])
+
+
+def files_graph() -> Any:
+    """Divided at files, of which two are short."""
+    return IterableWrapper(range(8)).sharding_filter().flatmap(_rows)
+
+
+def rows_graph() -> Any:
+    """The same, divided at rows."""
+    return IterableWrapper(range(8)).flatmap(_rows).sharding_filter()
+
+
+def left_out() -> Any:
+    """The epochs of graphs that end early, what is told of it, and what follows a resume."""
+    results: dict[str, Any] = {}
+    for name, graph, total, workers in (
+        ("files", files_graph, 8, None),
+        ("files with workers", files_graph, 8, 2),
+        ("files without a total", files_graph, None, None),
+        ("rows", rows_graph, 8, None),
+        ("rows without a total", rows_graph, None, 2),
+        ("sized", lambda: IterableWrapper(range(41)).sharding_filter(), 4, 1),
+        ("empty shards", files_graph, 24, None),
+        ("empty rank", lambda: IterableWrapper(range(1)).sharding_filter(), None, 1),
+        ("nothing", lambda: IterableWrapper(range(0)).sharding_filter(), 4, None),
+    ):
+        with warnings.catch_warnings(record=True) as told, _loader(graph(), workers, total_shards=total) as loader:
+            warnings.simplefilter("always")
+            error, epochs = "", []
+            try:
+                while loader.epoch < 2 and len(epochs) < 3:
+                    epochs.append(len(list(loader)))
+                state = loader.state_dict()
+                loader.load_state_dict(state)
+            except Exception as raised:
+                error = f"{type(raised).__name__}: {raised}"
+            stats = loader.stats()
+        results[name] = {
+            "epochs": epochs,
+            "error": error,
+            "told": [str(item.message) for item in told if item.category is UnevenWarning],
+            "left": stats.left_over,
+            "events": [event.text for event in stats.events if event.kind == "uneven"],
+        }
+    return results
 
 
 def main(folder: Path, rank: int, world_size: int, scenarios: list[str]) -> None:

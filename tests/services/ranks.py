@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from reading_services._agreement import AgreementIterator, Exchange, Report, inner_state
+from reading_services._agreement import AgreementIterator, Exchange, inner_state
 from reading_services._ranked import RankedReadingService
 from reading_services.distributed import _first_item
 from torchpipe.errors import RankError
@@ -84,8 +84,8 @@ class _Threads(Exchange):
             raise RankError("another rank does not answer") from None
         return told
 
-    def reports(self, mine: Report) -> list[Report]:
-        return self._share(mine)
+    def numbers(self, mine: Sequence[int]) -> list[list[int]]:
+        return self._share([int(number) for number in mine])
 
     def texts(self, mine: str) -> list[str]:
         return self._share(mine)
@@ -110,7 +110,14 @@ class TogetherRank(FixedRank):
         inner = begin(replace(start, state=inner_state(start.state, start.delivered)))
         first = list if start.state is None else partial(_first_item, start, begin)
         return AgreementIterator(
-            inner, self._exchange, uneven=self._ending, every=self._every, state=start.state, first=first
+            inner,
+            self._exchange,
+            uneven=self._ending,
+            every=self._every,
+            state=start.state,
+            delivered=start.delivered,
+            first=first,
+            parts=self.total_shards or start.num_shards * self.world_size,
         )
 
 

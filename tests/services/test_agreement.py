@@ -139,12 +139,16 @@ def test_what_is_decided() -> None:
     )
     failed = Report(2, Source.FAILED, True)
     assert decide([full, full], Uneven.RAISE, 4) == Verdict(4, Then.NEXT)
-    assert decide([full, two], Uneven.DROP, 4) == Verdict(2, Then.END)
+    assert decide([full, two], Uneven.DROP, 4) == Verdict(2, Then.END, (1,))
     assert decide([full, ended], Uneven.PAD, 4) == Verdict(4, Then.NEXT)
     assert decide([two, ended], Uneven.PAD, 4) == Verdict(2, Then.END)
     assert decide([two, failed], Uneven.DROP, 4) == Verdict(2, Then.FAILURE, (1,))
-    assert decide([ended, failed], Uneven.DROP, 4) == Verdict(0, Then.END)
+    assert decide([ended, failed], Uneven.DROP, 4) == Verdict(0, Then.END, (0,))
     assert decide([ended, failed], Uneven.PAD, 4) == Verdict(2, Then.FAILURE, (1,))
+    never = Report(0, Source.ENDED, False)
+    for uneven in Uneven:
+        assert decide([two, never], uneven, 4) == Verdict(0, Then.NOTHING, (1,))
+    assert decide([never, never], Uneven.DROP, 4) == Verdict(0, Then.END, (0, 1))
 
 
 def test_the_length_counts_the_rank_alone() -> None:

@@ -70,6 +70,7 @@ def two(start: Start) -> Results:
         "shared_seed",
         "resume",
         "uneven",
+        "left_out",
         "different_positions",
         "graphs_of_torch",
         "left_behind",
@@ -164,6 +165,37 @@ def test_uneven_ranks_end_together(two: Results, three: Results) -> None:
                 assert result[f"drop {every}"] == own[rank][: min(counts)]
                 assert result[f"pad {every}"] == own[rank] + own[rank][-1:] * (max(counts) - counts[rank])
                 assert result[f"raise {every}"] == [*own[rank][: min(counts)], "RankError"]
+
+
+def test_L7_what_uneven_parts_leave_out_is_told(two: Results) -> None:
+    ranks = two["left_out"]
+    for rank, result in enumerate(ranks):
+        for name, steps in (("files", 24), ("files with workers", 24), ("files without a total", 52)):
+            found = result[name]
+            assert found["epochs"] == [steps, steps]
+            assert 0 < found["left"] <= 132 - 2 * steps
+            (event,) = found["events"]
+            assert re.search(rf"the epoch ended with rank 0.*left out (at least )?{found['left']} items", event)
+            assert len(found["told"]) == (rank == 0), "once, by one of the ranks"
+        assert result["files"]["left"] == ranks[0]["files"]["left"]
+        assert "rank 0 (shard 0)" in result["files"]["events"][0]
+        for name, steps, left in (("rows", 64, 4), ("rows without a total", 66, 0), ("sized", 20, 1)):
+            found = result[name]
+            assert (found["epochs"], found["left"], found["told"]) == ([steps, steps], left, [])
+    told = ranks[0]["files"]["told"][0]
+    for way_out in ("sharding_filter() behind the node that yields rows", 'uneven="pad"', '"raise"', "left_over"):
+        assert way_out in told
+
+
+def test_L7_a_rank_or_shard_without_items_is_an_error_at_the_beginning(two: Results) -> None:
+    for rank, result in enumerate(two["left_out"]):
+        shards = result["empty shards"]
+        assert shards["epochs"] == result["empty rank"]["epochs"] == []
+        own = ", ".join(str(shard) for shard in range(8 + rank, 24, 2))
+        assert f"RankError: shard {own} has no item at all" in shards["error"]
+        assert "divided among 24 shards" in shards["error"]
+        assert "RankError: rank 1 has no item at all" in result["empty rank"]["error"]
+        assert (result["nothing"]["epochs"], result["nothing"]["error"]) == ([0, 0], "")
 
 
 def test_ranks_at_different_positions_are_refused(two: Results) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.merge import MergeIterator, Merges, ShardPosition, ShardProvider
 from torchpipe.execution.shard import Chunk
@@ -79,6 +81,10 @@ def test_positions_are_exact_after_every_item(
     most = min(own) if rounds is Uneven.DROP else max(own)
     expected = [(shard, index) for index in range(most) for shard in hosted if index < lengths[shard]]
     iterator = merged(lengths, sizes, hosted, rounds)
+    if rounds is Uneven.DROP and not most and any(own):
+        with pytest.raises(RankError, match="has no item at all"):
+            next(iterator)
+        return
     counts = [0] * len(hosted)
     states = [iterator.state_dict()]
     marks = [iterator.mark()]
@@ -89,6 +95,14 @@ def test_positions_are_exact_after_every_item(
         states.append(iterator.state_dict())
         marks.append(iterator.mark())
     assert next(iterator, None) is None
+    total = sum(own)
+    assert (iterator.left_over is None) == (rounds is None or total == len(expected))
+    if (left := iterator.left_over) is not None:
+        assert left.items <= total - len(expected)
+        assert not left.exact or left.items == total - len(expected)
+        assert any(length > most + 1 for length in own) or not left.notable
+        assert left.notable or left.items <= len(own)
+        assert iterator.ended_first == [shard for shard in hosted if lengths[shard] == most]
     for place, (state, mark) in enumerate(zip(states, marks, strict=True)):
         assert mark() == state, "a mark has changed since"
         assert list(merged(lengths, sizes[::-1], hosted, rounds, state).items()) == expected[place:]
@@ -114,6 +128,10 @@ def test_shards_at_any_positions_go_on_in_the_order_of_rounds(
     ]
     expected = left[: max(0, len(left) - lag)]
     iterator = merged(lengths, sizes, range(len(lengths)), rounds, state)
+    if rounds is Uneven.DROP and not most and any(lengths):
+        with pytest.raises(RankError, match="has no item at all"):
+            next(iterator)
+        return
     seen = list(counts)
     for place, (shard, index) in enumerate(expected):
         assert next(iterator) == (shard, index)

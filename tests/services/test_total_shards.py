@@ -5,6 +5,7 @@ Ranks are threads here, which take turns; ``test_distributed`` has processes. Th
 
 from __future__ import annotations
 
+import warnings
 from itertools import zip_longest
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs, text_of
 from tests.laws.test_L2_exact_resume import rest_of
 from tests.services.ranks import FixedRank, Table, TogetherRank, on_all_ranks
-from torchpipe.errors import GraphError, RankError, StateError, StateMismatchError
+from torchpipe.errors import GraphError, RankError, StateError, StateMismatchError, UnevenWarning
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
 from torchpipe.state import merge
 
@@ -93,7 +94,11 @@ def test_L1_the_ranks_items_in_their_order_are_the_stream(
     streams = shards_of(spec, total)
     assert in_rounds(streams) == oracle(spec, total, epochs=1)[0]
     for world in worlds:
-        assert in_steps(on_ranks(spec, total, world, every=every)) == even(streams)
+        if any(streams) and not all(streams):
+            with pytest.raises(RankError, match="has no item at all"):
+                on_ranks(spec, total, world, every=every)
+        else:
+            assert in_steps(on_ranks(spec, total, world, every=every)) == even(streams)
 
 
 @given(graph_specs(), TOTALS, st.data())
@@ -196,6 +201,35 @@ def test_L1_ranks_with_workers_have_the_same_stream(spec: GraphSpec) -> None:
     assert in_steps(on_ranks(spec, 4, 1, state=state)) == whole[6:]
     service = SequentialReadingService(FixedRank(0, 1, 4, "drop"), MultiProcessingReadingService(3, "fork"))
     assert rest_of(spec, service, state) == whole[6:]
+
+
+@pytest.mark.parametrize("service", ["in process", "workers"])
+def test_L7_what_the_last_round_leaves_out_is_told_once(service: str) -> None:
+    def loader(graph: Any) -> Any:
+        ranks = FixedRank(0, 1, 4, "drop")
+        if service == "in process":
+            return make_loader(graph, ranks)
+        return make_loader(graph, SequentialReadingService(ranks, MultiProcessingReadingService(2, "fork")))
+
+    files = IterableWrapper(range(4)).sharding_filter().flatmap(lambda file: range(10 if file else 3))
+    with loader(files) as made:
+        with pytest.warns(UnevenWarning, match="ended with shard 0, which had no more .* and left out") as told:
+            assert [len(list(made)) for _ in range(2)] == [12, 12]
+        assert len(told) == 1
+        assert told[0].filename == __file__
+        assert 0 < made.stats().left_over <= 21
+        assert [event.kind for event in made.stats().events] == ["uneven"]
+        stream = iter(made)
+        for _ in range(5):
+            next(stream)
+        made.load_state_dict(made.state_dict())
+        assert len(list(made)) == 7
+        assert 0 < made.stats().left_over <= 21
+    with loader(IterableWrapper(range(4)).flatmap(lambda file: range(10 if file else 3)).sharding_filter()) as made:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(list(made)) == 32
+        assert made.stats().left_over == 1
 
 
 def run_epoch(spec: Any, service: Any, epoch: int) -> list[str]:

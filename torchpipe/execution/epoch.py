@@ -6,10 +6,12 @@ Runs in every process.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, fields
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-__all__ = ["Epoch", "EpochStart", "ShardSpec", "Uneven", "WorkerInfo"]
+__all__ = ["Epoch", "EpochStart", "LeftOver", "ShardSpec", "Uneven", "WorkerInfo", "no_item"]
 
 
 class Uneven(enum.Enum):
@@ -110,3 +112,45 @@ class WorkerInfo:
 
     num_workers: int
     worker_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOver:
+    """What an epoch has left out that ended with the first of the ``parts`` (shards of all ranks) that had no more.
+
+    ``by_rank``: how many items of each rank; of one alone, without a number. Unless ``exact``, these are the ones that
+    had been made already, and there may be more.
+    """
+
+    ended: str  # who had no more
+    by_rank: Sequence[int]
+    exact: bool
+    parts: int
+    at: float = field(default_factory=time.time)
+
+    @property
+    def items(self) -> int:
+        return sum(self.by_rank)
+
+    @property
+    def notable(self) -> bool:
+        """Are there more than no division of the stream into equal parts can avoid: one of each part?"""
+        return not self.exact or self.items > self.parts
+
+    def __str__(self) -> str:
+        most = "" if self.exact else "at least "
+        ranks = ", ".join(f"rank {rank}: {items}" for rank, items in enumerate(self.by_rank) if items)
+        return (
+            f'the epoch ended with {self.ended}, which had no more (uneven="drop"), and left out {most}{self.items} '
+            f"items of others{f' ({ranks})' if len(self.by_rank) > 1 else ''}"
+            f"{'' if self.exact else '; how many more is not known, since they were not made: it may be much'}"
+        )
+
+
+def no_item(who: str, among: str) -> str:
+    """The text of an error: the stream is divided among more than it has items for."""
+    return (
+        f"{who} has no item at all, and an epoch that ends with the first that has no more would have none. The stream "
+        f"is divided among {among} where it may have fewer items than that (files, say): use fewer shards, or put "
+        "sharding_filter() where there are more items, behind the node that yields rows or lines"
+    )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
 from torchpipe.errors import IteratorInvalidated, RankError
-from torchpipe.execution.epoch import EpochStart, Uneven
+from torchpipe.execution.epoch import EpochStart, LeftOver, Uneven, no_item
 from torchpipe.execution.provider import ShardPosition, ShardProvider, StartShards
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import announce_replays
@@ -174,6 +174,7 @@ class MergeIterator(NodeIterator[Any]):
         super().__init__(node, context)
         self._branch = branch
         self._numbers = start.shards
+        self._total = start.num_shards
         self._first_lane = branch * start.num_shards
         self._rounds = start.rounds if start.rounds is not Uneven.PAD else None
         self._in_order = start.in_order
@@ -185,6 +186,8 @@ class MergeIterator(NodeIterator[Any]):
         self._between = True  # no block is being made, nor was that interrupted
         self._lock = threading.RLock()
         self._consumer = 0  # the thread that has asked for the block
+        self.left_over: LeftOver | None = None  # by an end with the first shard that has no more
+        self.ended_first: list[int] = []  # the numbers of such shards
         self.clock = Clock()
         self._pull_s = [0.0] * len(places)  # of each shard: how long it was waited for
         merges.join(self)
@@ -282,6 +285,7 @@ class MergeIterator(NodeIterator[Any]):
             if self._rounds is not None:
                 size = self._fill_rounds(provider, places, set(live)) - self._lag
                 if size <= 0:
+                    self._note_left_over(places)
                     break
                 return self._with_block(places, live, turn, ragged, ring, size)
             if not self._in_order:
@@ -319,7 +323,7 @@ class MergeIterator(NodeIterator[Any]):
         """How many items are left in rounds that are whole, with more at hand than another rank is ahead, if there are.
 
         Raises: the error that stands in the place of an item of the first round that is not whole; RankError if only
-        some shards have ended there, and that is not to be.
+        some shards have ended there, and that is not to be, or before their first item.
         """
         while True:
             ends = [count + len(rest.items) for (_, _, count), rest in zip(places, self._rests)]
@@ -335,14 +339,38 @@ class MergeIterator(NodeIterator[Any]):
             for shard in first:
                 if self._rests[shard].error is not None:
                     self._rests[shard].fail()
+            names = ", ".join(str(self._numbers[shard]) for shard in first)
+            if not whole and len(first) < len(ends):
+                raise RankError(no_item(f"shard {names}", f"{self._total} shards"))
             if self._rounds is Uneven.RAISE and len(first) < len(ends):
-                names = ", ".join(str(self._numbers[shard]) for shard in first)
                 raise RankError(
                     f"shard {names} has no more items after {whole}, while others have: the numbers of items are "
                     'uneven. Choose uneven="drop" to end everywhere with the last round that all have, or "pad" to '
                     "have all items"
                 )
             return left
+
+    def _note_left_over(self, places: list[_Place]) -> None:
+        ends = [count + len(rest.items) for (_, _, count), rest in zip(places, self._rests)]
+        self.ended_first = [self._numbers[shard] for shard, end in enumerate(ends) if end == min(ends)]
+        items, exact = self.left()
+        if items or not exact:
+            names = ", ".join(map(str, self.ended_first))
+            self.left_over = LeftOver(ended=f"shard {names}", by_rank=(items,), exact=exact, parts=len(ends))
+
+    def left(self) -> tuple[int, bool]:
+        """The number of items that are made and not handed out; are there no others? Called by the consumer.
+
+        Shards with a single one are asked for more: whether that was the last one tells equal parts from others.
+        """
+        with self._lock:
+            provider, live = self._merges.provider(), self._position.live
+            for place in live:
+                rest = self._rests[place]
+                while rest.open and len(rest.items) < 2:
+                    self._pull(provider, [place])
+            items = len(self._position.block) + sum(len(rest.items) for rest in self._rests)
+            return items, all(self._rests[place].ended for place in live)
 
     def _with_block(
         self, places: list[_Place], live: list[int], turn: int, ragged: bool, ring: list[int], most: int = _ALL

@@ -14,8 +14,8 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
-from torchpipe.errors import StateError
-from torchpipe.execution.epoch import Epoch
+from torchpipe.errors import StateError, UnevenWarning
+from torchpipe.execution.epoch import Epoch, LeftOver
 from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
@@ -26,6 +26,7 @@ from torchpipe.loader.iterator import DataLoader2Iterator
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.loader.single_consumer import Beginning, check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, Place, state_of_all
+from torchpipe.node.announce import warn_user
 from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import Division, division, is_node
@@ -95,6 +96,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         # The position of an iterator that has been closed in mid-epoch, or why it could not be had
         self._parked: LoaderState | Exception | None = None
         self._opaque = OpaqueWarnings()
+        self._told_left_over = False
         self._pid = 0  # of the process that has iterated it, since the last shutdown
         self._observed: Observed | None = None  # the figures of an iterator that has been let go of
 
@@ -210,6 +212,18 @@ class DataLoader2(Viewable, Generic[T_co]):
     def see(self, observed: Observed) -> None:
         """What an iterator of this loader, which has none itself, has come to."""
         self._observed = observed
+
+    def tell_left_over(self, left: LeftOver | None) -> None:
+        """What the end of an epoch has left out, of which rank 0 warns once; all have it in their ``stats()``."""
+        if left is None or not left.notable or self._told_left_over or self.reading_service.rank:
+            return
+        self._told_left_over = True
+        warn_user(
+            f"{left}. Divide the stream into equal parts: put sharding_filter() behind the node that yields rows or "
+            'lines, of which each shard reads its own, or read a TokenFile; or choose uneven="pad" (all items come, '
+            'ranks that have ended repeat their last one) or "raise". stats().left_over has the number of each epoch',
+            UnevenWarning,
+        )
 
     def _total(self) -> int | None:
         try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.loader.interrupts import raise_what_struck
-from torchpipe.loader.observing import Observed, merges_of, stages_of
+from torchpipe.loader.observing import Observed, left_over_of, merges_of, stages_of
 from torchpipe.loader.single_consumer import OneUser, has_interpreter_lock, refuse_pickling
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.validate import check_count
@@ -213,6 +213,8 @@ class DataLoader2Iterator(Iterator[T_co]):
             self._over = self.finished = True
             self._spare.see(self.observe())
         self._choose_pull()
+        if not follows:
+            self._loader.tell_left_over(left_over_of(self._stream))
         return follows
 
     def observe(self) -> Observed:
@@ -226,6 +228,7 @@ class DataLoader2Iterator(Iterator[T_co]):
             before=self._loaded_at,
             finished=self.finished,
             over=self._over or self._invalid,
+            left_over=left_over_of(self._stream),
         )
 
     @property

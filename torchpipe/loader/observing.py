@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchpipe.ahead.iterators import RunAheadIterator
+from torchpipe.execution.epoch import LeftOver
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name
 from torchpipe.stats import (
     Advice,
     ConsumerStats,
+    Event,
     LoaderStats,
     MergeStats,
     Moment,
@@ -31,7 +33,7 @@ from torchpipe.stats.clock import Clock
 from torchpipe.stats.service import ServiceFigures
 from torchpipe.stats.sheet import resident_bytes
 
-__all__ = ["Observed", "as_stats", "merges_of", "stages_of"]
+__all__ = ["Observed", "as_stats", "left_over_of", "merges_of", "stages_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,7 @@ class Observed:
     merges: tuple[MergeStats, ...]
     stages: tuple[StageStats, ...]
     timeline: tuple[Moment, ...]
+    left_over: LeftOver | None = None
 
     @classmethod
     def of(
@@ -60,6 +63,7 @@ class Observed:
         before: int,
         finished: bool,
         over: bool,
+        left_over: LeftOver | None = None,
     ) -> Observed:
         """``before``: how many of the ``delivered`` items were handed out by others."""
         return cls(
@@ -72,7 +76,13 @@ class Observed:
             merges=merges,
             stages=tuple(stages),
             timeline=clock.timeline(),
+            left_over=left_over,
         )
+
+
+def left_over_of(stream: NodeIterator[Any]) -> LeftOver | None:
+    """What the end of ``stream`` has left out, for the sake of ranks or shards that had no more."""
+    return next((found for part in _parts(stream) if (found := getattr(part, "left_over", None)) is not None), None)
 
 
 def merges_of(stream: NodeIterator[Any]) -> tuple[MergeStats, ...]:
@@ -104,6 +114,9 @@ def as_stats(observed: Observed | None, figures: ServiceFigures, total: int | No
             timeline=(),
         )  # fmt: skip
     stages = tuple(replace(stage, node=_number(figures, stage.name)) for stage in observed.stages)
+    left, events = observed.left_over, figures.events
+    if left is not None:
+        events = (*events, Event(at=left.at, kind="uneven", process="main", text=str(left)))
     stats = LoaderStats(
         advice=Advice(sentence="", bottleneck="nothing"),
         state=observed.state,
@@ -119,13 +132,14 @@ def as_stats(observed: Observed | None, figures: ServiceFigures, total: int | No
         dispatcher=figures.dispatcher,
         restarts=figures.restarts,
         longest_dispatch_buffer=figures.longest_dispatch_buffer,
+        left_over=0 if left is None else left.items,
         consumer=observed.consumer,
         merges=observed.merges,
         stages=stages,
         nodes=_with_moved(figures, stages),
         processes=(_main(observed, figures), *figures.processes),
         queues=(*figures.queues, *(queue for stage in stages for queue in _queues(stage))),
-        events=figures.events,
+        events=events,
         timeline=observed.timeline,
     )
     return replace(stats, advice=advise(stats))

@@ -220,7 +220,7 @@ class Event(_Data):
     """Something that happened, for logs and timelines."""
 
     at: float  # time.time()
-    kind: Literal["restart", "lost", "replay", "stall", "growth", "epoch", "new shape", "tuned", "skip"]
+    kind: Literal["restart", "lost", "replay", "stall", "growth", "epoch", "new shape", "tuned", "skip", "uneven"]
     process: str
     text: str
     node: str = ""  # of a skip: the name of the node that raised,
@@ -276,6 +276,7 @@ class LoaderStats(_Data):
     dispatcher: bool = False  # has the dispatch section a process of its own, where there are workers? no: a sampler
     restarts: int = 0  # processes that died and were replaced, in the service's whole life
     longest_dispatch_buffer: int = 0  # dispatched items that waited for one shard while others starved, at most
+    left_over: int = 0  # items that the end of an epoch with uneven="drop" has left out, of all ranks: at least so many
     consumer: ConsumerStats = ConsumerStats()
     merges: tuple[MergeStats, ...] = ()
     stages: tuple[StageStats, ...] = ()  # the one nearest to the loop first
