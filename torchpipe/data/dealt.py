@@ -1,8 +1,8 @@
 """Batches of a map-style dataset made by workers, each of whom is dealt the indices of what it is to make.
 
 Runs in the user's process. The sampler is asked, and batches are dealt, in the thread that iterates the loader: its
-code and its draws are the user's. Batches are taken there too; with a device stage, in the stage's thread, which waits for
-what is dealt (``_has_turns``) until there is more, the epoch is over, or :meth:`DealtBatches.interrupt`.
+code and its draws are the user's. Batches are taken there too; with a device stage, in the stage's thread, which waits
+for what is dealt (``_has_turns``) until there is more, the epoch is over, or :meth:`DealtBatches.interrupt`.
 
 Torch's loader asks the sampler for ``prefetch_factor`` batches for each worker at the start, and for one more with each
 batch that it hands out. A sampler that could tell is asked just so. Others are asked further ahead, as many as a worker
@@ -58,11 +58,11 @@ class Dealing(Protocol):
     def processes(self) -> list[Any]: ...
 
 
-def lane_positions(lanes: int, saved: dict[str, Any] | None) -> list[ShardPosition]:
+def lane_positions(lanes: int, saved: list[Any] | None) -> list[ShardPosition]:
     """Where each worker begins: at the start, or, of one that has a state of its own, where its cursor stands."""
     if saved is None:
         return [ShardPosition(shard=lane, lane=lane, cursor=Cursor(), count=0) for lane in range(lanes)]
-    cursors = [Cursor.from_state(item) for item in saved["lanes"]]
+    cursors = [Cursor.from_state(item) for item in saved]
     if len(cursors) != lanes or any(cursor is None for cursor in cursors):
         raise StateError(
             f"the state has the states of {len(cursors)} workers (worker_seeding='torch', or a dataset with a "

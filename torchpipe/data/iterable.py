@@ -3,14 +3,15 @@
 Runs in the user's process; :class:`WorkersOwn` in workers as well.
 
 The dataset divides itself, by ``get_worker_info()``: its workers are shards, and their number belongs to the stream. A
-state therefore says how many there were, and goes on with as many, in however many processes.
+state therefore says how many there were, and goes on with as many, in however many processes. Where a process hosts
+several, each has a copy of the dataset of its own (:class:`~torchpipe.data.nodes.InitWorker`).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -68,7 +69,9 @@ class _OwnIterator(NodeIterator[Any]):
     def set_state(self, state: dict[str, Any]) -> None:
         self.begun = state["begun"] is True
 
-    def run(self) -> Iterator[Any]:
+    @contextmanager
+    def _as_worker(self) -> Iterator[None]:
+        """All code of the dataset's runs like this: a process may host several workers."""
         node, context = self.node, self.context
         info = None
         if node.workers:
@@ -78,18 +81,35 @@ class _OwnIterator(NodeIterator[Any]):
                 node.base_seed + context.local_shard,
                 node.dataset,
             )
+        outside = set_worker_info(info)
+        try:
+            yield
+        finally:
+            set_worker_info(outside)
+
+    def state_dict(self) -> dict[str, Any]:
+        with self._as_worker():
+            return super().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with self._as_worker():
+            super().load_state_dict(state)
+
+    def close(self) -> None:
+        with self._as_worker():
+            super().close()
+
+    def run(self) -> Iterator[Any]:
+        node, context = self.node, self.context
         if node.as_torch and not self.begun:
             seed_worker(node.base_seed, context.local_shard)
         self.begun = True
         stream = self.source.items()
         while True:
-            outside = set_worker_info(info)  # a process may host several of them
-            try:
-                item = next(stream)
-            except StopIteration:
+            with self._as_worker():
+                item = next(stream, stream)
+            if item is stream:
                 return
-            finally:
-                set_worker_info(outside)
             yield item
 
 

@@ -22,6 +22,7 @@ from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.loader.interrupts import raise_what_struck
 from torchpipe.loader.observing import Observed
 from torchpipe.loader.single_consumer import OneUser, check_process, refuse_pickling
+from torchpipe.state import Cursor
 from torchpipe.stats.clock import Clock
 from torchpipe.stats.service import ServiceFigures
 
@@ -181,6 +182,13 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def last_state(self) -> Any:
         """Of the sampler, if it has one of its own and the epoch has ended."""
         return self._order.last_state() if self.finished and self._order is not None else None
+
+    def lanes(self) -> list[Cursor] | None:
+        """Where the workers' datasets stand, if they have states of their own."""
+        lanes = (self._batches.position() if self._stage is None else self._stage.position()[1]).get("lanes")
+        cursors = [] if lanes is None else [Cursor.from_state(item) for item in lanes]
+        found = [Cursor(cursor.snapshot, 0, 0) for cursor in cursors if cursor is not None and not cursor.skip]
+        return found if found and len(found) == len(cursors) else None
 
     def _number_and_position(self) -> tuple[int, dict[str, Any]]:
         """Both of one moment, though another thread may take batches meanwhile."""

@@ -19,12 +19,13 @@ from torchpipe.data.arguments import check_arguments
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
+from torchpipe.data.iterable import saved_shards
 from torchpipe.data.iterator import DataLoaderIterator, no_iterator
 from torchpipe.data.known_names import KnownToTools
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, load_into, put_back
 from torchpipe.data.order.sampling import Order, begin_order, check_order
-from torchpipe.data.order.standing import check_standing, forget, restore, standing
+from torchpipe.data.order.standing import adopt, check_standing, forget, restore, standing
 from torchpipe.data.ranks.dealt import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.states.state import Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.states.stateful import is_stateful_loaders, position_of
@@ -34,9 +35,11 @@ from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
 from torchpipe.loader.interrupts import raising_what_struck
 from torchpipe.loader.single_consumer import Beginning
+from torchpipe.node.announce import warn_user
 from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
-from torchpipe.state import as_text
+from torchpipe.randomness.global_random import own_random_states
+from torchpipe.state import Cursor, as_text
 from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.tracing import measures_by_default
@@ -161,6 +164,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
         self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
         self.measuring = measures_by_default() if measure is None else measure  # from the next epoch on
+        own_random_states()
         self._pid, self._beginning = os.getpid(), Beginning()
         self._next_epoch = 0
         self._loaded: Position | None = None  # where the next iter() is to go on
@@ -171,7 +175,11 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._known_samplers = self._samplers_now()
         self._sampler_loaded = False  # it stands at the end of an epoch, by a state that was loaded
         self._sampler_end: Any = None  # its own state after the last batch of the epoch that has ended last
-        self._lanes: list[bytes | None] | None = None  # where the datasets of workers that persist stood then
+        self._adopted: tuple[int, bool] | None = (
+            None  # of a state: how many divide an iterable dataset; are they workers?
+        )
+        self._lanes: list[Cursor] | None = None  # where the datasets of workers that persist stood then, if they tell
+        self._saved_parked = False  # was a state saved in mid-epoch, after the loop had been left?
         self._resumed: Order | None = None  # of the position that was loaded, once it was looked at
         self._before: Position | None = None  # while an epoch begins
         self._opaque = OpaqueWarnings()
@@ -192,6 +200,11 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
 
     def _samplers_now(self) -> Samplers:
         return Samplers(() if self._is_iterable else self._index_sampler, self.generator)
+
+    @property
+    def _division(self) -> tuple[int, bool]:
+        """Among how many an iterable dataset is divided, and are these workers? It belongs to the stream, and stays."""
+        return self._adopted or (max(1, self.num_workers), self.num_workers > 0)
 
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
@@ -257,6 +270,9 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             before = self._position()  # whoever asks for a state while the epoch begins is told this
         if (live := self._live()) is not None:
             live.supersede() if self.persistent_workers else live.give_up()  # persistent workers are its workers
+        if self._saved_parked and self._parked is not None:
+            self._tell_of_two_ways(self._parked)
+        self._saved_parked = False
         loaded = self._loaded
         epoch = self._next_epoch if loaded is None else loaded.epoch
         if loaded is not None and loaded.finished:
@@ -269,6 +285,16 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         finally:
             self._beginning.thread, self._before = 0, None
         return watched(self, iterator)
+
+    def _tell_of_two_ways(self, parked: Position) -> None:
+        """A state was saved after ``break``, and the loop begins again."""
+        warn_user(
+            f"a state was saved after the loop over epoch {parked.epoch} was left (break, islice) after "
+            f"{parked.delivered} batches. A run that is resumed from it goes on with the rest of epoch {parked.epoch}; "
+            f"this run begins epoch {self._next_epoch}. If epochs are to be cut short, call "
+            "loader.set_epoch(loader.epoch) before you save: then both go on with the next epoch",
+            UserWarning,
+        )
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
         """(number, batch) for each batch: the first of an epoch has ``start``, also where a loaded state goes on."""
@@ -306,7 +332,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             order, self._resumed = self._resumed_order(saved), None
             return order
         base_seed = self._base_seed if self.persistent_workers and saved is None else None
-        return begin_order(self._samplers, base_seed=base_seed, loaded=self._sampler_loaded and saved is None)
+        loaded = self._sampler_loaded and saved is None
+        return begin_order(self._samplers, base_seed=base_seed, loaded=loaded, last=self._sampler_end)
 
     def _plain_dataset(self) -> Any:
         """The dataset as it was given: torch puts nodes into a wrapper."""
@@ -328,6 +355,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             iterator.give_up()
             self._parked = iterator.position()
             self._sampler_end = iterator.last_state()
+            self._lanes = iterator.lanes() if self.persistent_workers else None
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -339,6 +367,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         """
         self._settle()
         self._samplers.tell_what_is_lost()
+        self._saved_parked = self._parked is not None and not self._parked.finished
         state = write(self._position(), identity_of(self))
         self._opaque.tell(state["payload"])
         return state | {"payload": as_text(state["payload"])}
@@ -400,6 +429,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         if position.now is not None:
             put_back(self._samplers, position.now)
         restore(self, position.order, position.standing)
+        if (known := saved_shards(position.batches if self._is_iterable else None)) is not None:
+            adopt(self, *known)
 
     def shutdown(self) -> None:
         """End every process and thread; not inside ``next``. The position stays; ``iter()`` starts anew. Idempotent."""

@@ -5,12 +5,14 @@ Runs in workers, and in the user's process where a stream of workers' shards is 
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 from torch.utils.data._utils.worker import _generate_state
 
 from torchpipe.data.fetch import (
@@ -49,37 +51,101 @@ def seed_as_torch(base_seed: int, worker: int) -> None:
 class InitWorker:
     """What happens in a worker before its first item: ``get_worker_info()`` is set, and the user's function called.
 
-    Called as a service's ``worker_init_fn``, with the graph; it returns it.
+    Called as a service's ``worker_init_fn``, with the graph; it returns it, or, with ``copies``, a copy: so that each
+    of several workers that one process hosts has a dataset of its own, as in processes of their own. ``here``: in the
+    user's process, which is a worker meanwhile and no longer. ``persists``: a worker that is forked in the place of a
+    dead one gets the attributes that the dataset had when the workers were made, and not today's.
     """
 
-    def __init__(self, user_fn: WorkerInitFn | None, dataset: Any, base_seed: int) -> None:
+    def __init__(
+        self,
+        user_fn: WorkerInitFn | None,
+        dataset: Any,
+        base_seed: int,
+        *,
+        copies: bool = False,
+        here: bool = False,
+        persists: bool = False,
+    ) -> None:
         self.user_fn = user_fn
         self.dataset = dataset
         self.base_seed = base_seed
+        self.copies = copies
+        self.here = here
+        self._attributes = _attributes_of(dataset) if persists else []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled, is as it was when the workers were made: there is nothing to put back."""
+        return vars(self) | {"_attributes": []}
 
     def __call__(self, graph: Any, info: WorkerInfo) -> Any:
-        worker = info.worker_id
-        stack_without_files()
-        set_worker_info(make_worker_info(worker, info.num_workers, self.base_seed + worker, self.dataset))
-        seed_as_torch(self.base_seed, worker)
-        if self.user_fn is not None:
-            try:
-                self.user_fn(worker)
-            except Exception as error:
-                note = f"torchpipe: raised by worker_init_fn (pid {os.getpid()})"
-                raise Failure(error, f"in DataLoader worker process {worker}", note).rebuild() from None
-        with suppress(StateError):  # numpy's generator is of another kind now
-            _seeded[worker] = GlobalRandom.present().to_dict()
+        worker, dataset = info.worker_id, self.dataset
+        for owner, attributes in self._attributes:
+            vars(owner).clear()
+            vars(owner).update(attributes)
+        if self.copies:
+            graph, dataset = self._copies_of(graph, info.num_workers)
+        if not self.here:
+            stack_without_files()
+        own = make_worker_info(worker, info.num_workers, self.base_seed + worker, dataset)
+        before = set_worker_info(own)
+        try:
+            seed_as_torch(self.base_seed, worker)
+            if self.user_fn is not None:
+                self._call(self.user_fn, worker)
+            with suppress(StateError):  # numpy's generator is of another kind now
+                _seeded[self.base_seed, worker] = GlobalRandom.present().to_dict()
+        finally:
+            if self.here:
+                set_worker_info(before)
+        if not self.here:
+            _infos[worker] = own
         return graph
 
+    def _call(self, user_fn: WorkerInitFn, worker: int) -> None:
+        try:
+            user_fn(worker)
+        except Exception as error:
+            note = f"torchpipe: raised by worker_init_fn (pid {os.getpid()})"
+            raise Failure(error, f"in DataLoader worker process {worker}", note).rebuild() from None
 
-_seeded: dict[int, dict[str, Any]] = {}  # in a worker process: the global random states that its shards begin with
+    def _copies_of(self, graph: Any, workers: int) -> Any:
+        """(the graph, the dataset in it). Raises: TypeError for one that cannot be copied."""
+        try:
+            return copy.deepcopy((graph, self.dataset))
+        except Exception as error:
+            raise TypeError(
+                f"{workers} workers' parts of the {type(self.dataset).__name__} are read in fewer processes, so that "
+                f"each part needs a copy of the dataset, which cannot be copied ({type(error).__name__}: {error}). "
+                f"Load the state with num_workers={workers}, leave autotune out, or open files, locks, connections and "
+                "the like in __iter__ or worker_init_fn"
+            ) from error
+
+
+def _attributes_of(dataset: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """The attributes of the dataset, and of datasets that it holds."""
+    found: list[tuple[Any, dict[str, Any]]] = []
+    left = [dataset]
+    while left:
+        owner = left.pop()
+        if not isinstance(owner, Dataset) or any(owner is other for other, _ in found):
+            continue
+        found.append((owner, dict(vars(owner))))
+        for value in vars(owner).values():
+            held = value if isinstance(value, list | tuple) else (value,)
+            left += [item for item in held if isinstance(item, Dataset)]
+    return found
+
+
+# In a worker process: the global random states that its shards begin with, and what get_worker_info() says to each
+_seeded: dict[tuple[int, int], dict[str, Any]] = {}
+_infos: dict[int, Any] = {}
 
 
 def seed_worker(base_seed: int, worker: int) -> None:
     """Seed the global random states in place as torch does, and then as the user's ``worker_init_fn`` has done."""
-    if worker in _seeded:
-        GlobalRandom.of(_seeded[worker]).enter()
+    if (base_seed, worker) in _seeded:
+        GlobalRandom.of(_seeded[base_seed, worker]).enter()
     else:
         seed_as_torch(base_seed, worker)
 
@@ -144,6 +210,7 @@ class _FetchIterator(NodeIterator[Any]):
         made: list[Any] = []  # nothing here may hold a batch once it is handed on: it is sent from where it was made
         while (entry := supply.take(worker)) is not None:
             number, indices = entry[0]  # type: ignore[index]  # no marks are dealt
+            set_worker_info(_infos.get(worker))  # the process may host others
             if not node.as_torch:
                 states.seed(context.seed, context.epoch, number)
             try:

@@ -16,6 +16,7 @@ from torchpipe.data.order.sampling import Order
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.errors import WorkerDiedError
 from torchpipe.execution.reading_service import EpochStart
+from torchpipe.node.iterator import is_stateful
 from torchpipe.state import SnapshotPolicy
 
 if TYPE_CHECKING:
@@ -35,14 +36,23 @@ def begin_dealt(
     lanes = loader.num_workers
     graph = FetchDealt(fetch, as_torch=loader.worker_seeding == "torch", base_seed=order.base_seed)
     position = position or {}
-    positions = lane_positions(lanes, position if "lanes" in position else None)
+    kept = None if loader._lanes is None else [cursor.to_state() for cursor in loader._lanes]
+    loader._lanes = None
+    positions = lane_positions(lanes, position.get("lanes", kept))
     pool = loader._pool
     if pool is None:
         pool = DealingWorkers(
             graph,
             lanes,
             _start_method(loader),
-            init_fn=InitWorker(loader.worker_init_fn, fetch.dataset, order.base_seed),
+            init_fn=InitWorker(
+                loader.worker_init_fn,
+                fetch.dataset,
+                order.base_seed,
+                # Else a batch depends on its indices alone, and all in a process read one dataset
+                persists=loader.persistent_workers,
+                copies=loader._budget is not None and (is_stateful(fetch.dataset) or loader.worker_init_fn is not None),
+            ),
             limits=WorkerLimits(
                 window=loader.prefetch_factor or 1,
                 window_bytes=_NO_LIMIT,
@@ -75,7 +85,13 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
         worker_prefetch_cnt=loader.prefetch_factor or 1,
         worker_prefetch_bytes=_NO_LIMIT,
         main_prefetch_cnt=0,
-        worker_init_fn=InitWorker(loader.worker_init_fn, dataset, base_seed),
+        worker_init_fn=InitWorker(
+            loader.worker_init_fn,
+            dataset,
+            base_seed,
+            persists=loader.persistent_workers,
+            copies=shards > loader.num_workers or bool(loader.autotune),
+        ),
         max_deaths=loader.max_deaths,
         max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
         policy=SnapshotPolicy,

@@ -12,6 +12,7 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torchpipe.data import processes
 from torchpipe.data.batches import Batches
 from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards
+from torchpipe.data.nodes import InitWorker
 from torchpipe.data.ranks.graph import agreed, ranks_of
 from torchpipe.data.states.state import Position
 from torchpipe.data.threads import shards as thread_shards
@@ -31,8 +32,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     """The batches of ``epoch``, or what ``saved`` says is left of it, by the loader's workers."""
     dataset = loader._plain_dataset()
     position = None if saved is None else saved.batches
-    known = saved_shards(position)
-    shards, workers = known or (max(1, loader.num_workers), loader.num_workers > 0)
+    shards, workers = saved_shards(position) or loader._division
     service = loader._pool
     if service is not None and (position is not None or service.default_num_shards != shards):
         loader._end_workers()  # they have gone on since, and their number belongs to the stream
@@ -111,6 +111,7 @@ def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, 
         place: Any = thread_shards if loader.worker_method == "thread" else processes
         service: Any = place.iterable_service(loader, shards, dataset, seed)
     else:
-        service = InProcessReadingService(num_shards=shards)
+        init = InitWorker(loader.worker_init_fn, dataset, seed, copies=True, here=True) if workers else None
+        service = InProcessReadingService(num_shards=shards, init_fn=init)
     service.initialize(graph)
     return service

@@ -31,6 +31,7 @@ from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
+from torchpipe.randomness.global_random import own_random_states
 from torchpipe.randomness.seeds import check_seed, fresh_seed, next_fresh_seed
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.tracing import measures_by_default
@@ -92,6 +93,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._adopted_num_shards: int | None = None
         self._loaded: LoaderState | None = None  # where the next iter() is to go on
         self._live: DataLoader2Iterator[T_co] | None = None
+        own_random_states()
         self._beginning = Beginning()
         # The position of an iterator that has been closed in mid-epoch, or why it could not be had
         self._parked: LoaderState | Exception | None = None

@@ -6,6 +6,10 @@ User functions draw from the global generators. For their draws to be a function
 owns a set of global states, seeded from those three; it is put in place while the shard runs and taken out again,
 so the user's own global states are never touched.
 
+Only the main thread, and a thread that makes a loader, may have them changed over: what other threads draw meanwhile
+would come from the wrong set, and come again. In another thread (a home-made prefetcher's) everything draws from the
+process's own states, as it does with torch's loader, and a warning says so once.
+
 numpy makes legacy normal numbers (``np.random.randn``) in pairs, and keeps the second of a pair beside the bit
 generator; changing the generator drops it. It belongs to the state: it is carried along.
 """
@@ -16,6 +20,8 @@ import copy
 import random
 import struct
 import sys
+import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +35,7 @@ from torchpipe.errors import StateError
 from torchpipe.randomness.seeds import StreamKey, derive_seed
 from torchpipe.randomness.twister import WORDS, NumpyTwister, Twister, TwisterState, pack, unpack
 
-__all__ = ["BatchRandom", "BatchSeeds", "GlobalRandom"]
+__all__ = ["BatchRandom", "BatchSeeds", "GlobalRandom", "own_random_states"]
 
 T = TypeVar("T")
 
@@ -99,6 +105,48 @@ def _put(python: Any, numpy: Any, normal: float | None, of_torch: torch.Tensor) 
     if normal is not None:
         _put_second_normal(normal)
     torch.default_generator.set_state(of_torch)
+
+
+class _Thread(threading.local):
+    owns_states = False
+
+
+_thread = _Thread()
+_told: list[bool] = []  # once it was told that a thread draws from the process's states
+
+
+def own_random_states() -> None:
+    """This thread makes a loader: the process's random states may be changed over while it takes from that."""
+    _thread.owns_states = True
+
+
+def _may_change() -> bool:
+    return _thread.owns_states or threading.current_thread() is threading.main_thread()
+
+
+def _drawing(step: Callable[[], T]) -> T:
+    """What ``step`` returns, under the states that are in place. Warns, once, if it has drawn from them."""
+    if _told:
+        return step()
+    before = _in_place()
+    result = step()
+    if _in_place() != before and not _told:
+        _told.append(True)
+        warnings.warn(
+            f"thread {threading.current_thread().name!r} takes from a loader that another thread has made. While it "
+            "makes items, random numbers are drawn from the process's generators (random, numpy or torch), which other "
+            "threads draw from as well: these items are not reproducible. Give the loader workers (num_workers=1), "
+            "which have generators of their own, or draw from a generator of your own",
+            UserWarning,
+            stacklevel=4,
+        )
+    return result
+
+
+def _in_place() -> tuple[Any, ...]:
+    numpy = get_bit_generator().state["state"]
+    words = tuple(value.tobytes() if isinstance(value, np.ndarray) else value for value in numpy.values())
+    return random.getstate(), words, torch.get_rng_state().numpy().tobytes()
 
 
 class BatchSeeds:
@@ -178,6 +226,8 @@ class BatchRandom(_Guest):
 
     def within(self, seed: int, epoch: int, batch: int, step: Callable[[], T]) -> T:
         """What ``step`` returns, under a batch's states: an interrupt at any instruction leaves the process its own."""
+        if not _may_change():
+            return _drawing(step)
         try:
             self._save_outside()
             self.seed(seed, epoch, batch)
@@ -227,7 +277,9 @@ class GlobalRandom(_Guest):
         return made
 
     def enter(self) -> None:
-        """Save the process's states and put this set in place."""
+        """Save the process's states and put this set in place, if this thread may."""
+        if not _may_change():
+            return
         self._save_outside()
         try:
             self._install()
@@ -260,6 +312,8 @@ class GlobalRandom(_Guest):
 
         ``with`` does not do that: an interrupt may come before the first instruction of ``__exit__``.
         """
+        if not _may_change():
+            return _drawing(step)
         try:
             with self:
                 return step()

@@ -102,18 +102,20 @@ def begin_order(
     base_seed: int | None = None,
     saved: tuple[OrderState, int] | None = None,
     loaded: bool = False,
+    last: Any = None,
     moves: bool = False,
 ) -> Order:
     """The order of a new epoch, or, from ``saved`` (its state, a number of batches), the rest of one.
 
     ``base_seed``: the one to keep, where torch's loader draws none (persistent workers). ``loaded``: the sampler's own
-    state was loaded, and stands at the end of an epoch. ``moves``: generators are left where ``saved`` takes them,
+    state was loaded, and stands at the end of an epoch. ``last``: what :meth:`Order.last_state` gave at the end of the
+    epoch before. ``moves``: generators are left where ``saved`` takes them,
     since its state does not say where they stood. Raises: StateError if the sampler does not come to that number,
     gives other batches before it, or does not take its state.
     """
     if is_computed(samplers.sampler):
         return _Computed(samplers, base_seed, saved)
-    return _Sampled(samplers, base_seed, saved, loaded, moves)
+    return _Sampled(samplers, base_seed, saved, loaded, last, moves)
 
 
 def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
@@ -251,6 +253,7 @@ class _Sampled(Order):
         base_seed: int | None,
         saved: tuple[OrderState, int] | None,
         loaded: bool,
+        last: Any,
         moves: bool,
     ) -> None:
         super().__init__()
@@ -266,7 +269,7 @@ class _Sampled(Order):
         self._owner: Any = samplers.owner
         self._start: OrderState
         if saved is None:
-            self._start = samplers.capture() | {"drew": base_seed is None, "loaded": loaded}
+            self._start = samplers.capture() | {"drew": base_seed is None, "loaded": loaded or last is not None}
             self._iterator = iter(self._sampler)
             self.base_seed = fresh_seed(samplers.generator) if base_seed is None else base_seed
         else:
@@ -274,7 +277,12 @@ class _Sampled(Order):
         if self._owner is None and is_stateful(self._iterator):
             self._owner = self._iterator
         self.keeps_places = self._owner is not None
-        self._note()
+        if saved is None and last is not None and self._owner is samplers.owner:
+            # What it tells between two epochs may be the end of the one before, or the start of this one: nobody knows.
+            # What it told after its last batch leads to its end, and so to this epoch's start
+            self._after.append((0, last))
+        else:
+            self._note()
 
     def _resume(self, state: OrderState, number: int, moves: bool) -> None:
         start = state["start"]

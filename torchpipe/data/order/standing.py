@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.data.order.samplers import MOST_SEED, load_into
 from torchpipe.errors import StateMismatchError
+from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, stored_count
-from torchpipe.state.flat import damaged, shown
+from torchpipe.state import Cursor
+from torchpipe.state.flat import MAX_SHARDS, damaged, shown
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["check_standing", "forget", "restore", "standing"]
+__all__ = ["adopt", "check_standing", "forget", "restore", "standing"]
 
 
 def standing(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
@@ -35,7 +37,9 @@ def standing(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
     if begun and dataset is not None:
         state["dataset"] = copy.deepcopy(dataset.state_dict())
     if loader._lanes is not None:
-        state["lanes"] = list(loader._lanes)
+        state["lanes"] = [cursor.to_state() for cursor in loader._lanes]
+    if loader._is_iterable:
+        state["division"] = list(loader._division)
     return state
 
 
@@ -44,6 +48,9 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
     samplers = loader._samplers
     sampler = samplers.sampler
     loader._lanes, loader._sampler_end, loader._sampler_loaded = None, None, False
+    division = (state or {}).get("division")
+    if division is not None:
+        adopt(loader, *division)
     if order is not None and isinstance(sampler, RolloverBatchSampler):
         sampler.carried = list(order["start"]["carried"])  # now: the length counts it
     if order is not None or state is None:
@@ -59,13 +66,30 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
         loader._sampler_loaded, loader._sampler_end = True, state["sampler"]
     if dataset is not None and "dataset" in state:
         load_into(dataset, state["dataset"])
-    loader._lanes = state.get("lanes")
+    if "lanes" in state:
+        loader._lanes = [cursor for item in state["lanes"] if (cursor := Cursor.from_state(item)) is not None]
     loader._base_seed = state.get("base_seed")
+
+
+def adopt(loader: DataLoader[Any], shards: int, workers: bool) -> None:
+    """Let all epochs of an iterable dataset be divided as in the run that a state is of."""
+    loader._adopted = None
+    if loader._division == (shards, workers):
+        return
+    loader._adopted = shards, workers
+    warn_user(
+        f"the state is of a run with num_workers={shards if workers else 0}, and this loader has num_workers="
+        f"{loader.num_workers}: an iterable dataset is divided among its workers, so that the order of samples depends "
+        f"on their number. This and all later epochs have the order of the run that was saved, and at most {shards} "
+        f"process{'es' if shards > 1 else ''} at work. To divide the dataset anew, begin a new run",
+        UserWarning,
+    )
 
 
 def forget(loader: DataLoader[Any]) -> None:
     """Let the next epoch take over nothing."""
     loader._base_seed, loader._sampler_loaded, loader._sampler_end, loader._lanes = None, False, None, None
+    loader._adopted = None
     if isinstance(loader._samplers.sampler, RolloverBatchSampler):
         loader._samplers.sampler.carried = []
 
@@ -90,10 +114,18 @@ def check_standing(loader: DataLoader[Any], state: Any) -> None:
     loader._samplers.check(state["samplers"])
     if "base_seed" in state:
         stored_count(state, "base_seed", MOST_SEED)
+    division = state.get("division")
+    if (division is not None) != loader._is_iterable:
+        raise damaged("it does not say among whom its dataset is divided")
+    if division is not None:
+        if type(division) is not list or len(division) != 2 or type(division[1]) is not bool:
+            raise damaged(f"its dataset is divided among {shown(division)}")
+        if not stored_count({"shards": division[0]}, "shards", MAX_SHARDS):
+            raise damaged("its dataset is divided among nobody")
     lanes = state.get("lanes")
     if lanes is None:
         return
-    if type(lanes) is not list or any(item is not None and type(item) is not bytes for item in lanes):
+    if type(lanes) is not list or any(Cursor.from_state(item) is None for item in lanes):
         raise damaged(f"the states of its workers' datasets are {shown(lanes)}")
     if len(lanes) != loader.num_workers or not loader.persistent_workers:
         raise StateMismatchError(

@@ -2,9 +2,10 @@
 
 Runs in the user's process. The rotation, the position and the form of a state are those of any reading service.
 
-The dataset object is shared; each worker has an iterator of its own, ``iter(dataset)`` called in its thread, where
-``get_worker_info()`` says which worker it is. So these are refused: a dataset that is its own iterator, one with a
-state of its own, and nodes of torch's, of which two iterators cannot be read at once.
+Each worker has a shallow copy of the dataset, so that what it sets in itself is its own and its data are shared, and
+an iterator, ``iter(dataset)`` called in its thread, where ``get_worker_info()`` says which worker it is. These are
+refused: a dataset that is its own iterator, one with a state of its own, and nodes of torch's, of which two iterators
+cannot be read at once.
 
 A position in a dataset of the user's is a count of batches, and is reached by making those batches again: only so are
 the generators of ``get_worker_info().rng``, which are seeded for each batch, where they were. Graphs of torchpipe's
@@ -15,6 +16,7 @@ nodes, which draw from streams of their own, have snapshots as everywhere.
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -28,9 +30,10 @@ from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.threads.dealt import THREAD_NAME, Beginning
 from torchpipe.data.threads.info import BatchGenerators
+from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
-from torchpipe.execution.shard import Chunk, Shard
+from torchpipe.execution.shard import Chunk, InitFn, Shard
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import DataPipe, walk
@@ -60,10 +63,29 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
             "worker_method='multiprocessing' gives each worker its own"
         )
     workers = min(loader.num_workers, shards)
-    beginnings = [Beginning(lane, workers, base_seed, dataset, loader.worker_init_fn) for lane in range(workers)]
+    if workers < shards and loader.worker_init_fn is not None:
+        raise ValueError(
+            f"worker_init_fn is called in each worker's thread, and the state is of {shards} workers: load it with "
+            f"num_workers={shards}"
+        )
+    own = None if isinstance(dataset, TorchIterDataPipe) else _OwnDatasets(dataset, shards)
+    datasets = [dataset] * shards if own is None else own.copies
+    init_fn = loader.worker_init_fn
+    beginnings = [Beginning(lane, workers, base_seed, datasets[lane], init_fn) for lane in range(workers)]
     return ThreadReadingService(
-        beginnings, shards, window=loader.prefetch_factor or 1, timeout_s=loader.timeout or None
+        beginnings, shards, own, window=loader.prefetch_factor or 1, timeout_s=loader.timeout or None
     )
+
+
+class _OwnDatasets:
+    """Shallow copies of the dataset, one for each shard. Called as a service's ``init_fn``: the graph with its copy."""
+
+    def __init__(self, dataset: Any, shards: int) -> None:
+        self._dataset = dataset
+        self.copies = [copy.copy(dataset) for _ in range(shards)]
+
+    def __call__(self, graph: Any, info: WorkerInfo) -> Any:
+        return copy.deepcopy(graph, {id(self._dataset): self.copies[info.worker_id]})
 
 
 def _can_be_shared(node: Any) -> bool:
@@ -75,8 +97,16 @@ class ThreadReadingService(ShardedReadingService):
     process's global random states. Raises: ValueError for a graph with a dispatcher, which has one reader.
     """
 
-    def __init__(self, beginnings: list[Beginning], num_shards: int, *, window: int, timeout_s: float | None) -> None:
-        super().__init__(num_shards, None, None, SnapshotPolicy)
+    def __init__(
+        self,
+        beginnings: list[Beginning],
+        num_shards: int,
+        init_fn: InitFn | None,
+        *,
+        window: int,
+        timeout_s: float | None,
+    ) -> None:
+        super().__init__(num_shards, init_fn, None, SnapshotPolicy)
         self._beginnings = beginnings
         self._times = ThreadTimes(len(beginnings))
         self._window = window
