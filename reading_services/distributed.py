@@ -127,7 +127,7 @@ class DistributedReadingService(RankedReadingService):
             )
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self.check_graph(datapipe)
-        self._graph_text = describe_graph(datapipe)
+        self._graph_text = describe_graph(datapipe, bound=False)
         self._connect()
         return datapipe
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.laws.executors import make_service
 from tests.state.forging import sealed, tagged
 from torchpipe import DataLoader2, SnapshotPolicy
 from torchpipe.errors import StateError, StateMismatchError
@@ -122,13 +124,49 @@ def test_a_payload_may_come_back_as_another_kind_of_bytes() -> None:
 def test_another_graph_is_shown_by_its_first_difference(here: str, saved_line: str, here_line: str) -> None:
     with pytest.raises(StateMismatchError) as caught:
         LoaderState.from_dict(plain(), here, Place())
-    assert str(caught.value).splitlines() == [
+    *lines, advice = str(caught.value).splitlines()
+    assert lines == [
         f"the state belongs to another graph: fingerprint {digest(GRAPH)} was saved, this graph has {digest(here)}. "
         "The first node that differs:",
         f"  saved: {saved_line}",
         f"  here:  {here_line}",
-        "Load it into the graph that saved it, or begin a new run",
     ]
+    assert advice.startswith("Load it into the graph that saved it, or begin a new run")
+    assert ("leading underscore" in advice) == ("size=4" in here)
+
+
+class Tokenize:
+    def __init__(self, max_len: int) -> None:
+        self.max_len = max_len
+        self.calls = 0
+
+    def __call__(self, item: int) -> list[int]:
+        self.calls += 1
+        return [item] * self.max_len
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_resume_with_other_bound_values_is_refused_showing_both(workers: int | None) -> None:
+    def loader(fn: Any) -> Any:
+        graph = IterableWrapper(range(9)).sharding_filter().map(fn)
+        return DataLoader2(graph, reading_service=make_service(workers, 2))
+
+    with loader(Tokenize(3)) as saving:
+        iterator = iter(saving)
+        head = [next(iterator) for _ in range(4)]
+        state = saving.state_dict()
+        rest = list(iterator)
+        saving.load_state_dict(state)  # what changes while it runs is of no account
+        assert list(saving) == rest
+    with loader(Tokenize(3)) as resumed:
+        resumed.load_state_dict(state)
+        assert list(resumed) == rest
+    for fn, shown in ((Tokenize(4), "Tokenize(calls=0, max_len=4)"), (partial(pow, 3), "partial(pow, 3)")):
+        with loader(fn) as other, pytest.raises(StateMismatchError) as caught:
+            other.load_state_dict(state)
+        assert "saved: 2 Mapper(fn=Tokenize(calls=0, max_len=3)," in str(caught.value)
+        assert f"here:  2 Mapper(fn={shown}," in str(caught.value)
+    assert head == [[item] * 3 for item in range(4)]
 
 
 def test_another_number_of_shards_is_shown_with_the_way_out() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import functools
 import os
 import subprocess
@@ -123,6 +125,128 @@ def test_it_changes_with_arguments_functions_and_order(other: Any) -> None:
     graph = source().shuffle(buffer_size=5).map(abs)
     assert fingerprint(graph) == fingerprint(source().shuffle(buffer_size=5).map(abs))
     assert fingerprint(other) != fingerprint(graph)
+
+
+class Held:
+    """A callable object: what it was given, what it has learnt, and what it only keeps."""
+
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+
+    def __call__(self, item: int) -> int:
+        return item
+
+    def method(self, item: int) -> int:
+        return item
+
+
+class Counting(Held):
+    def state_dict(self) -> dict[str, Any]:
+        return vars(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+class Slotted:
+    __slots__ = ("factor",)
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, item: int) -> int:
+        return item * self.factor
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    size: int
+    names: tuple[str, ...] = ()
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def scaling(by: Any, *, default: Any = 1) -> Any:
+    return lambda item, bias=default: item * by + bias
+
+
+def wrapped(times: int) -> Any:
+    @functools.wraps(abs)
+    def inner(item: int) -> int:
+        return item * times
+
+    return inner
+
+
+def twice(item: int, by: int = 2) -> int:
+    return item * by
+
+
+BOUND = [
+    (functools.partial(twice, by=2), functools.partial(twice, by=3), "partial(twice, by=2)"),
+    (functools.partial(pow, 2), functools.partial(pow, 3), "partial(pow, 2)"),
+    (functools.partial(max, key=abs), functools.partial(max, key=str), "partial(max, key=abs)"),
+    (functools.partial(twice, by=["a"]), functools.partial(twice, by=["b"]), "partial(twice, by=list('a'))"),
+    (Held(max_len=512), Held(max_len=64), "Held(max_len=512)"),
+    (Held(bos=True, eos=None), Held(bos=False, eos=None), "Held(bos=True, eos=None)"),
+    (Held(to=torch.float16), Held(to=torch.float32), "Held(to=torch.float16)"),
+    (Held(to=Colour.RED), Held(to=Colour.BLUE), "Held(to=Colour.RED)"),
+    (Held(sizes={"a": (1, 2)}), Held(sizes={"a": (1, 3)}), "Held(sizes=dict('a', (1, 2)))"),
+    (Held(config=Config(3)), Held(config=Config(4)), "Held(config=Config(size=3, names=()))"),
+    (Held(fn=functools.partial(twice, by=2)), Held(fn=functools.partial(twice)), "Held(fn=partial(twice, by=2))"),
+    (Held(model="Qwen/Qwen2"), Held(model="Qwen/Qwen3"), "Held(model='Qwen/Qwen2')"),
+    (Held(scale=np.float32(0.5)), Held(scale=np.float32(0.25)), "Held(scale=0.5)"),
+    (Slotted(2), Slotted(3), "Slotted(factor=2)"),
+    (scaling(2), scaling(3), "<lambda>(bias=1, by=2)"),
+    (scaling(2, default=1), scaling(2, default=5), "<lambda>(bias=1, by=2)"),
+    (scaling(scaling(2)), scaling(scaling(3)), "<lambda>(bias=1, by=<lambda>(bias=1, by=2))"),
+    (wrapped(2), wrapped(3), "abs(times=2)"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "shown"), BOUND)
+def test_values_that_are_bound_to_a_function_count_and_are_shown(one: Any, other: Any, shown: str) -> None:
+    graph, changed = source().map(one), source().map(other)
+    assert f"fn={shown}," in describe_graph(graph)
+    assert fingerprint(graph) != fingerprint(changed)
+    assert describe_graph(graph, bound=False) == describe_graph(changed, bound=False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Held(_seen=3), Held(_seen=4)),
+        (Held(table=np.zeros(3)), Held(table=np.ones(3))),
+        (Held(thing=object()), Held(thing=object())),
+        (Held(root="/data/here"), Held(root="/mnt/there")),
+        (Held(root=Path("/data/here")), Held(root=Path("/mnt/there"))),
+        (Held(url="s3://one/x"), Held(url="s3://two/x")),
+        (Counting(calls=3), Counting(calls=4)),
+        (Held(a=1).method, Held(a=2).method),
+        (scaling(object()), scaling(object())),
+        (torch.nn.Linear(2, 3), torch.nn.Linear(3, 2)),
+        (list(range(1001)).count, list(range(1002)).count),
+    ],
+)
+def test_what_may_change_between_two_runs_does_not_count(one: Any, other: Any) -> None:
+    assert fingerprint(source().map(one)) == fingerprint(source().map(other))
+
+
+def test_the_code_of_a_function_does_not_count() -> None:
+    one, other = {}, {}  # type: ignore[var-annotated]
+    exec("def f(x, by=1): return x", one)
+    exec("def f(x, by=2, more=3): return x + 1", other)
+    assert fingerprint(source().map(one["f"])) == fingerprint(source().map(other["f"]))
+
+
+def test_bound_values_may_hold_each_other_and_much() -> None:
+    held = Held(name="x" * 1000, many=list(range(10**6)))
+    held.me = held  # type: ignore[attr-defined]
+    held.rows = [held.many, held]  # type: ignore[attr-defined]
+    assert len(describe_graph(source().map(held))) < 400
 
 
 def test_it_changes_with_the_wiring() -> None:

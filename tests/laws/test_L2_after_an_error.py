@@ -19,14 +19,14 @@ class Fuse:
     """Hands its argument on; raises ``error`` instead at call number ``at``, and never again."""
 
     def __init__(self, at: int | None, error: type[BaseException] = ValueError) -> None:
-        self.at = at
+        self._at = at
         self.error = error
-        self.calls = 0
+        self._calls = 0
 
     def __call__(self, value: Any) -> Any:
-        self.calls += 1
-        if self.at is not None and self.calls == self.at + 1:
-            self.at = None
+        self._calls += 1
+        if self._at is not None and self._calls == self._at + 1:
+            self._at = None
             raise self.error("planted")
         return value
 
@@ -71,7 +71,7 @@ def run_into(fuse: Fuse, graph: IterDataPipe[Any], service: Any, state: Any = No
         except fuse.error as error:
             assert "planted" in str(error)
             assert loader.state_dict()["delivered"] == (0 if state is None else state["delivered"]) + len(received)
-        return received, loader.state_dict(), fuse.calls
+        return received, loader.state_dict(), fuse._calls
 
 
 @given(
@@ -139,7 +139,7 @@ def test_L5_behind_an_exception_no_more_is_dropped_than_since_the_last_snapshot(
         fuse = Fuse(20)
         graph = graph_of(before, "nothing", fuse)
         _, state, _ = run_into(fuse, graph, make_service(None, 1, every=every))
-        reached = fuse.calls
+        reached = fuse._calls
         rest, _, calls = run_into(fuse, graph, make_service(None, 1, every=every), state)
         assert len(rest) == 3
         assert before == "shuffle" or rest == [20, 21, 22]

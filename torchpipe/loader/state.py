@@ -126,10 +126,14 @@ def _check_shards(shards: int, place: Place, total: int | None = None) -> None:
 
 def _graph_difference(saved: str, ours: str) -> str:
     theirs, mine = first_difference(saved, ours)
+    same_node = theirs.partition("(")[0] == mine.partition("(")[0] != ""
     return (
         f"the state belongs to another graph: fingerprint {digest(saved)} was saved, this graph has {digest(ours)}. "
         f"The first node that differs:\n  saved: {theirs}\n  here:  {mine}\n"
         "Load it into the graph that saved it, or begin a new run"
+        + same_node
+        * ". What may differ between two runs of a function's object (a counter, a time), name with a "
+        "leading underscore, or give the object a state_dict() and load_state_dict()"
     )
 
 
