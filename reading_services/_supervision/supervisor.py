@@ -86,7 +86,7 @@ class Supervisor:
         self._changed = threading.Condition(self._lock)
         self._awaited = self._interrupted = False  # does a thread wait for the processes, and is it to come back?
         self._failure: BaseException | None = None
-        self._pool = WorkerPool() if self._listener is None else WorkerPool(self._listener)
+        self._pool = WorkerPool(self._lock, *(() if self._listener is None else (self._listener,)))
         self._accounts = self._pool.accounts
         address = None if self._listener is None else self._listener.address
         self._begin = Beginning(limits, address, -1 if dispatch is None else dispatch.branch)
@@ -102,7 +102,7 @@ class Supervisor:
 
     def start_workers(self) -> None:
         """Start the processes that do not run yet: all of them before any is waited for."""
-        with self._calls:
+        with self._calls, self._lock:
             self._start_missing()
 
     def _start_missing(self) -> None:

@@ -7,6 +7,7 @@ covers messages, room in sockets, the wake-up and all process sentinels; it ends
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -24,8 +25,12 @@ from reading_services._supervision.process import WorkerProcess
 from reading_services._supervision.stop_ladder import stop_all
 from reading_services._transport.channel import ChannelClosed, Frame
 from reading_services._transport.messages import Message
+from torchpipe.ahead.at_exit import begin_exit, is_cut_off
+from torchpipe.errors import IteratorInvalidated
 
 __all__ = ["WorkerPool"]
+
+_IN_USE_S = 5.0  # a call takes as long as starting a process does
 
 _log = logging.getLogger("torchpipe")
 
@@ -33,10 +38,11 @@ _log = logging.getLogger("torchpipe")
 class WorkerPool:
     """Processes by number. ``close`` ends them all; a forgotten pool ends with the object, or at exit.
 
-    ``accounts`` has what they have done. ``resources`` are closed with the pool.
+    ``accounts`` has what they have done. ``resources`` are closed with the pool. ``lock`` is held by whoever uses it,
+    except in :meth:`select`.
     """
 
-    def __init__(self, *resources: Any) -> None:
+    def __init__(self, lock: threading.RLock, *resources: Any) -> None:
         self._processes: dict[int, WorkerProcess] = {}
         self.accounts = Accounts()
         self._measures_nodes = False
@@ -47,10 +53,11 @@ class WorkerPool:
         self._selector.register(self._woken, selectors.EVENT_READ)
         resources = (self._woken, self._waker, *resources)
         self._owned = (os.getpid(), threading.RLock(), self._processes, self._selector, resources)
-        self._finalizer = weakref.finalize(self, _finalize, *self._owned)
+        self._finalizer = weakref.finalize(self, _finalize_forgotten, lock, *self._owned)
         # Before multiprocessing's own hook, which asks daemonic processes to end and waits for ever for one that is
         # stopped or deaf; and at the end of a process that multiprocessing itself has started, which has no other hook.
         util.Finalize(self, self._finalizer, exitpriority=0)
+        _tell_of_the_end()
 
     def __contains__(self, number: int) -> bool:
         return number in self._processes
@@ -66,6 +73,7 @@ class WorkerPool:
 
     def start(self, worker: WorkerProcess, *inherited_fds: int) -> None:
         """Start ``worker``, which takes the place of its number. ``inherited_fds`` are closed in a forked child."""
+        self._check_not_cut_off()
         worker.page.times.wanted = self._measures_nodes
         others = [other.channel.fileno() for other in self]
         self._processes[worker.worker] = worker  # first: whatever a Ctrl-C leaves of it is ended with the others
@@ -118,7 +126,9 @@ class WorkerPool:
 
     def select(self, timeout_s: float) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for anything to happen, for :meth:`happened`. Other threads may send and start processes meanwhile."""
-        return self._selector.select(timeout_s)
+        ready = self._selector.select(timeout_s)
+        self._check_not_cut_off()
+        return ready
 
     def happened(
         self, ready: list[tuple[selectors.SelectorKey, int]]
@@ -176,6 +186,11 @@ class WorkerPool:
             _finalize(*self._owned)
             self._finalizer.detach()
 
+    def _check_not_cut_off(self) -> None:
+        """At exit, processes that have ended have not died, and are not replaced. Raises: IteratorInvalidated."""
+        if not self._finalizer.alive and is_cut_off():
+            raise IteratorInvalidated("the program ends, and has ended the workers")
+
     def _drain_wake_up(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while self._woken.recv(64):
@@ -186,6 +201,31 @@ class WorkerPool:
         self._selector.modify(worker.channel, events, worker)
 
 
+_tells_of_the_end_of = 0  # a process
+
+
+def _tell_of_the_end() -> None:
+    """Before anything is ended at exit: last registered, first called."""
+    global _tells_of_the_end_of
+    atexit.unregister(begin_exit)
+    atexit.register(begin_exit)
+    if _tells_of_the_end_of != os.getpid():  # what multiprocessing has started calls nothing of atexit's
+        _tells_of_the_end_of = os.getpid()
+        util.Finalize(None, begin_exit, exitpriority=1)
+
+
+def _finalize_forgotten(in_use: threading.RLock, pid: int, *owned: Any) -> None:
+    """When the pool is collected, or at exit: then a daemon thread may be in the midst of using it."""
+    if os.getpid() != pid:  # where the lock may have been taken for ever
+        return
+    free = in_use.acquire(timeout=_IN_USE_S)
+    try:
+        _finalize(pid, *owned)
+    finally:
+        if free:
+            in_use.release()
+
+
 def _finalize(
     pid: int,
     lock: threading.RLock,
@@ -193,7 +233,7 @@ def _finalize(
     selector: selectors.BaseSelector,
     resources: tuple[Any, ...],
 ) -> None:
-    """End everything that a pool owns; also when it is collected, or at exit. Never in a forked child. Idempotent."""
+    """End everything that a pool owns. Never in a forked child. Idempotent."""
     if os.getpid() != pid:
         return
     began = time.monotonic()

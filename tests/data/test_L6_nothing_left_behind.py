@@ -6,12 +6,15 @@ import gc
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from torch.utils.data import SequentialSampler
 
@@ -181,3 +184,14 @@ def test_L6_main_killed(context: str, ending: str, warm: Warm, tmp_path: Path) -
     if ending == "SIGINT":
         assert done.stderr.count("Traceback") == 1
         assert done.stderr.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_L6_daemon_threads_that_iterate_loaders_when_the_program_ends_are_silent() -> None:
+    script = Path(__file__).parent / "scripts" / "threads_at_exit.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), "4"], capture_output=True, text=True, check=True, timeout=100
+    )
+    assert done.stderr == ""
+    _, *workers = map(int, done.stdout.split())
+    assert workers
+    assert not any(psutil.pid_exists(pid) for pid in workers)

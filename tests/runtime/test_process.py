@@ -131,7 +131,7 @@ def tell_and_sleep_deaf(setup: Any, sock: Any, page: StatusPage, arena: Arena) -
 
 def test_an_interrupt_of_the_ladder_takes_it_to_its_last_rung() -> None:
     """Else the processes would live for as long as the main one, which would wait for them at its exit for ever."""
-    pool = WorkerPool()
+    pool = WorkerPool(threading.RLock())
     worker = made(tell_and_sleep_deaf)
     pool.start(worker)
     wait_busy(worker)
@@ -388,7 +388,7 @@ def test_a_start_in_another_thread_leaves_the_handler_alone() -> None:
 
 def test_a_wake_up_after_the_close_goes_nowhere() -> None:
     """The wake-up's descriptor may be another file by then."""
-    pool = WorkerPool()
+    pool = WorkerPool(threading.RLock())
     pool.close()
     ends = [os.pipe() for _ in range(8)]  # some of these have the numbers of the closed ones
     pool.wake()
@@ -407,7 +407,7 @@ def test_L6_an_interrupt_at_any_instruction_while_processes_end(monkeypatch: pyt
     number, beyond = 0, False
     while not beyond:
         number += 1
-        pool = WorkerPool()
+        pool = WorkerPool(threading.RLock())
         pool.start(made(sleep_deaf))
         (worker,) = pool
         wait_busy(worker)
@@ -425,7 +425,7 @@ def test_L6_an_interrupt_at_any_instruction_while_processes_end(monkeypatch: pyt
 
 
 def leave_a_stopped_worker() -> None:
-    pool = WorkerPool()
+    pool = WorkerPool(threading.RLock())
     worker = made(sleep)
     pool.start(worker)
     wait_busy(worker)
@@ -444,7 +444,7 @@ def test_a_process_of_multiprocessing_ends_also_with_a_stopped_worker() -> None:
 
 def test_a_process_is_none_of_the_pool_s_until_it_has_been_started() -> None:
     """Its number would be 0: a kill of that is one of the own process group."""
-    pool, seen, beside = WorkerPool(), [], made(sleep, number=1)
+    pool, seen, beside = WorkerPool(threading.RLock()), [], made(sleep, number=1)
 
     class Looked(multiprocessing.context.ForkProcess):
         def start(self) -> None:
@@ -462,7 +462,7 @@ def test_a_process_is_none_of_the_pool_s_until_it_has_been_started() -> None:
 
 
 def test_processes_can_be_asked_for_while_they_are_being_replaced() -> None:
-    pool, over, errors = WorkerPool(), threading.Event(), []
+    pool, over, errors = WorkerPool(threading.RLock()), threading.Event(), []
 
     def ask() -> None:
         try:

@@ -29,6 +29,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torchpipe.ahead.at_exit import begin_exit
 from torchpipe.ahead.feed import Feed, Snapshot, Snapshots, move
 from torchpipe.ahead.stage import ONE_QUEUE, Pacer, Source, Stage
 from torchpipe.ahead.staged import StagedFeed
@@ -49,6 +50,7 @@ _running: weakref.WeakSet[Feed] = weakref.WeakSet()
 
 def _stop_all() -> None:
     """At exit, end the threads while they can still end: one that is cut off inside native code aborts the process."""
+    begin_exit()
     deadline = time.monotonic() + _JOIN_S
     feeds = [feed for feed in list(_running) if not feed.forked]
     for feed in feeds:

@@ -35,6 +35,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from torchpipe.ahead.at_exit import begin_exit
 from torchpipe.errors import IteratorInvalidated
 
 __all__ = ["Begin", "Call", "CallThreads"]
@@ -56,6 +57,7 @@ _running: weakref.WeakSet[CallThreads] = weakref.WeakSet()
 
 def _stop_all() -> None:
     """At exit, let the threads end while they can still end."""
+    begin_exit()
     deadline = time.monotonic() + _JOIN_S
     all_of_them = list(_running)
     for threads in all_of_them:

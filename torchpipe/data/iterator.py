@@ -6,13 +6,14 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from torchpipe.ahead.at_exit import hold_at_exit
 from torchpipe.data.batches import Batches
 from torchpipe.data.device_stage import DeviceStage, pinned_for
 from torchpipe.data.fetch import Failure
@@ -88,10 +89,14 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         return len(self._loader._index_sampler)
 
     def __next__(self) -> T_co:
-        if torch._C._autograd._profiler_enabled():
-            with torch.autograd.profiler.record_function(_PROFILE):
-                return self._next()
-        return self._next()
+        try:
+            if torch._C._autograd._profiler_enabled():
+                with torch.autograd.profiler.record_function(_PROFILE):
+                    return self._next()
+            return self._next()
+        except BaseException:
+            hold_at_exit()
+            raise
 
     def _next(self) -> T_co:
         if self._over or self._invalid:
@@ -311,8 +316,9 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             if alone:
                 self._in_use.release()
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing() and hasattr(self, "_batches"):  # at exit, the pool of workers ends itself
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At exit, the pool of workers ends itself, and modules' globals are None
+        if not _is_finalizing() and hasattr(self, "_batches"):
             self._close(invalid=False, parks=True)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

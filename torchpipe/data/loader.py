@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from torch.utils.data.dataloader import _DatasetKind
 
+from torchpipe.ahead.at_exit import holding_at_exit
 from torchpipe.data import processes
 from torchpipe.data.arguments import check_arguments
 from torchpipe.data.batches import Batches, LocalBatches
@@ -260,6 +261,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     def __iter__(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         return self._get_iterator()
 
+    @holding_at_exit
     @raising_what_struck
     def _get_iterator(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         """Begin an epoch: torch's name, by which subclasses with an ``__iter__`` of their own ask for one."""

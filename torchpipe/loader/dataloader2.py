@@ -14,6 +14,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import MapDataPipe as TorchMapDataPipe
 
+from torchpipe.ahead.at_exit import holding_at_exit
 from torchpipe.errors import StateError, UnevenWarning
 from torchpipe.execution.epoch import Epoch, LeftOver
 from torchpipe.execution.interface import States
@@ -164,6 +165,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._next_epoch = epoch
         self._parked = None
 
+    @holding_at_exit
     @raising_what_struck
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         self._check_process()

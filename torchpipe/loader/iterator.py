@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
+from torchpipe.ahead.at_exit import hold_at_exit
 from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.loader.interrupts import raise_what_struck
@@ -137,6 +138,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         try:
             return self._pull()
         except BaseException as error:
+            hold_at_exit()
             if not (self._direct and self._goes_on(error)):
                 raise_what_struck(error)
                 raise
