@@ -42,6 +42,10 @@ _OWN_SIGNALS = frozenset(
     for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ")
     if hasattr(signal, name)
 )
+# Those that a process sends to itself, and a worker too
+_FROM_WITHIN = _OWN_SIGNALS | {
+    getattr(signal, name) for name in ("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGPIPE", "SIGCHLD") if hasattr(signal, name)
+}
 
 
 class WorkerProcess:
@@ -103,6 +107,7 @@ class WorkerProcess:
             # lives until the last of its children has ended.
             death_signal=threading.current_thread() is threading.main_thread(),
             inherited_fds=(*inherited_fds, self.channel.fileno()) if method == "fork" else (),
+            ignored_signals=(handled := _signals_of_the_main_process()),
         )
         self.process = self._context.Process(
             target=self._target,
@@ -114,7 +119,7 @@ class WorkerProcess:
             self.page.times.turn_to(STARTING)
             if method != "fork":
                 resource_tracker.ensure_running()  # it unblocks SIGINT in the end: not within the block below
-            with _ctrl_c_held():
+            with _ctrl_c_held(handled):
                 if method == "forkserver":
                     fork_server.ensure_running()
                 else:
@@ -329,13 +334,21 @@ def _is_lost(process: Any) -> bool:
     return False
 
 
+def _signals_of_the_main_process() -> tuple[int, ...]:
+    """Those from outside that a function of the user's handles: they may go to the whole group, and are not meant for
+    workers. (SLURM's USR1 before a job ends, say, at which that function saves a checkpoint.)
+    """
+    own = {signal.SIGINT, signal.SIGTERM, *_FROM_WITHIN}
+    return tuple(number for number in signal.valid_signals() - own if callable(signal.getsignal(number)))
+
+
 @contextmanager
-def _ctrl_c_held() -> Iterator[None]:
+def _ctrl_c_held(others: tuple[int, ...] = ()) -> Iterator[None]:
     """Let a Ctrl-C wait for the end of this block.
 
     While a process is being forked, Python swallows the KeyboardInterrupt in a hook, and the program would go on. The
-    signal is also blocked, which the child inherits until it ignores it: a spawned one would print a traceback of its
-    imports.
+    signal is also blocked, and so are ``others``: which the child inherits until it ignores them. Before that, a forked
+    one would run the main process's handlers, and a spawned one end, or print a traceback of its imports.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -354,7 +367,7 @@ def _ctrl_c_held() -> Iterator[None]:
         try:
             if here:
                 signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, *others])
             yield
         finally:
             restore()

@@ -71,6 +71,7 @@ class WorkerSetup:
     parent_pid: int
     death_signal: bool
     inherited_fds: tuple[int, ...]  # of the main process: a forked child has copies, which would keep them open
+    ignored_signals: tuple[int, ...]  # besides Ctrl-C; blocked while the process is being started
 
 
 def run_worker(setup: WorkerSetup, sock: socket.socket, page: StatusPage, arena: Arena) -> None:
@@ -88,7 +89,7 @@ def run_worker(setup: WorkerSetup, sock: socket.socket, page: StatusPage, arena:
 def serve(setup: WorkerSetup, sock: socket.socket, page: StatusPage, run: Callable[[SocketChannel], None]) -> None:
     """What worker and dispatcher processes have in common: set the process up, say Ready, ``run`` until the end."""
     gc.freeze()  # what a forked process has inherited is not its own to finalize: groups with threads, say
-    _set_signals()
+    _set_signals(setup.ignored_signals)
     for fd in setup.inherited_fds:
         os.close(fd)
     watch_parent(setup.parent_pid, page, death_signal=setup.death_signal)
@@ -114,13 +115,16 @@ def _on_the_cpu() -> AbstractContextManager[Any]:
     return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
-def _set_signals() -> None:
+def _set_signals(ignored: tuple[int, ...]) -> None:
     """A forked process has the main one's handlers, which are not meant for it: saving a checkpoint on SIGTERM, say."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the main process decides
+    for number in (signal.SIGINT, *ignored):  # they go to the whole group; the main process decides
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked while the process was being started
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, [signal.SIGINT, *ignored]
+        )  # blocked while the process was being started
 
 
 @dataclass(slots=True)

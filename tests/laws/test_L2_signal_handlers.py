@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -12,7 +16,7 @@ import pytest
 
 from tests import leaks
 from tests.data.datasets import Numbers
-from tests.laws.executors import make_service
+from tests.laws.executors import make_service, pids
 from tests.laws.interrupts import Handler, Interrupt, Interrupter, before_first
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.errors import IteratorInvalidated
@@ -188,3 +192,65 @@ def test_L6_an_interrupt_while_an_epoch_begins_leaves_a_loader_that_can_be_used_
     assert number > 15
     del loader, stream
     assert leaks.wait_nothing_left(before) == []
+
+
+@contextmanager
+def handling(number: int, handler: Callable[..., None]) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("dispatched", [False, True], ids=["shards", "dispatcher"])
+def test_L2_a_handler_of_a_signal_to_the_whole_group_runs_in_the_main_process_alone(
+    method: str, dispatched: bool
+) -> None:
+    """SLURM's USR1 before the end of a job: the handler saves a checkpoint. In a worker it would save position 0."""
+    node = IterableWrapper(range(LENGTH))
+    graph = node.sharding_round_robin_dispatch() if dispatched else node.sharding_filter()
+    ran_in, states = [], []
+
+    def save(*_: object) -> None:
+        ran_in.append(os.getpid())
+        states.append(loader.state_dict())
+
+    service = make_service(2, 2, context=method)
+    with handling(signal.SIGUSR1, save), DataLoader2(graph, reading_service=service) as loader:
+        stream = iter(loader)
+        got = plain(islice(stream, 3))
+        workers = pids(loader)
+        for pid in [*workers, os.getpid()]:
+            os.kill(pid, signal.SIGUSR1)
+        got += plain(stream)
+        assert pids(loader) == workers
+        assert loader.stats().restarts == 0
+        assert ran_in == [os.getpid()]
+        loader.load_state_dict(states[0])
+        assert plain(loader) == got[3:]
+    assert sorted(got) == list(range(LENGTH))
+
+
+class Impatient(Numbers):
+    """Gives up a slow sample by an alarm, whose handler the program has installed before it forks workers."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            if index == 1:
+                signal.setitimer(signal.ITIMER_REAL, 0.01)
+                time.sleep(60)
+        except InterruptedError:
+            return -1
+        return index
+
+
+def give_up(*_: object) -> None:
+    raise InterruptedError
+
+
+def test_a_signal_that_a_worker_sends_to_itself_has_its_handler() -> None:
+    with handling(signal.SIGALRM, give_up):
+        loader = DataLoader(Impatient(4), None, num_workers=1, multiprocessing_context="fork")
+        assert plain(loader) == [0, -1, 2, 3]
