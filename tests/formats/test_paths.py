@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.laws.executors import make_loader, make_service
+from torchpipe import DataLoader2
+from torchpipe.errors import StateMismatchError
 from torchpipe.formats.places import paths
 from torchpipe.formats.places.paths import expand_braces, expand_paths
-from torchpipe.iter import PathList
+from torchpipe.iter import FileLister, PathList
 from torchpipe.testing import check_node
 
 
@@ -80,3 +84,74 @@ def test_a_list_of_paths_is_a_node(tmp_path: Path) -> None:
     pattern = str(tmp_path / "*")
     assert list(PathList(pattern)) == [str(tmp_path / f"{number}") for number in range(5)]
     check_node(lambda: PathList(pattern).shuffle().sharding_filter(), epochs=[0])
+
+
+def _graph(folder: Path, explicit: list[str] | None = None, listing: str = "PathList") -> Any:
+    paths: Any = PathList(str(folder / "**" / "*.txt") if explicit is None else explicit)
+    if listing == "FileLister":
+        paths = FileLister(str(folder), "*.txt", recursive=True)
+    return paths.shuffle(buffer_size=3).sharding_filter().read_lines().shuffle(buffer_size=4)
+
+
+def _resumed(graph: Any, state: Any, workers: int | None = None) -> list[str]:
+    with DataLoader2(graph, reading_service=make_service(workers, 2)) as loader:
+        loader.load_state_dict(state)
+        return list(loader)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data" / "inner").mkdir(parents=True)
+    for number in range(9):
+        (tmp_path / "data" / "inner"[: 5 * (number % 2)] / f"{number}.txt").write_text(f"{number}a\n{number}b\n")
+    return tmp_path / "data"
+
+
+CHANGES: list[tuple[Any, str]] = [
+    (lambda folder: (folder / "4b.txt").write_text("new\n"), r"10 files from '0.txt' .*newest is '.*4b.txt'"),
+    (lambda folder: (folder / "z.txt").write_text("new\n"), r"10 files from '0.txt' .*newest is '.*z.txt'"),
+    (lambda folder: (folder / "2.txt").unlink(), r"8 files from '0.txt' to 'inner/7.txt', 48 bytes"),
+    (lambda folder: (folder / "2.txt").rename(folder / "2b.txt"), r"9 files from '0.txt' to 'inner/7.txt', 54 bytes"),
+    (lambda folder: (folder / "8.txt").write_text("longer\n"), r"9 files from '0.txt' to 'inner/7.txt', 55 bytes"),
+]
+
+
+@pytest.mark.parametrize("listing", ["PathList", "FileLister"])
+@pytest.mark.parametrize(("change", "now"), CHANGES)
+def test_a_resume_over_other_files_is_refused_and_names_both_sides(
+    folder: Path, listing: str, change: Any, now: str
+) -> None:
+    states = []
+    for workers in (None, 2):
+        for seed in range(3):
+            with make_loader(_graph(folder, listing=listing), make_service(workers, 2, every=1), seed) as loader:
+                iterator = iter(loader)
+                for _ in range(7):
+                    next(iterator)
+                states.append(loader.state_dict())
+                assert len(list(iterator)) == 11
+    change(folder)
+    for number, state in enumerate(states):
+        with pytest.raises(StateMismatchError, match=rf"then it was 9 files from '0.txt' .*, now it is {now}"):
+            _resumed(_graph(folder, listing=listing), state, (None, 1)[number % 2])
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_run_goes_on_where_the_same_files_lie_elsewhere_and_between_epochs_with_more(
+    folder: Path, tmp_path: Path, workers: int | None
+) -> None:
+    with make_loader(_graph(folder), make_service(workers, 2)) as loader:
+        head = [item for _, item in zip(range(7), loader)]
+        state = loader.state_dict()
+        rest = _resumed(_graph(folder), state)
+        assert sorted(head + rest) == sorted(f"{number}{letter}" for number in range(9) for letter in "ab")
+        loader.load_state_dict(state)
+        list(loader)
+        ended = loader.state_dict()
+    there = tmp_path / "moved" / "deeper"
+    shutil.copytree(folder, there)
+    assert _resumed(_graph(there), state) == rest
+    known = [str(path) for path in sorted(there.rglob("*.txt"))]
+    (there / "4b.txt").write_text("new\n")
+    assert _resumed(_graph(there, known), state) == rest  # the list that was saved with the run
+    assert len(_resumed(_graph(there), ended)) == 19  # another epoch

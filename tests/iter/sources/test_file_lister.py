@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from torchpipe.errors import StateError
+from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.graph import fingerprint
 from torchpipe.iter import FileLister, IterableWrapper
 from torchpipe.node.datapipe import iterate
+from torchpipe.state import decode, encode
 from torchpipe.testing import CountingSource, check_node
 
 NAMES = ["b.txt", "a.txt", "c.tar", "sub/z.txt", "sub/deep/y.txt", "other/x.txt"]
@@ -79,27 +80,40 @@ def test_a_missing_folder_is_named(root: Path) -> None:
         list(node)
 
 
-@pytest.mark.parametrize("change", [lambda root: (root / "0.txt").touch(), lambda root: (root / "a.txt").unlink()])
-def test_a_folder_that_changed_since_is_an_error(root: Path, change: Any) -> None:
-    iterator = iterate(FileLister(root))
-    next(iterator)
-    state = iterator.state_dict()
+@pytest.mark.parametrize(
+    ("change", "now"),
+    [
+        (lambda root: (root / "0.txt").touch(), "4 files from '0.txt' to 'c.tar', 15 bytes"),
+        (lambda root: (root / "b2.txt").touch(), "4 files from 'a.txt' to 'c.tar', 15 bytes .*newest is '.*b2.txt'"),
+        (lambda root: (root / "a.txt").unlink(), "2 files from 'b.txt' to 'c.tar', 10 bytes"),
+        (lambda root: (root / "a.txt").rename(root / "aa.txt"), "3 files from 'aa.txt' to 'c.tar', 15 bytes"),
+        (lambda root: (root / "b.txt").rename(root / "bb.txt"), "3 files from 'a.txt' to 'c.tar', 15 bytes"),
+        (lambda root: (root / "c.tar").write_text("longer"), "3 files from 'a.txt' to 'c.tar', 16 bytes"),
+    ],
+)
+def test_a_folder_that_changed_since_is_an_error(root: Path, change: Any, now: str) -> None:
+    states = []
+    for count in (1, 3):
+        iterator = iterate(FileLister(root))
+        iterator.drop(count)
+        states.append(decode(encode(iterator.state_dict())))
     change(root)
-    resumed = iterate(FileLister(root))
-    resumed.load_state_dict(state)
-    with pytest.raises(StateError, match="has changed since the state was saved: it had 3 files with 'a.txt'"):
-        next(resumed)
+    for state in states:
+        resumed = iterate(FileLister(root))
+        resumed.load_state_dict(state)
+        with pytest.raises(StateMismatchError, match=f"then it was 3 files from 'a.txt' to 'c.tar', 15 bytes .*{now}"):
+            next(resumed)
 
 
-def test_renamed_files_are_noticed(root: Path) -> None:
+def test_forged_states_are_refused(root: Path) -> None:
     iterator = iterate(FileLister(root))
     next(iterator)
     state = iterator.state_dict()
-    (root / "a.txt").rename(root / "aa.txt")
-    resumed = iterate(FileLister(root))
-    resumed.load_state_dict(state)
-    with pytest.raises(StateError, match="now it has 3 with 'aa.txt' there"):
-        next(resumed)
+    for forged in ({"files": 3}, {"files": [1, 2]}, {"position": 9}, {"root": 7}, {"position": -1}):
+        resumed = iterate(FileLister(root))
+        with pytest.raises(StateError):  # one is found when the folder is listed
+            resumed.load_state_dict(state | forged)
+            next(resumed)
 
 
 def test_the_data_may_lie_elsewhere_when_a_run_goes_on(root: Path, tmp_path: Path) -> None:

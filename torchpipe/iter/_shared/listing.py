@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from torchpipe.errors import StateError
+from torchpipe.iter._shared.listed import check_listed, listed, size_of
 from torchpipe.iter._shared.paths import made_of_files
 from torchpipe.node.content_digest import Files, Unseen
 from torchpipe.node.context import Context
@@ -77,21 +78,17 @@ class _ListIterator(NodeIterator[str]):
         self.root: int | str | None = None  # what is being listed: its place among the given roots, or a path
         self.paths: Sequence[str] | None = None  # in it; None if not listed yet
         self.position = 0
-        self.expected: list[Any] = [0, ""]  # number of paths and the last one handed out, relative to the root
+        self.files: Any = None  # which they are
 
     def get_state(self) -> dict[str, Any]:
-        if self.paths is not None:
-            self.expected = [len(self.paths), self._relative(self.paths, self.position)]
-        return {"root": self.root, "position": self.position, "expected": list(self.expected)}
+        return {"root": self.root, "position": self.position, "files": self.files}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        root, (count, last) = state["root"], state["expected"]
+        root = state["root"]
         known = range(len(self.given)) if self.given is not None else None
         if root is not None and (root not in known if known is not None else type(root) is not str):
             raise ValueError(f"no folder {root!r:.60}")
-        if type(count) is not int or type(last) is not str:
-            raise TypeError("no number of files and path")
-        self.root, self.position, self.expected = root, stored_count(state, "position"), [count, last]
+        self.root, self.position, self.files = root, stored_count(state, "position"), state["files"]
 
     def run(self) -> Iterator[str]:
         if self.root is not None:
@@ -99,12 +96,17 @@ class _ListIterator(NodeIterator[str]):
         first = self.root + 1 if isinstance(self.root, int) else 0
         for root in self.source.items() if self.given is None else range(first, len(self.given)):
             self.root = root if self.given is not None else self.node.root_of(root)
-            self.paths, self.position = None, 0
+            self.paths, self.files, self.position = None, None, 0
             yield from self._list()
 
     def _list(self) -> Iterator[str]:
         self.paths = self.node.paths_in(self._root())
-        self._check_unchanged(self.paths)
+        found = self._listed(self.paths)
+        if self.files is not None:
+            check_listed(repr(self._root()), self.files, found, self.paths if self.node.local else ())
+        self.files = found
+        if self.position > len(self.paths):
+            raise StateError(f"the state stands behind file {self.position} of {len(self.paths)}")
         while self.position < len(self.paths):
             self.position += 1
             yield self.paths[self.position - 1]
@@ -112,17 +114,6 @@ class _ListIterator(NodeIterator[str]):
     def _root(self) -> str:
         return str(self.given[self.root] if self.given is not None else self.root)  # type: ignore[index]
 
-    def _relative(self, paths: Sequence[str], position: int) -> str:
-        return self.node.relative(paths[position - 1], self._root()) if position else ""
-
-    def _check_unchanged(self, paths: Sequence[str]) -> None:
-        if not self.position:
-            return
-        count, last = self.expected
-        found = self._relative(paths, self.position) if self.position <= len(paths) else "nothing"
-        if (len(paths), found) != (count, last):
-            raise StateError(
-                f"{self._root()!r} has changed since the state was saved: it had {count} files with {last!r} at "
-                f"position {self.position}, now it has {len(paths)} with {found!r} there. Restore the folder, or "
-                "begin the epoch anew"
-            )
+    def _listed(self, paths: Sequence[str]) -> list[Any]:
+        names = [self.node.relative(path, self._root()) for path in paths]
+        return listed(names, [size_of(path) if self.node.local else None for path in paths])

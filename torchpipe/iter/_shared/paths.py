@@ -10,6 +10,7 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
 from torchpipe.formats.places.paths import expand_paths, is_remote
 from torchpipe.indexed.keys import KeysIterator
+from torchpipe.iter._shared.listed import check_listed, listed, names_below, size_of
 from torchpipe.node.content_digest import Files, Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
@@ -26,17 +27,20 @@ class PathList(IterDataPipe[str]):
 
     They are looked up when the node is made; globs give sorted names. What exists under the very name is that file.
 
-    State: one integer. Raises: FileNotFoundError for a local file that is missing and a glob that finds nothing;
-    TypeError for what is no path; ValueError without any.
+    State: one integer, and which files there were: their number, names below the folder that they have in common, and
+    sizes of local ones. A resume with any other is refused. Raises: FileNotFoundError for a local file that is missing
+    and a glob that finds nothing; TypeError for what is no path; ValueError without any; StateMismatchError.
     """
 
     at_hand = True
     by_index = True
     names_files = True
-    fingerprint_ignores = ("paths",)  # a run may move to where the data lies elsewhere
+    fingerprint_ignores = ("paths", "listed")  # a run may move to where the data lies elsewhere
 
     def __init__(self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
         self.paths = expand_paths("PathList", paths)
+        sizes = [None if is_remote(path) else size_of(path) for path in self.paths]
+        self.listed = listed(names_below(self.paths), sizes)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -45,7 +49,18 @@ class PathList(IterDataPipe[str]):
         return {"paths": self.paths, "files": _local(self.paths)}
 
     def iterate(self, context: Context) -> NodeIterator[str]:
-        return KeysIterator(self, context, self.paths, len(self.paths), lambda: range(len(self.paths)))
+        return _PathsIterator(self, context, self.paths, len(self.paths), lambda: range(len(self.paths)))
+
+
+class _PathsIterator(KeysIterator[str]):
+    node: PathList
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "files": list(self.node.listed)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        check_listed("what PathList found", state["files"], self.node.listed, self.node.paths)
+        super().set_state(state)
 
 
 def as_paths(name: str, paths: Any, storage_options: Mapping[str, Any] | None = None) -> IterDataPipe[Any]:

@@ -26,10 +26,10 @@ class FSSpecFileLister(Lister):
     pattern, or a list of them, for the last part of a name. ``kwargs`` are options of the file system (fsspec's
     ``storage_options``). Listing is tried again up to ``retries`` times after errors that pass.
 
-    State: the root being listed, the position in its list, the list's length and the last name.
+    State: the root being listed, the position in its list, and which names there are.
 
     Raises: TypeError for roots that are no text; while iterating, FileNotFoundError for a folder that is missing, and
-    StateError if the folder has changed since a state was saved.
+    StateMismatchError if other names are there than when the state was saved.
     """
 
     form = "list_files_by_fsspec"

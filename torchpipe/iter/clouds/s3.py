@@ -51,9 +51,10 @@ class S3FileLister(Lister):
     the connection, and so are ``storage_options``, which s3fs takes (``endpoint_url``, ``anon``, ``key`` ...).
     ``masks`` is a shell pattern, or a list of them, for the last part of a name.
 
-    State: the prefix being listed, the position in its list, the list's length and the last name.
+    State: the prefix being listed, the position in its list, and which names there are.
 
-    Raises: ImportError without s3fs; while iterating, TypeError for items that are no such URLs, and what s3fs raises.
+    Raises: ImportError without s3fs; while iterating, TypeError for items that are no such URLs, what s3fs raises, and
+    StateMismatchError if other names are there than when the state was saved.
     """
 
     form = "list_files_by_s3"

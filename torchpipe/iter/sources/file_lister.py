@@ -23,10 +23,13 @@ class FileLister(Lister):
     sorted within each folder; with ``non_deterministic`` they come as the file system has them, which may differ
     between machines. ``length`` is what ``len()`` says, -1 if unknown. A root may also be a file.
 
-    State: the root being listed, the position in its list, the list's length and the last path.
+    Each shard lists for itself, in each epoch: files that come meanwhile are seen by some. ``PathList`` looks once.
 
-    Raises: FileNotFoundError for a folder that is missing when the node is made or when it is listed; StateError if
-    the folder has changed since a state was saved.
+    State: the root being listed, the position in its list, and which files there are: their number, names below the
+    root, and sizes.
+
+    Raises: FileNotFoundError for a folder that is missing when the node is made or when it is listed;
+    StateMismatchError if other files are there than when the state was saved.
     """
 
     form = "list_files"

@@ -1,0 +1,67 @@
+"""Which files there were when a state was saved: a few numbers and names, by which another set of them is known.
+
+Runs wherever its nodes run. Names are those below the folder that all have in common: data may lie elsewhere when a
+state is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Sequence
+from typing import Any
+
+from torchpipe.errors import StateMismatchError
+
+__all__ = ["check_listed", "listed", "names_below", "size_of"]
+
+_LONGEST = 100  # characters of a name that is shown
+
+
+def names_below(paths: Sequence[str]) -> list[str]:
+    """``paths`` without the folder that all of them lie in."""
+    common = os.path.commonprefix([path[: path.rfind("/") + 1] for path in paths])  # noqa: RUF071  # URLs have no path
+    return [path[common.rfind("/") + 1 :] for path in paths]
+
+
+def size_of(path: str) -> int | None:
+    """Of a local file, in bytes; None of anything else."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def listed(names: Sequence[str], sizes: Sequence[int | None]) -> list[Any]:
+    """Plain data: how many, of how many bytes if that is known, the first and the last, a digest of names and sizes."""
+    made = hashlib.sha256()
+    for name, size in zip(names, sizes, strict=True):
+        made.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+    ends = [name[-_LONGEST:].encode("utf-8", "replace").decode() for name in (names[0], names[-1])] if names else []
+    total = None if None in sizes else sum(size or 0 for size in sizes)
+    return [len(names), total, ends, made.hexdigest()[:16]]
+
+
+def check_listed(what: str, saved: Any, now: list[Any], paths: Sequence[str]) -> None:
+    """Raises: StateMismatchError, showing both sides, unless the files are those that there were; ``paths`` are now."""
+    if saved == now:
+        return
+    dated = [(os.stat(path).st_mtime, path) for path in paths if size_of(path) is not None]
+    newest = f" (the newest is {max(dated)[1]!r:.300})" if dated else ""
+    raise StateMismatchError(
+        f"{what} has changed since the state was saved: then it was {_described(saved)}, now it is {_described(now)}"
+        f"{newest}. A resume would repeat items and lose others: restore the files, or begin the epoch anew. To let "
+        "files come meanwhile, save the list of paths with the run and give that instead of looking them up"
+    )
+
+
+def _described(value: Any) -> str:
+    try:
+        count, size, ends, digest = value
+        between = f" from {ends[0]!r:.110} to {ends[1]!r:.110}" if ends else ""
+        total = "" if size is None else f", {size!r:.20} bytes"
+        return f"{count!r:.20} files{between}{total} (digest {digest!s:.16})"
+    except (TypeError, ValueError, LookupError):
+        return f"{value!r:.80}"
