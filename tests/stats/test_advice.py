@@ -56,10 +56,13 @@ def test_the_main_section_is_not_blamed_for_what_is_not_in_it() -> None:
     assert "the slowest step is your own code" in own.sentence
     handing = advise(seen(stages=stage()))
     assert (handing.bottleneck, handing.node) == ("device", 2)
-    ranks = advise(replace(seen(stages=()), nodes=seen().nodes[:1]))
+    behind = replace(seen(stages=()), nodes=seen().nodes[:1])
+    ranks = advise(replace(behind, ranks=2))
     assert ranks.bottleneck == "ranks"
     assert "waited for the others" in ranks.sentence
-    for advice in (own, handing, ranks):
+    nobody = advise(behind)
+    assert (nobody.bottleneck, "rank" in nobody.sentence) == ("nothing", False)
+    for advice in (own, handing, ranks, nobody):
         assert "main section" not in advice.sentence
         assert "to_device()" not in advice.change
 

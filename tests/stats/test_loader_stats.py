@@ -7,15 +7,18 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from torch.utils.data import Dataset
 
 from reading_services import MultiProcessingReadingService, SequentialReadingService
 from tests.sources import wait_until
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.stats import FeedStats, LoaderStats, ProcessStats
+from torchpipe.stats.advice import advise
 
 
 def double(item: int) -> int:
@@ -124,10 +127,10 @@ def test_errors_are_counted_where_they_were_raised() -> None:
 
 
 def test_more_workers_are_advised_for_a_loop_that_takes_all_while_cores_are_free() -> None:
-    graph = IterableWrapper(range(100)).sharding_filter().map(slow)
+    graph = IterableWrapper(range(300)).sharding_filter().map(slow)
     with DataLoader2(graph, reading_service=MultiProcessingReadingService(2, "fork"), measure=True) as loader:
         list(loader)
-        advice = loader.stats().advice
+        advice = advise(replace(loader.stats(), others=None))
     assert "Mapper(slow)" in advice.sentence
     assert "4 workers would make" in advice.sentence
     assert "num_workers=4" in advice.change
@@ -250,3 +253,66 @@ def test_figures_of_a_closed_loader_are_those_of_its_last_epoch() -> None:
     stats = loader.stats()
     assert (stats.state, stats.delivered, stats.consumer.items) == ("closed", 1, 1)
     assert stats.advice.sentence
+
+
+class Stuck(Dataset[int]):
+    """The seventh sample is not there before somebody says so."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        if index == 6:
+            assert self.event.wait(60)
+        return index
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"measure": True}, {"num_workers": 2}, {"num_workers": 2, "measure": True}], ids=str
+)
+def test_while_a_sample_hangs_neither_ranks_nor_the_sampler_are_blamed(options: Any) -> None:
+    event = multiprocessing.get_context("fork").Event()
+    context = "fork" if options.get("num_workers") else None
+    loader: DataLoader[Any] = DataLoader(Stuck(event), 2, multiprocessing_context=context, **options)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend(loader))
+    thread.start()
+    wait_until(lambda: loader.stats().consumer.wait_s > 0.3)
+    stats = loader.stats()
+    event.set()
+    thread.join()
+    assert len(found) == 6
+    for advice in (stats.advice, loader.stats().advice):
+        assert "rank" not in str(advice)
+        assert "Sampler" not in str(advice)
+        assert advice.bottleneck in ("workers", "merge", "source", "node")
+        assert "shard" not in str(advice)
+
+
+def test_of_steps_that_are_not_measured_none_is_named_and_no_shares_are_shown() -> None:
+    loader = DataLoader(range(20), 2, collate_fn=slow)  # type: ignore[arg-type]
+    list(loader)
+    stats = loader.stats()
+    assert stats.advice.sentence.startswith("You waited")
+    assert stats.advice.node is None
+    assert "Items are made in this process" in stats.advice.sentence
+    assert "100 %" not in str(stats).partition("\n")[2]
+
+
+def test_an_epoch_of_a_moment_says_nothing_of_who_is_slow() -> None:
+    loader = DataLoader(range(20), 2, measure=True)  # type: ignore[arg-type]
+    list(loader)
+    advice = loader.stats().advice
+    assert "too little to say who is slow" in advice.sentence
+    assert (advice.bottleneck, advice.change, advice.predictions) == ("nothing", "", ())
+
+
+def test_what_others_use_of_the_machine_is_a_part_of_it() -> None:
+    loader = DataLoader(range(20), 2, collate_fn=slow, num_workers=1)  # type: ignore[arg-type]
+    assert loader.stats().others is None
+    list(loader)
+    others = loader.stats().others
+    assert others is None or 0 <= others <= 1

@@ -154,7 +154,7 @@ def test_several_slow_shards_are_told_as_several() -> None:
 
 
 def slow(item: int) -> int:
-    time.sleep(0.005)
+    time.sleep(0.06)
     return item
 
 
@@ -169,7 +169,7 @@ class SlowBatches(Sampler[list[int]]):
 def test_a_sampler_of_this_process_is_named_and_stays_one() -> None:
     loader: Any = DataLoader(range(20), batch_sampler=SlowBatches(), measure=True)  # type: ignore[arg-type]
     list(loader)
-    advice = loader.stats().advice
+    advice = advise(replace(loader.stats(), others=None))
     assert "The slowest step is `SlowBatches`, in this process; it runs once" in advice.sentence
     assert {round(item.items_per_s) for item in advice.predictions} == {round(advice.predictions[0].items_per_s)}
 
@@ -190,3 +190,29 @@ def test_a_sampler_runs_in_no_dispatcher(method: Any) -> None:
     graph = IterableWrapper(range(4)).sharding_round_robin_dispatch()
     with DataLoader2(graph) as other:
         assert other.stats().dispatcher
+
+
+def test_what_the_figures_cannot_carry_is_not_foretold() -> None:
+    long = seen(consumer=ConsumerStats(items=ITEMS, elapsed_s=2.0, wait_s=1.8, start_s=0.1))
+    assert advise(long).predictions
+    short = replace(long, consumer=replace(long.consumer, elapsed_s=0.9, wait_s=0.8))
+    crowded = replace(long, others=0.5)
+    alone = replace(long, workers=0, processes=(replace(long.processes[0], making_s=1.8),))
+    quick = replace(alone, consumer=replace(alone.consumer, items=10_000))
+    assert advise(alone).predictions
+    for stats in (short, crowded, quick):
+        advice = advise(stats)
+        assert advice.predictions == ()
+        assert advice.keeps_up is None
+        assert "would" not in advice.sentence
+        assert "cores are in use" not in advice.sentence
+    assert "Other programs keep the machine busy" in advise(crowded).change
+
+
+def test_one_slow_batch_among_those_that_are_dealt_is_no_uneven_division() -> None:
+    stats = seen(once("dispatch", 0.001))
+    main, first, second = stats.processes
+    advice = advise(replace(stats, processes=(main, replace(first, making_s=0.1, credit_wait_s=0.9), second)))
+    assert advice.bottleneck == "merge"
+    assert "some take far longer than others: worker 1 is busy 100 %" in advice.sentence
+    assert "shard" not in str(advice)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torchpipe import Context
 from torchpipe.iter import IterableWrapper
@@ -122,7 +125,17 @@ def test_threads_have_a_tracing_each() -> None:
     assert sheet.read()[1][ITEMS] == 3
 
 
-def test_durations_fall_into_buckets_of_a_fifth_or_less() -> None:
+@given(st.lists(st.integers(0, 10**11), min_size=1, max_size=30), st.floats(0.01, 1))
+def test_as_many_items_as_it_says_took_no_longer_than_a_quantile(durations: list[int], part: float) -> None:
+    sheet = NodeSheet.local(1)
+    for duration_ns in durations:
+        sheet.note(0, duration_ns)
+    value_ns = round(1e9 * (sheet.read()[0].quantile(part) or 0))
+    exact_ns = sorted(durations)[math.ceil(part * len(durations)) - 1]
+    assert exact_ns <= value_ns <= max(128, exact_ns * 1.126)
+
+
+def test_durations_fall_into_buckets_of_an_eighth_or_less() -> None:
     sheet = NodeSheet.local(1)
     for duration_ns in (50, 200, 1_000, 123_456, 10**9, 10**15):
         figures = Figures()

@@ -51,7 +51,8 @@ class Batches(ABC):
 
     def merges(self) -> tuple[MergeStats, ...]:
         """How long they were waited for, and for whom. Any thread."""
-        return (MergeStats(wait_s=self.clock.wait_s, shard_wait_s=(self.clock.wait_s,)),)
+        wait_s = self.clock.waited_s()
+        return (MergeStats(wait_s=wait_s, shard_wait_s=(wait_s,)),)
 
     def figures(self) -> ServiceFigures:
         """What those who make them have done. Any thread."""

@@ -187,7 +187,7 @@ class DealtBatches(Batches):
 
     def merges(self) -> tuple[MergeStats, ...]:
         rebuild_s = self._workers.rebuild_s - self._rebuilt_before_s
-        return (MergeStats(wait_s=self.clock.wait_s, shard_wait_s=tuple(self._lane_s), rebuild_s=rebuild_s),)
+        return (MergeStats(wait_s=self.clock.waited_s(), shard_wait_s=tuple(self._lane_s), rebuild_s=rebuild_s),)
 
     def figures(self) -> ServiceFigures:
         told = self._workers.figures()

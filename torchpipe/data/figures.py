@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler
 
 from torchpipe.data.fetch import COLLATING, READING
 from torchpipe.data.order.rollover import RolloverBatchSampler
+from torchpipe.execution.ranks import RankGroup
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.node.traits import callable_name
 from torchpipe.stats import LoaderStats, NodeStats, ProcessStats, QueueStats
@@ -38,6 +39,7 @@ class Observable(Viewable):
     num_workers: int
     measuring: bool  # from the next epoch on
     _live: Any
+    _ranks: RankGroup | None
     _observed: tuple[Observed, ServiceFigures] | None = None  # of the epoch that has ended last
 
     def stats(self) -> LoaderStats:
@@ -52,7 +54,8 @@ class Observable(Viewable):
             total = len(self)  # type: ignore[arg-type]
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
             total = None
-        return as_stats(observed, figures, total, max(1, self.num_workers))
+        ranks = 1 if self._ranks is None else self._ranks.world_size
+        return as_stats(observed, figures, total, max(1, self.num_workers), ranks)
 
 
 def _planned(loader: Any) -> ServiceFigures:

@@ -393,7 +393,7 @@ class MergeIterator(NodeIterator[Any]):
         clock = self.clock
         return MergeStats(
             branch=self._branch,
-            wait_s=clock.wait_s,
+            wait_s=clock.waited_s(),
             shard_wait_s=tuple(self._pull_s),
             rebuild_s=self._merges.rebuild_s,
         )

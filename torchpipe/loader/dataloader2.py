@@ -211,7 +211,9 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._check_process()
         live = self._live
         observed = self._observed if live is None else live.observe()
-        return as_stats(observed, self.reading_service.figures(), self._total(), self.num_shards)
+        return as_stats(
+            observed, self.reading_service.figures(), self._total(), self.num_shards, self.reading_service.world_size
+        )
 
     def see(self, observed: Observed) -> None:
         """What an iterator of this loader, which has none itself, has come to."""

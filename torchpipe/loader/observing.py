@@ -45,6 +45,7 @@ class Observed:
     state: Any
     began_at: float
     cpu_s: float
+    busy_s: float  # of all the machine's processes
     consumer: ConsumerStats
     merges: tuple[MergeStats, ...]
     stages: tuple[StageStats, ...]
@@ -72,6 +73,7 @@ class Observed:
             state="finished" if finished else "closed" if over else "running",
             began_at=clock.began_at,
             cpu_s=clock.cpu_s(),
+            busy_s=clock.busy_s(),
             consumer=clock.consumer(delivered - before),
             merges=merges,
             stages=tuple(stages),
@@ -106,12 +108,14 @@ def _parts(stream: NodeIterator[Any]) -> list[NodeIterator[Any]]:
     return parts
 
 
-def as_stats(observed: Observed | None, figures: ServiceFigures, total: int | None, shards: int) -> LoaderStats:
+def as_stats(
+    observed: Observed | None, figures: ServiceFigures, total: int | None, shards: int, ranks: int = 1
+) -> LoaderStats:
     """The whole tree, with its advice."""
     if observed is None:
         observed = Observed(
-            epoch=0, delivered=0, state="new", began_at=0.0, cpu_s=0.0, consumer=ConsumerStats(), merges=(), stages=(),
-            timeline=(),
+            epoch=0, delivered=0, state="new", began_at=0.0, cpu_s=0.0, busy_s=0.0, consumer=ConsumerStats(), merges=(),
+            stages=(), timeline=(),
         )  # fmt: skip
     stages = tuple(replace(stage, node=_number(figures, stage.name)) for stage in observed.stages)
     left, events = observed.left_over, figures.events
@@ -129,6 +133,8 @@ def as_stats(observed: Observed | None, figures: ServiceFigures, total: int | No
         shards=shards,
         method=figures.method,
         cores=available_cores(),
+        others=_others(observed, figures),
+        ranks=ranks,
         dispatcher=figures.dispatcher,
         restarts=figures.restarts,
         longest_dispatch_buffer=figures.longest_dispatch_buffer,
@@ -143,6 +149,15 @@ def as_stats(observed: Observed | None, figures: ServiceFigures, total: int | No
         timeline=observed.timeline,
     )
     return replace(stats, advice=advise(stats))
+
+
+def _others(observed: Observed, figures: ServiceFigures) -> float | None:
+    """What other programs used of the machine."""
+    whole_s = (observed.consumer.start_s or 0.0) + observed.consumer.elapsed_s
+    if not observed.busy_s or not whole_s:
+        return None
+    own_s = observed.cpu_s + sum(process.cpu_s or 0.0 for process in figures.processes)
+    return min(1.0, max(0.0, observed.busy_s - own_s) / whole_s / (os.cpu_count() or 1))
 
 
 def _with_moved(figures: ServiceFigures, stages: Sequence[StageStats]) -> tuple[NodeStats, ...]:

@@ -7,7 +7,7 @@ dealt. The first that is mostly at work, while what follows it mostly waits, hol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchpipe.stats.model import Advice, Bottleneck, LoaderStats, NodeStats, ProcessStats, StageStats
 from torchpipe.stats.outlook import Outlook
@@ -19,6 +19,10 @@ _WORTH = 1.3  # what twice as many workers must bring to be advised
 _SLOW_SAMPLER = 0.3  # of the time that the loop waited: what takes less is not what it waited for
 _SKEW = 0.35  # by which a worker is busier than another where one shard holds up the others
 _IN_USE = 0.5  # of the cores: where less is, they are not what there is too little of
+_TOLD_S = 0.1  # of an epoch: in less, what is done once, or an interruption, looks like a slow step
+_FORETOLD_S = 1.0  # the same, of other numbers of workers: starting these takes about as long
+_QUICK_S = 1e-3  # an item that is made as quickly may take longer on its way from a worker
+_OTHERS = 0.25  # of the machine: where other programs use more, its times are theirs too
 
 
 def advise(stats: LoaderStats) -> Advice:
@@ -28,8 +32,12 @@ def advise(stats: LoaderStats) -> Advice:
         return _without_items(stats)
     if consumer.items < 2 or not consumer.elapsed_s:
         return Advice(sentence="One item has been delivered: too little to say who is slow.", bottleneck="nothing")
+    if (took_s := consumer.start_s + consumer.elapsed_s) < _TOLD_S:
+        short = f"This has taken {1e3 * took_s:.0f} ms so far: too little to say who is slow."
+        return Advice(sentence=short, bottleneck="nothing")
     found = _find(stats)
     outlook = Outlook.of(stats)
+    outlook = replace(outlook, known=outlook.known and _can_foretell(stats, outlook))
     scales = found.bottleneck in ("workers", "node", "source", "consumer", "nothing")
     keeps_up = outlook.keeps_up() if scales else None
     predictions = outlook.predictions([1, 2, 4, 8, 16, max(1, stats.workers), keeps_up or 1]) if scales else ()
@@ -43,6 +51,13 @@ def advise(stats: LoaderStats) -> Advice:
         keeps_up=keeps_up,
         predictions=predictions,
     )
+
+
+def _can_foretell(stats: LoaderStats, outlook: Outlook) -> bool:
+    """Do the figures say what other numbers of workers would do?"""
+    if stats.consumer.elapsed_s < _FORETOLD_S or (stats.others or 0.0) > _OTHERS:
+        return False
+    return stats.workers > 0 or outlook.item_s > _QUICK_S
 
 
 def _without_items(stats: LoaderStats) -> Advice:
@@ -96,13 +111,15 @@ def _in_main(stats: LoaderStats) -> _Found:
     beside = {node.number for node in stats.nodes if node.section == "main"} - {stage.node for stage in stats.stages}
     if stats.stages and not beside:
         return _at_hand_over(stats.stages[0])
-    if stats.nodes and not beside:
+    if stats.ranks > 1 and not beside:
         return _Found(
             "ranks",
             "Most of that, this rank waited for the others",
             None,
             "See which rank waits least: that one is slow. Where all wait as much, agree more rarely (agree_every=).",
         )
+    if not beside:
+        return _Found("nothing", "Who is slow cannot be told")
     node = _slowest([node for node in stats.nodes if node.section == "main"])
     name = "the main section" if node is None else f"`{node.name}`"
     return _Found(
@@ -128,7 +145,7 @@ def _at_hand_over(stage: StageStats) -> _Found:
 
 
 def _in_process(stats: LoaderStats) -> _Found:
-    node = _slowest(list(stats.nodes))
+    node = _slowest(list(stats.nodes), stats.consumer.wait_s)
     if node is None:
         return _Found("workers", "Items are made in this process, when your loop asks for them")
     return _Found(_kind_of(node, stats), f"The slowest step is `{node.name}`, in this process", node.number)
@@ -172,12 +189,20 @@ def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
     waiting = idlest.credit_wait_s / max(1e-9, idlest.busy_s + idlest.credit_wait_s + idlest.input_wait_s)
     if busiest.busy_share - idlest.busy_share < _SKEW or waiting < _SKEW:
         return None
+    busy = f"{_percent(busiest.busy_share)} of its time, {idlest.name} {_percent(idlest.busy_share)}"
+    if _is_dealt(stats):
+        return _Found(
+            "merge",
+            f"Batches are handed out in order, and some take far longer than others: {busiest.name} is busy {busy}",
+            None,
+            "Look for samples that take long (measure=True gives their p99), let workers run further ahead "
+            "(prefetch_factor=), or, where the order does not matter, in_order=False.",
+        )
     shards = ", ".join(map(str, busiest.shards))
     which = f"shard {shards} is the slow one" if len(busiest.shards) < 2 else f"the slow one is among shards {shards}"
     return _Found(
         "merge",
-        f"Items come from the shards in turn, and {which}: {busiest.name} is busy "
-        f"{_percent(busiest.busy_share)} of its time, {idlest.name} {_percent(idlest.busy_share)}",
+        f"Items come from the shards in turn, and {which}: {busiest.name} is busy {busy}",
         None,
         "Divide the data evenly (shuffle before sharding_filter(), files of one size), or let a worker have several "
         "shards (num_shards a multiple of num_workers); where the order does not matter, in_order=False.",
@@ -186,7 +211,7 @@ def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
 
 def _starved(stats: LoaderStats) -> _Found:
     node = _slowest([node for node in stats.nodes if node.section == "dispatch"])
-    if not any(process.kind == "dispatcher" for process in stats.processes):
+    if _is_dealt(stats):
         if node is not None and (node.self_s or 0.0) < _SLOW_SAMPLER * stats.consumer.wait_s:
             return _transport("telling the workers what to make, and taking it back")
         name = "the sampler" if node is None else f"`{node.name}`"
@@ -206,6 +231,12 @@ def _starved(stats: LoaderStats) -> _Found:
     )
 
 
+def _is_dealt(stats: LoaderStats) -> bool:
+    """Does this process deal what the workers make batches of: indices, from a sampler?"""
+    dispatched = any(node.section == "dispatch" for node in stats.nodes)
+    return dispatched and not any(process.kind == "dispatcher" for process in stats.processes)
+
+
 def _transport(where: str) -> _Found:
     return _Found(
         "transport",
@@ -216,10 +247,12 @@ def _transport(where: str) -> _Found:
     )
 
 
-def _slowest(nodes: list[NodeStats]) -> NodeStats | None:
-    """The node that takes the most time, if that is measured."""
+def _slowest(nodes: list[NodeStats], spent_s: float = 0.0) -> NodeStats | None:
+    """The node that takes the most time, if that is measured: no step without figures takes more of ``spent_s``."""
     known = [node for node in nodes if node.self_s]
-    return max(known, key=lambda node: node.self_s or 0.0, default=None)
+    slowest = max(known, key=lambda node: node.self_s or 0.0, default=None)
+    rest_s = spent_s - sum(node.self_s or 0.0 for node in known)
+    return None if slowest is None or (slowest.self_s or 0.0) < rest_s else slowest
 
 
 def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | None) -> tuple[str, str]:
@@ -241,14 +274,14 @@ def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | N
             f"step cheaper.{unmeasured}",
         )
     more = 2 * max(1, stats.workers)
-    gain = outlook.rate(more) / outlook.rate(max(1, stats.workers)) if outlook.known else 1.0
+    gain = outlook.rate(more) / outlook.rate(max(1, stats.workers)) if outlook.known else 0.0
     if gain >= _WORTH:
         return (
             f"; {more} {_kind(stats)} would make {gain:.1f} times as many items.",
             f"Use num_workers={more}, or make that step cheaper.{unmeasured}",
         )
     limit = outlook.limit
-    if limit == "cores" and _cores_in_use(stats) > _IN_USE * stats.cores:
+    if limit == "cores" and outlook.known and _cores_in_use(stats) > _IN_USE * stats.cores:
         return (
             f"; all {stats.cores} cores are in use, so more workers would not help.",
             f"Make that step cheaper, do it once and store the result, or use a machine with more cores.{unmeasured}",
@@ -263,7 +296,10 @@ def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | N
             else "Put sharding_filter() before it, right after the source."
         )
         return "; every shard does it for all items, so more workers would not help.", f"{divide}{unmeasured}"
-    return ".", f"Make that step cheaper, or raise {where}.{unmeasured}"
+    others = ""
+    if (stats.others or 0.0) > _OTHERS:
+        others = " Other programs keep the machine busy, so what more workers would do cannot be told."
+    return ".", f"Make that step cheaper, or raise {where}.{others}{unmeasured}"
 
 
 def _cores_in_use(stats: LoaderStats) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-__all__ = ["Budget", "available_cores", "budget_of"]
+__all__ = ["Budget", "available_cores", "budget_of", "machine_busy_s"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,16 @@ class Budget:
 def available_cores() -> int:
     """How many this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine_busy_s() -> float:
+    """CPU seconds of all processes since the machine was started; 0 where the system does not tell."""
+    try:
+        with open("/proc/stat", "rb") as file:
+            user, nice, system, _idle, _iowait, irq, softirq, steal, *_ = map(int, file.readline().split()[1:])
+    except (OSError, ValueError):
+        return 0.0
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def budget_of(autotune: bool | Budget, num_workers: int) -> Budget | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from torchpipe.stats.budget import machine_busy_s
 from torchpipe.stats.model import ConsumerStats, Moment
 
 __all__ = ["Clock"]
@@ -22,6 +23,7 @@ class Clock:
         self.began_at = time.time()
         self.begun = time.perf_counter()
         self._cpu_before_s, self._cpu_s = time.process_time(), 0.0
+        self._busy_before_s, self._busy_s = machine_busy_s(), 0.0
         self.first = 0.0  # when the first item was there
         self.ended = 0.0
         self.wait_s = 0.0  # since then
@@ -57,22 +59,31 @@ class Clock:
         if not self.ended:
             self.ended = time.perf_counter()
             self._cpu_s = time.process_time() - self._cpu_before_s
+            self._busy_s = machine_busy_s() - self._busy_before_s
             self.waits_since = 0.0
 
     def cpu_s(self) -> float:
         """CPU seconds of this process since then."""
         return self._cpu_s if self.ended else time.process_time() - self._cpu_before_s
 
+    def busy_s(self) -> float:
+        """CPU seconds of all processes of the machine since then; 0 where the system does not tell."""
+        return self._busy_s if self.ended else machine_busy_s() - self._busy_before_s
+
+    def waited_s(self) -> float:
+        """Since the first item, the wait that is under way included."""
+        since = self.waits_since
+        return self.wait_s + (time.perf_counter() - since if since and self.first else 0.0)
+
     def consumer(self, items: int) -> ConsumerStats:
         """The figures, where ``items`` have been handed out."""
-        since, now = self.waits_since, self.ended or time.perf_counter()
+        waited_s, now = self.waited_s(), self.ended or time.perf_counter()
         if not self.first:
             return ConsumerStats(items=items)
-        under_way = now - since if since else 0.0
         return ConsumerStats(
             items=items,
             elapsed_s=now - self.first,
-            wait_s=min(self.wait_s + under_way, now - self.first),
+            wait_s=min(waited_s, now - self.first),
             start_s=self.first - self.begun,
         )
 

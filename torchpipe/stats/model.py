@@ -273,6 +273,8 @@ class LoaderStats(_Data):
     shards: int
     method: str  # "in process", "fork", "spawn", "forkserver", "thread"
     cores: int  # that this process may use
+    others: float | None = None  # the part of all the machine's cores that other programs used meanwhile, 0 to 1
+    ranks: int = 1  # that take steps together
     dispatcher: bool = False  # has the dispatch section a process of its own, where there are workers? no: a sampler
     restarts: int = 0  # processes that died and were replaced, in the service's whole life
     longest_dispatch_buffer: int = 0  # dispatched items that waited for one shard while others starved, at most

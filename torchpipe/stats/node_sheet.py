@@ -11,26 +11,28 @@ __all__ = ["BYTES", "ERRORS", "ITEMS", "SELF_NS", "SIZED", "SKIPPED", "Figures",
 
 SELF_NS, ITEMS, ERRORS, SKIPPED, BYTES, SIZED, _HISTOGRAM = range(7)  # SIZED items have so many bytes
 
-# Self times fall into buckets, four for each power of two: a quantile is right to a tenth or so.
+# Self times fall into buckets, eight for each power of two. A quantile is the upper end of one: an eighth too much at
+# most, and never less than what the items took.
 _LEAST_BITS, _MOST_BITS = 7, 43  # under 0.1 us, over an hour
-_BUCKETS = 4 * (_MOST_BITS - _LEAST_BITS + 1)
+_PARTS = 8
+_BUCKETS = _PARTS * (_MOST_BITS - _LEAST_BITS + 1)
 
 
 def bucket_of(nanoseconds: int) -> int:
     """The place of a duration among a node's cells."""
     bits = nanoseconds.bit_length()
     if bits <= _LEAST_BITS:
-        return _HISTOGRAM
+        return _HISTOGRAM + _PARTS - 1
     if bits > _MOST_BITS:
         return _HISTOGRAM + _BUCKETS - 1
-    return _HISTOGRAM + 4 * (bits - _LEAST_BITS) + ((nanoseconds >> (bits - 3)) & 3)
+    return _HISTOGRAM + _PARTS * (bits - _LEAST_BITS) + ((nanoseconds >> (bits - 4)) & (_PARTS - 1))
 
 
 def _value_of(bucket: int) -> float:
-    """The middle of a bucket, in seconds."""
-    power, quarter = divmod(bucket, 4)
+    """The upper end of a bucket, in seconds."""
+    power, part = divmod(bucket, _PARTS)
     least = 1 << (power + _LEAST_BITS - 1)
-    return least * (1 + (quarter + 0.5) / 4) / 1e9
+    return least * (1 + (part + 1) / _PARTS) / 1e9
 
 
 class Figures:

@@ -60,7 +60,8 @@ def _node(node: NodeStats, stats: LoaderStats) -> Sequence[str]:
     elapsed_s = stats.consumer.elapsed_s
     rate = None if node.items is None or not elapsed_s else node.items / elapsed_s
     known = [other.self_s for other in stats.nodes if other.self_s is not None]
-    share = _DASH if node.self_s is None or not sum(known) else f"{100 * node.self_s / sum(known):.0f} %"
+    whole_s = sum(known) if len(known) == len(stats.nodes) else 0.0  # of some, no part of the whole can be told
+    share = f"{100 * node.self_s / whole_s:.0f} %" if node.self_s is not None and whole_s else _DASH
     about = "" if node.exact else "~"
     times = (format_seconds(value) for value in (node.mean_s, node.p90_s, node.p99_s))
     items = _DASH if node.items is None else about + format_count(node.items)
