@@ -61,6 +61,7 @@ class TarSamples(Records[dict[str, Any]]):
     ) -> None:
         self.path = content.path
         self.size = content.size
+        self._tail = None if content.ends is None else content.ends[1]
         self._content = content
         self._files = TarFiles(content)
         self._wanted = None if endings is None else {name: names[0] for names in endings for name in names}
@@ -133,12 +134,17 @@ class TarSamples(Records[dict[str, Any]]):
         return count
 
     def place(self) -> dict[str, Any]:
-        return {"at": list(self._place), "sample": self._sample}
+        return {"at": list(self._place), "sample": self._sample, "tail": self._tail}
 
     def go_to(self, place: dict[str, Any]) -> None:
         number = place["sample"]
         if type(number) is not int or number < 0:
             raise StateError(f"the state names no sample of {self.path}, but {number!r:.40}")
+        if None not in (place["tail"], self._tail) and place["tail"] != self._tail:
+            raise StateError(
+                f"{self.path} has changed since the state was saved: it is as long, and ends with other bytes. Restore "
+                "it, or begin the epoch anew"
+            )
         self._files.go_to(place["at"])
         self._place, self._sample = list(place["at"]), number
         try:

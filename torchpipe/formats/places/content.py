@@ -13,6 +13,7 @@ import bz2
 import io
 import lzma
 import os
+import stat
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
@@ -21,7 +22,7 @@ from torchpipe.errors import StateError
 from torchpipe.formats.places.paths import is_remote
 from torchpipe.formats.places.remote import open_url
 
-__all__ = ["COMPRESSIONS", "Content", "check_compression", "open_stored", "recompress"]
+__all__ = ["COMPRESSIONS", "Content", "check_compression", "ends_of", "open_stored", "recompress"]
 
 BUFFER_BYTES = 1 << 18
 _INPUT_BYTES = 1 << 16  # of compressed data at a time
@@ -31,6 +32,7 @@ _ENDINGS = {
 }  # fmt: skip
 _PADDED = ("gzip", "xz")  # zeros may stand behind a member
 COMPRESSIONS = ("infer", "gzip", "bz2", "xz", "zstd", None)
+_TAIL_BYTES = 10_240  # a record of tar, up to which an archive is padded: one can grow without becoming longer
 
 
 def check_compression(value: object) -> Any:
@@ -66,6 +68,18 @@ def open_stored(
     if not is_remote(path):
         return open(path, "rb", buffering=buffer_bytes)
     return open_url(path, options=storage_options, buffer_bytes=buffer_bytes)  # type: ignore[no-any-return]
+
+
+def ends_of(file: Any) -> tuple[int, int] | None:
+    """Where a local file ends: its size, and a checksum of its last bytes. None of anything else that is open."""
+    try:
+        descriptor = file.fileno()
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return found.st_size, zlib.crc32(os.pread(descriptor, _TAIL_BYTES, max(0, found.st_size - _TAIL_BYTES)))
+    except (AttributeError, OSError, ValueError):  # UnsupportedOperation is one of these
+        return None
 
 
 class _Members(io.RawIOBase):
@@ -140,8 +154,9 @@ class _Members(io.RawIOBase):
 class Content:
     """A file's content: ``stream`` reads it from where it stands, ``go_to`` changes that place.
 
-    ``size`` is that of the stored file in bytes. Raises: the OSError of a file that cannot be opened; ImportError where
-    zstandard is missing; reading, EOFError for compressed data that are cut off and ValueError for damaged ones.
+    ``size`` is that of the stored file in bytes, ``ends`` what :func:`ends_of` says. Raises: the OSError of a file that
+    cannot be opened; ImportError where zstandard is missing; reading, EOFError for compressed data that are cut off and
+    ValueError for damaged ones.
     """
 
     def __init__(
@@ -155,6 +170,7 @@ class Content:
         self._file = open_stored(path, storage_options)
         self.size = self._file.seek(0, os.SEEK_END)
         self._file.seek(0)
+        self.ends = ends_of(self._file)
         self.stream: BinaryIO = self._file
         if self.kind is not None:
             self._begin_at((0, 0))

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
+from torchpipe.iter._shared.places import check_stamp, stamp_of
 from torchpipe.iter._shared.streams import StreamWrapper, close_stream, close_stream_after_parts, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
@@ -54,13 +55,14 @@ class _ArchiveIterator(ExpandingIterator[tuple[str, StreamWrapper]]):
 
 
 class _Files(Iterator[tuple[str, StreamWrapper]]):
-    """The files of one archive. State: how many were handed out."""
+    """The files of one archive. State: how many were handed out, and by what another archive is known."""
 
     def __init__(self, node: ArchiveLoader, path: str, stream: StreamWrapper) -> None:
         self._node = node
         self._path = path
         self._stream = stream
         self._index = 0
+        self._stamp = stamp_of(stream)
         with naming_path(path, "reading the archive"):
             self._archive, self._files = node.files(stream)
 
@@ -79,8 +81,9 @@ class _Files(Iterator[tuple[str, StreamWrapper]]):
         inner = os.path.normpath(os.path.join(self._path, file.filename))
         return inner, wrap_stream(content, parent=self._stream, name=inner)
 
-    def state_dict(self) -> dict[str, int]:
-        return {"index": self._index}
+    def state_dict(self) -> dict[str, Any]:
+        return {"index": self._index, "file": self._stamp}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_stamp(self._path, state["file"], self._stamp)
         self._index = stored_count(state, "index", at_most=len(self._files))

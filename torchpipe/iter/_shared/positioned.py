@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchpipe.iter._shared.places import go_to_place
+from torchpipe.iter._shared.places import go_to_place, place_in, stamp_of
 from torchpipe.iter._shared.streams import StreamWrapper
 from torchpipe.node.iterator import stored_count
 from torchpipe.node.traits import callable_name
@@ -66,11 +66,12 @@ class _Indexed(Iterator[Any]):
 
 
 class _Lines(Iterator[Any]):
-    """The lines of an open file, read so that it can tell where it stands. State: that place."""
+    """The lines of an open file, read so that it can tell where it stands. State: that place, and which file it is."""
 
     def __init__(self, file: Any, owner: Any) -> None:
         self._file = file
         self._owner = owner  # a StreamWrapper closes its file when nobody refers to it
+        self._stamp = stamp_of(owner)
 
     def __next__(self) -> Any:
         line = self._file.readline()
@@ -79,7 +80,7 @@ class _Lines(Iterator[Any]):
         return line
 
     def state_dict(self) -> dict[str, int]:
-        return {"place": self._file.tell()}
+        return place_in(self._file, self._stamp)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        go_to_place(self._file, state)
+        go_to_place(self._file, state, self._stamp, str(getattr(self._owner, "name", "the file")))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
-from torchpipe.iter._shared.places import can_seek, go_to_place
+from torchpipe.iter._shared.places import can_seek, go_to_place, place_in, stamp_of
 from torchpipe.iter._shared.streams import StreamWrapper, close_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -66,10 +66,14 @@ class _Pieces(Iterator[tuple[str, Any]]):
 
 
 class _PlacedPieces(_Pieces):
-    """The same of a stream that can seek. State: the place in it."""
+    """The same of a stream that can seek. State: the place in it, and by what another file is known."""
+
+    def __init__(self, path: str, stream: StreamWrapper, chunk: int | None) -> None:
+        super().__init__(path, stream, chunk)
+        self._stamp = stamp_of(stream)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"place": self._stream.tell()}
+        return place_in(self._stream, self._stamp)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        go_to_place(self._stream, state)
+        go_to_place(self._stream, state, self._stamp, self._path)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from torchpipe.errors import StateError
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
-from torchpipe.iter._shared.places import can_seek
+from torchpipe.iter._shared.places import can_seek, check_stamp, stamp_of
 from torchpipe.iter._shared.streams import StreamWrapper, close_stream, close_stream_after_parts, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -125,14 +125,21 @@ class _Members(Iterator[tuple[str, StreamWrapper]]):
 
 
 class _PlacedMembers(_Members):
-    """The same of an archive that can seek. State: the place of the next header, and what a header said of all."""
+    """The same of an archive that can seek. State: the place of the next header, what a header said of all, and by what
+    another archive is known.
+    """
 
     _found: list[tarfile.TarInfo | None] | None = None  # by going to a place
 
+    def __init__(self, path: str, stream: StreamWrapper, open_archive: Callable[[], tarfile.TarFile]) -> None:
+        super().__init__(path, stream, open_archive)
+        self._stamp = stamp_of(stream)
+
     def state_dict(self) -> dict[str, Any]:
-        return {"place": self._archive.offset, "of_all": dict(self._archive.pax_headers)}
+        return {"place": self._archive.offset, "of_all": dict(self._archive.pax_headers), "file": self._stamp}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_stamp(self._path, state["file"], self._stamp)
         of_all = state["of_all"]
         if type(of_all) is not dict or not all(type(text) is str for pair in of_all.items() for text in pair):
             raise StateError("the state has no pax headers, as tar archives have them")

@@ -30,7 +30,8 @@ class LineReader(IterDataPipe[Any]):
     lines before again, which a :class:`~torchpipe.ReplayWarning` announces.
 
     Raises: ValueError for a negative ``skip_lines``; LookupError for an unknown encoding; while iterating, TypeError
-    for items that are no pairs, and what the stream raises, with a note of the path.
+    for items that are no pairs, and what the stream raises, with a note of the path; StateError where the file has
+    changed since a state was saved, as far as its size and its end tell, if the stream is one of a file.
     """
 
     thins = True

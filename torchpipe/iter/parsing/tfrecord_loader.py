@@ -9,7 +9,7 @@ from torchpipe.formats.example import example_parser
 from torchpipe.formats.tfrecord import read_record
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
-from torchpipe.iter._shared.places import can_seek, go_to_place
+from torchpipe.iter._shared.places import can_seek, go_to_place, place_in, stamp_of
 from torchpipe.iter._shared.streams import StreamWrapper, close_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -89,11 +89,15 @@ class _Examples(Iterator[TFRecordExample]):
 
 
 class _PlacedExamples(_Examples):
-    """The same of a stream that can seek. State: the place in it."""
+    """The same of a stream that can seek. State: the place in it, and by what another file is known."""
+
+    def __init__(self, node: TFRecordLoader, path: str, stream: StreamWrapper) -> None:
+        super().__init__(node, path, stream)
+        self._stamp = stamp_of(stream)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"place": self._stream.tell()}
+        return place_in(self._stream, self._stamp)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        go_to_place(self._stream, state)
+        go_to_place(self._stream, state, self._stamp, self._path)
         self._offset = state["place"]

@@ -11,6 +11,7 @@ from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.optional import needs
 from torchpipe.iter._shared.pairs import naming_path
 from torchpipe.iter._shared.paths import made_of_files, named_files
+from torchpipe.iter._shared.places import check_stamp, stamp_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup
@@ -134,7 +135,7 @@ class _RowGroupIterator(ExpandingIterator[Any]):
 
 
 class _RowGroups(Iterator[Any]):
-    """The tables of one file. State: how many were handed out."""
+    """The tables of one file. State: how many were handed out, and by what another file is known."""
 
     def __init__(self, node: ParquetDataFrameLoader, path: str) -> None:
         from pyarrow import parquet
@@ -143,7 +144,9 @@ class _RowGroups(Iterator[Any]):
         self._path = path
         self._index = 0
         with naming_path(path):
-            self._file = parquet.ParquetFile(open_url(path) if is_remote(path) else path)
+            stream = open_url(path) if is_remote(path) else open(path, "rb")
+            self._stamp = stamp_of(stream)
+            self._file = parquet.ParquetFile(stream)
             known = self._file.schema_arrow.names
             for name in node.columns or ():
                 if name not in known:
@@ -160,8 +163,9 @@ class _RowGroups(Iterator[Any]):
         self._index += 1
         return table
 
-    def state_dict(self) -> dict[str, int]:
-        return {"index": self._index}
+    def state_dict(self) -> dict[str, Any]:
+        return {"index": self._index, "file": self._stamp}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_stamp(self._path, state["file"], self._stamp)
         self._index = stored_count(state, "index", at_most=self._file.num_row_groups)
