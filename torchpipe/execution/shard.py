@@ -20,7 +20,7 @@ from torchpipe.node.context import Context, Memory, Replayed, Trace
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.inputs.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
-from torchpipe.node.traits import DataPipe, at_hand, inputs_of, is_node, reads_shared, walk
+from torchpipe.node.traits import DataPipe, at_hand, has_premise, inputs_of, is_node, reads_shared, walk
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
@@ -36,6 +36,7 @@ _RESET_SEEDS, _INIT_SEEDS = 0x5EED, 0x1417  # keep the seeds of reset and init f
 _BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
 
 
+_PREMISES = "premises"  # in a shard's snapshot: [node_id, premise()] of nodes
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
 _AHEAD, _AHEAD_S = 1000, 500e-6  # what may be made ahead of a consumer in the same thread
@@ -88,6 +89,8 @@ class Shard:
         self.produced = 0
         self._first = 0  # ``produced`` when it was started
         self._refused = False
+        self._premises: list[tuple[int, Any]] = []  # what a replay from the start has to know of nodes
+        self._owed = False  # a first snapshot, which tells them
         self._at_once = 1
         self._policy = self.policy()
         self._context: Context | None = None
@@ -118,11 +121,15 @@ class Shard:
             info = WorkerInfo(spec.num_shards, spec.shard)
             seeds = SeedGenerator(derive_seed(spec.seed, spec.epoch, _RESET_SEEDS)).spawn(spec.global_shard)
             graph = _expect_node(self.reset_fn(graph, info, seeds), "worker_reset_fn")
+        state = None if cursor.snapshot is None else decode(cursor.snapshot, allow_pickle=True)  # checked or allowed
+        with refusing_misfits(f"shard {spec.shard}"):
+            presumed = {} if state is None else dict(state.get(_PREMISES, ()))
         context = Context.for_graph(
             *self.graphs[: self.branch],
             graph,
             *self.graphs[self.branch + 1 :],
             **spec.in_context,
+            presumed=presumed,
             section=self.section,
             supply=self.supply,
             threads=False,  # threads would make the order of global random draws depend on timing
@@ -136,8 +143,9 @@ class Shard:
         self._iterator = context.iterate(graph)
         self._context = context
         self._holders = Holders(self._iterator)
-        if cursor.snapshot is not None:
-            state = decode(cursor.snapshot, allow_pickle=True)  # checked or allowed, see above
+        self._premises = [(context.node_id(node), node.premise()) for node in walk(graph) if has_premise(node)]
+        self._owed = state is None and bool(self._premises)
+        if state is not None:
             with refusing_misfits(f"shard {spec.shard}"):
                 saved, random = state["iterator"], state.get("random")
             self._iterator.load_state_dict(saved)  # outside: it may replay, and functions of the user's may fail
@@ -184,14 +192,14 @@ class Shard:
         first, due = self.produced, False
         try:
             while True:
-                at_once = 1 if closely else min(self._at_once, limit - len(items), policy.left)
+                at_once = 1 if closely or self._owed else min(self._at_once, limit - len(items), policy.left)
                 if note is not None:
                     note(first + len(items), at_once)
                 made = len(items)
                 # What was made before an exception stays in the list: extend() takes item by item
                 items.extend(islice(stream, at_once))
                 made = len(items) - made
-                due = policy.due(made)
+                due = policy.due(made) or self._owed
                 if made < at_once:
                     chunk.ended = True
                     break
@@ -224,6 +232,8 @@ class Shard:
             state = self._state_now([] if self._context is None else self._context.replays)
             chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
+            if self._owed:
+                chunk.snapshot = encode(self._premise() | {"iterator": Cursor(None, self.produced).to_state()})
             if not self._refused:
                 self._refused = True
                 chunk.notice = (
@@ -232,6 +242,10 @@ class Shard:
                 )
         finally:
             self._policy.end()
+            self._owed = False
+
+    def _premise(self) -> dict[str, Any]:
+        return {_PREMISES: [list(premise) for premise in self._premises]} if self._premises else {}
 
     def _state_now(self, replays: list[Replayed]) -> dict[str, Any]:
         random_state = None if self._random is None else self._random.state_dict()
@@ -243,7 +257,7 @@ class Shard:
         torn = "" if whole or self._context is None or random_state is None else self._context.torn()
         if torn:
             lengths.append((f"{torn}, before which functions draw from the global random states,", self.produced))
-        state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]}
+        state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]} | self._premise()
         if own is None or torn:
             return state | {"iterator": Cursor(None, self.produced).to_state()}
         return state | {"iterator": own, "random": random_state}

@@ -87,7 +87,10 @@ class Context:
     divided: Mapping[int, Division] = field(default_factory=dict)  # id(node), after sharding points
     leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
     replays: list[Replayed] = field(default_factory=list)
-    restoring: list[object] = field(default_factory=list)  # not empty while items are dropped that a state counts
+    presumed: Mapping[int, Any] = field(
+        default_factory=dict
+    )  # node_id -> premise(), of what is replayed from its start
+    restoring: list[object] = field(default_factory=list)  # not empty while items are made again
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
     on_left_out: Callable[[LeftOut], None] | None = None  # told of each item that is left out and noted
@@ -151,6 +154,15 @@ class Context:
         if among is Division.SHARDS:
             return self.num_shards // self.world_size, self.shard // self.world_size
         return self.num_shards, self.shard
+
+    @contextmanager
+    def making_again(self) -> Iterator[None]:
+        """Meanwhile, items are made that a state counts: to be dropped, or to go on within one."""
+        self.restoring.append(self)
+        try:
+            yield
+        finally:
+            self.restoring.pop()
 
     def reads(self, node: DataPipe) -> int:
         """How many passes over ``node`` begin in this context, as far as the graph tells."""

@@ -254,16 +254,13 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     def drop(self, count: int) -> None:
         """Pull ``count`` items and forget them. Raises: StateError if the stream ends before."""
         stream = self.items() if count else iter(())
-        self.context.restoring.append(self)
-        try:
+        with self.context.making_again():
             for done in range(count):
                 if next(stream, self) is self:
                     raise StateError(
                         f"the stream ended after {done} of {count} items that the state says were delivered: has the "
                         "data become shorter, or does a function not depend on its input alone?"
                     )
-        finally:
-            self.context.restoring.pop()
 
     def interrupt(self) -> None:
         """Wake whoever waits for this iterator's inputs in another thread; the pass is then over. Thread-safe."""

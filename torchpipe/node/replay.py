@@ -152,16 +152,21 @@ class ReplayIterator(NodeIterator[Any]):
         if self._ended:
             return
         iterator = self._open()
-        for done in range(0 if "user" in self._loaded else self.count):
-            if next(iterator, self) is self:
-                raise StateError(
-                    f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data become "
-                    "shorter, or does the node not depend on its input alone?"
-                )
+        if self.count and "user" not in self._loaded:
+            self._replay(iterator)
         while (item := next(iterator, self)) is not self:  # not for: iter() of a class-style node may set it back
             self.count += 1
             yield item
         self._ended = True
+
+    def _replay(self, iterator: Iterator[Any]) -> None:
+        with self.context.making_again():
+            for done in range(self.count):
+                if next(iterator, self) is self:
+                    raise StateError(
+                        f"{node_name(self.node)} ended after {done} of {self.count} items to replay: has the data "
+                        "become shorter, or does the node not depend on its input alone?"
+                    )
 
     def get_state(self) -> dict[str, Any]:
         if self._stream is None or self._iterator is None:

@@ -35,6 +35,7 @@ __all__ = [
     "callable_name",
     "divides",
     "division",
+    "has_premise",
     "inputs_of",
     "is_node",
     "node_name",
@@ -187,6 +188,14 @@ def at_hand(node: DataPipe, otherwise: bool) -> bool:
 def divides(node: DataPipe) -> bool:
     """True for sharding points: nodes that keep one shard's part of the stream."""
     return callable(getattr(type(node), "apply_sharding", None)) or traits_of(node).divides
+
+
+def has_premise(node: Any) -> bool:
+    """Does the stream depend on what is no part of the graph's identity? Then ``node.premise()`` says it as plain data.
+
+    It is saved where nothing else is, and is in ``Context.presumed`` when all is made again from the start.
+    """
+    return callable(getattr(type(node), "premise", None))
 
 
 def seeded(node: DataPipe) -> bool:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import random
+import re
+import signal
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -9,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.laws.executors import make_service
-from torchpipe import DataLoader2
-from torchpipe.errors import StateError, StateMismatchError
+from tests.laws.executors import make_loader, make_service, pids
+from torchpipe import DataLoader2, IterDataPipe
+from torchpipe.errors import ReplayWarning, StateError, StateMismatchError
 from torchpipe.iter import IterableWrapper, Mixer
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
@@ -124,16 +130,25 @@ def test_other_weights_at_the_position_are_refused_with_the_way_out() -> None:
     iterator = iterate(mixed([3, 1]))
     iterator.drop(40)
     state = iterator.state_dict()
+
+    def go_on(weights: Any, state: Any) -> None:
+        resumed = iterate(mixed(weights))
+        resumed.load_state_dict(state)
+        next(resumed)
+
     with pytest.raises(StateMismatchError) as caught:
-        iterate(mixed([1, 1])).load_state_dict(state)
+        go_on([1, 1], state)
     assert "after 40 samples in shard 0" in str(caught.value)
-    assert "weights={0: [0.75, 0.25], 1040: [0.5, 0.5]}" in str(caught.value)
-    iterate(mixed({0: [0.75, 0.25], 1040: [0.5, 0.5]})).load_state_dict(state)
-    iterate(mixed({0: [1, 1], 20: [6, 2]})).load_state_dict(state)  # what is past does not matter any more
-    by_function = iterate(mixed(lambda count: [3, 1] if count < 41 else [1, 1]))
-    by_function.load_state_dict(state)
+    assert "weights={0: [0.75, 0.25], 1100: [0.5, 0.5]}" in str(caught.value)
+    refused = iterate(mixed([1, 1]))
+    refused.load_state_dict(state)
     with pytest.raises(StateMismatchError):
-        iterate(mixed(lambda count: [1, 1])).load_state_dict(state)
+        go_on([1, 1], refused.state_dict())  # saved straight after loading
+    go_on({0: [0.75, 0.25], 1100: [0.5, 0.5]}, state)
+    go_on({0: [1, 1], 20: [6, 2]}, state)  # what is past does not matter any more
+    go_on(lambda count: [3, 1] if count < 41 else [1, 1], state)
+    with pytest.raises(StateMismatchError):
+        go_on(lambda count: [1, 1], state)
 
 
 def test_L2_weights_that_would_change_what_was_delivered_are_refused() -> None:
@@ -145,8 +160,106 @@ def test_L2_weights_that_would_change_what_was_delivered_are_refused() -> None:
     state = short.state_dict()  # a snapshot after 20, and 15 to drop
     loader = DataLoader2(mixed({0: [3, 1], 30: [1, 3]}), reading_service=make_service(None, 1))
     loader.load_state_dict(state)
-    with pytest.raises(StateMismatchError, match="from a later number on"):
+    with pytest.raises(StateMismatchError, match="after 35 samples .* from a number on that no shard has come to"):
         list(loader)
+
+
+class Stateless(IterDataPipe[Any]):
+    """A generator that draws from the global random states: a shard with it is made again from its start."""
+
+    def __init__(self, datapipe: Any) -> None:
+        self.datapipe = datapipe
+
+    def __iter__(self) -> Any:
+        for item in self.datapipe:
+            yield item, random.random()
+
+
+def refuses(datapipe: Any) -> Any:
+    """No state can be taken of it: a generator after a list."""
+    return datapipe.flatmap(lambda item: [item] if item != "b" else iter([item]))
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize("every", [None, 1, 50, 1 << 40])
+@pytest.mark.parametrize(
+    "behind",
+    [lambda node: node, lambda node: node.batch(8).shuffle(buffer_size=9), Stateless, refuses],
+    ids=["alone", "batches", "replayed", "refusing"],
+)
+def test_L3_the_weights_that_the_error_shows_work(behind: Any, every: int | None, workers: int | None) -> None:
+    def loader(weights: Any) -> DataLoader2[Any]:
+        one, other = (IterableWrapper([name] * 9000).sharding_filter() for name in "ab")
+        mix = one.mix(other, weights=weights, by=lambda item: 100, stop="all_exhausted")
+        return make_loader(behind(mix), make_service(workers, 2, every=every), seed=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReplayWarning)
+        for count in (1, 40):
+            with loader([7, 3]) as before:
+                stream = iter(before)
+                for _ in range(count):
+                    next(stream)
+                state = before.state_dict()
+                expected = [repr(next(stream)) for _ in range(30)]
+            with loader([5, 5]) as other, pytest.raises(StateMismatchError) as caught:
+                other.load_state_dict(state)
+                list(other)  # a shard that has given nothing yet has no past
+            shown = re.search(r"for example weights=(\{.*?\})", str(caught.value))
+            assert shown is not None
+            with loader(ast.literal_eval(shown[1])) as after:
+                after.load_state_dict(state)
+                stream = iter(after)
+                if workers:
+                    os.kill(pids(after)[0], signal.SIGKILL)
+                assert [repr(next(stream)) for _ in range(30)] == expected
+
+
+@pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted"])
+def test_L7_an_input_without_items_in_a_shard_is_an_error(stop: Any) -> None:
+    def mix(files: int) -> Any:
+        one = IterableWrapper(range(100)).sharding_filter()
+        other = IterableWrapper(range(files)).sharding_filter().flatmap(lambda file: [file] * 5)
+        return one.mix(other, weights=[7, 3], stop=stop)
+
+    for node in (mix(2), mix(2).on_error("skip")):
+        with pytest.raises(
+            RuntimeError, match=r"no item of input 1 \(FlatMapper.*\) in shard 2 of 8.*mix first and divide"
+        ):
+            list(make_loader(node, make_service(None, 8)))
+    assert list(make_loader(mix(8), make_service(None, 8)))
+    alone = list(make_loader(mix(0), make_service(None, 1)))
+    assert alone == list(range(100 if stop == "all_exhausted" else len(alone)))
+    whole = IterableWrapper(range(100)).mix(IterableWrapper([]), weights=[1, 1], stop="all_exhausted").sharding_filter()
+    assert len(list(make_loader(whole, make_service(None, 8)))) == 100
+
+
+def raising(count: int) -> list[float]:
+    if count > 3:
+        raise ValueError("no weights any more")
+    return [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"weights": [1, 1], "stop": "restart"}, "it would do so for ever"),
+        ({"weights": [1, 1], "stop": "never"}, "it would do so for ever"),
+        ({"weights": raising, "stop": "all_exhausted"}, "no weights any more"),
+        ({"weights": lambda count: [1], "stop": "all_exhausted"}, "1 numbers for 2 inputs"),
+    ],
+    ids=["restart", "never", "raising", "wrong"],
+)
+def test_L7_what_stays_wrong_is_not_left_out(options: Any, error: str) -> None:
+    node = IterableWrapper(range(30)).mix(IterableWrapper([]), **options).on_error("skip", budget=None)
+    with pytest.raises((RuntimeError, ValueError), match=error):
+        list(node.header(100))
+
+
+def test_an_item_without_a_size_is_left_out() -> None:
+    items = ["a", None, "b", 3, "c"]
+    node = IterableWrapper(items).mix(weights=[1], by="tokens").on_error("skip", budget=None)
+    assert list(node) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(

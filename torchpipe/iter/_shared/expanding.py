@@ -144,7 +144,7 @@ class ExpandingIterator(NodeIterator[T]):
         """
         noted = GlobalRandom.present() if self._start is None else self._start.random
         start = self._start = _Start(self._outer_state(), noted)
-        with _loaded(start.random.state_dict()).installed():
+        with self.context.making_again(), _loaded(start.random.state_dict()).installed():
             item = next(source, _END)
             parts = iter(() if item is _END else self.expand(item))
             if self._loaded is not None:

@@ -187,12 +187,13 @@ class SharedPass(NodeIterator[Any]):
                 f"{name} was read up to item {count}, and {node_name(self.node)} has kept none before "
                 f"{self._read[branch]}: the state was changed, or put together from several"
             )
-        while self._read[branch] < count:
-            if self.next_for(branch, bounded=False) is _END:
-                raise StateError(
-                    f"{name} ended after {self._read[branch]} of {count} items that the state says were handed out: "
-                    "has the data become shorter, or does a function not depend on its input alone?"
-                )
+        with self.context.making_again():
+            while self._read[branch] < count:
+                if self.next_for(branch, bounded=False) is _END:
+                    raise StateError(
+                        f"{name} ended after {self._read[branch]} of {count} items that the state says were handed "
+                        "out: has the data become shorter, or does a function not depend on its input alone?"
+                    )
 
     def leave(self, branch: int) -> None:
         """``branch`` is read no further."""

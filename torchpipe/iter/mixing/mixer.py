@@ -10,7 +10,8 @@ from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.iter._shared.sizes import checked_size, length_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
+from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
+from torchpipe.node.traits import Division, node_name
 from torchpipe.node.validate import check_choice, check_count, check_function, check_input
 from torchpipe.randomness.seeds import IndexStream
 
@@ -42,13 +43,15 @@ class Mixer(IterDataPipe[T]):
     ``stop``: ``"first_exhausted"`` ends when an input has no more items; ``"all_exhausted"`` goes on with the others;
     ``"restart"`` begins a new pass over it, shuffled anew, until each has ended once; ``"never"`` does so for ever.
 
-    Weights are no part of the graph's identity, and a state loads with others if they hold from a later number on: the
-    items since its snapshot are made again, as they were. What would change them raises StateMismatchError.
+    Weights are no part of the graph's identity, and a state loads with others if they hold from a later number on than
+    any shard has come to: items are made again as they were. Others raise StateMismatchError, with what the shard has
+    come to. A function has to give the same for numbers that are past; that is checked at a snapshot alone.
 
     State: what each input lacks, the number of samples (tokens), the pass over each input, a key and a count of draws.
 
     Raises: ValueError for weights that do not fit the inputs, are negative or sum to nothing; TypeError for an input
-    that is no iterable node. While iterating: RuntimeError for an input to be restarted that has no items.
+    that is no iterable node. While iterating, RuntimeError for an input without items that is to be restarted, or that
+    is divided among shards of which this one got none: ``on_error`` does not leave these out.
     """
 
     fingerprint_ignores = ("weights",)
@@ -88,6 +91,10 @@ class Mixer(IterDataPipe[T]):
             raise ValueError(f"weights as a dict need a key 0, from which they begin, got {list(weights)!r:.60}")
         return _Schedule(sorted(steps), None, count)
 
+    def premise(self) -> Any:
+        """The weights by steps; of a function, none."""
+        return [[start, list(weights)] for start, weights in self.schedule().steps]
+
     def __len__(self) -> int:
         """Raises: TypeError unless every input is read once, to its end."""
         if self.stop != "all_exhausted" or not all(all(weights) for _, weights in self.schedule().steps or [(0, [0])]):
@@ -110,6 +117,12 @@ def _normal(weights: Any, count: int) -> list[float]:
     if not all(0 <= weight < math.inf for weight in found) or not 0 < total < math.inf:
         raise ValueError(f"weights must be 0 or more, and not all 0, got {weights!r:.80}")
     return [weight / total for weight in found]
+
+
+def _rounded_up(number: float) -> int:
+    """To two digits."""
+    unit = int(10 ** max(0, len(str(int(number))) - 2))
+    return math.ceil(number / unit) * unit
 
 
 def _stored(weights: Any, count: int) -> list[float]:
@@ -167,10 +180,17 @@ class _MixIterator(NodeIterator[T]):
         self.weights: list[float] = []  # of those inputs that are drawn from
         self.until: float = 0  # and until when they hold
         self.agreed: float = math.inf  # until where these weights are those of the state that was loaded
+        self.past: _Schedule | None = None  # those, until all is made again that was made by them
+        self.in_hand = False  # an item, whose size is being told
+        presumed = context.presumed.get(context.node_id(node))
+        if presumed is not None and self.schedule.fn is None:
+            with refusing_misfits(node_name(node)):
+                self._agree_with(presumed)
         by = node.by
         self.size_of = None if by == "samples" else self.adopt(length_of if by == "tokens" else by)
 
     def get_state(self) -> dict[str, Any]:
+        held = self.past or self.schedule
         return {
             "items": self.items_before,
             "count": self.count,
@@ -180,8 +200,8 @@ class _MixIterator(NodeIterator[T]):
             "gave": list(self.gave),
             "over": self.over,
             "random": self.random.state_dict(),
-            "weights": [[start, list(weights)] for start, weights in self.schedule.steps],
-            "now": self.schedule.at(self.count)[0],
+            "weights": [[start, list(weights)] for start, weights in held.steps],
+            "now": held.at(self.count)[0],
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -203,24 +223,29 @@ class _MixIterator(NodeIterator[T]):
         self._check_weights(state)
 
     def _check_weights(self, state: dict[str, Any]) -> None:
-        inputs = len(self.inputs)
-        saved = [(stored_count({"start": start}, "start"), _stored(those, inputs)) for start, those in state["weights"]]
-        now = _stored(state["now"], inputs)
-        if saved and saved[0][0] == 0:
-            self.agreed = self.schedule.parts_from(_Schedule(sorted(saved), None, inputs), self.count)
-        elif now != self.schedule.at(self.count)[0]:  # of a function, known at this place alone
-            self.agreed = self.count
-        if self.agreed <= self.count:
+        now = _stored(state["now"], len(self.inputs))
+        self._agree_with(state["weights"])
+        if self.past is None and now != self.schedule.at(self.count)[0]:  # of a function, known at this place alone
             raise self._other_weights(now)
+
+    def _agree_with(self, steps: Any) -> None:
+        """Weights by ``steps`` have held so far."""
+        inputs = len(self.inputs)
+        saved = [(stored_count({"start": start}, "start"), _stored(those, inputs)) for start, those in steps]
+        if saved and saved[0][0] == 0:
+            self.past = _Schedule(sorted(saved), None, inputs)
+            self.agreed = self.schedule.parts_from(self.past, self.count)
 
     def _other_weights(self, before: list[float]) -> StateMismatchError:
         there, unit = self.count, "samples" if self.size_of is None else "tokens"
-        later = int(there + max(1000, there // 10))
+        later = _rounded_up(1.5 * there + 1000 * (there / self.items_before if self.items_before else 1))
         here, then = ([round(weight, 6) for weight in those] for those in (self.schedule.at(there)[0], before))
+        steps = [] if self.past is None else [step for step in self.past.steps if step[0] < there]
+        past = ", ".join(f"{start}: {[round(weight, 6) for weight in those]}" for start, those in steps) or f"0: {then}"
         return StateMismatchError(
-            f"mix() stands after {there} {unit} in shard {self.context.shard}, where the state has the weights {then} "
-            f"and this graph has {here}. Items since the last snapshot are made again as they were, so new weights "
-            f"can hold from a later number on: weights={{0: {then}, {later}: {here}}}"
+            f"mix() stands after {there:.0f} {unit} in shard {self.context.shard}, where the state has the weights "
+            f"{then} and this graph has {here}. What was made is made again as it was, so new weights can hold from a "
+            f"number on that no shard has come to, for example weights={{{past}, {later}: {here}}}"
         )
 
     def _restart(self, number: int, passes: int) -> None:
@@ -235,11 +260,15 @@ class _MixIterator(NodeIterator[T]):
             if item is _END:
                 self._end(number)
             else:
+                self.in_hand = True
                 self._account(number, item)
+                self.in_hand = False
                 yield item
 
     def leave_out(self) -> bool:
-        return True
+        """An item of which no size can be told; wrong weights, and an input without items, stay what they are."""
+        in_hand, self.in_hand = self.in_hand, False
+        return in_hand
 
     def _draw(self) -> int | None:
         """The input that gives the next item; None if there is none."""
@@ -261,12 +290,14 @@ class _MixIterator(NodeIterator[T]):
 
     def _weigh(self) -> None:
         """Look up the weights that hold now, and share those of inputs that are done with among the others."""
-        weights, self.until = self.schedule.at(self.count)
-        if self.count >= self.agreed:
-            if self.context.restoring:
-                raise self._other_weights(self.weights or weights)
-            self.agreed = math.inf
-        self.until = min(self.until, self.agreed)
+        if self.past is not None and not self.context.restoring:
+            # Where items stand before, that the state has made, or are made again since
+            if self.count > self.agreed or (self.count == self.agreed and self.items_before and not self.weights):
+                raise self._other_weights(self.past.at(self.count)[0])
+            self.past = None
+        weights, self.until = (self.past or self.schedule).at(self.count)
+        if self.past is not None:
+            self.until = 0  # until all is restored
         if self.node.stop == "all_exhausted" and any(self.ended):
             weights = [0.0 if ended else weight for weight, ended in zip(weights, self.ended)]
             if not any(weights):
@@ -287,8 +318,10 @@ class _MixIterator(NodeIterator[T]):
         self.count += size
 
     def _end(self, number: int) -> None:
-        """Input ``number`` has ended. Raises: RuntimeError if it is to be restarted, and has no items."""
+        """Input ``number`` has ended. Raises: RuntimeError if it has no items and is divided or to be restarted."""
         stop = self.node.stop
+        if not self.gave[number] and not self.rounds[number]:
+            self._check_share(number)
         self.ended[number] = True
         if stop == "all_exhausted":
             self.until = 0  # other weights hold from now on
@@ -300,6 +333,20 @@ class _MixIterator(NodeIterator[T]):
             raise RuntimeError(
                 f"mix(stop={stop!r}) is to begin input {number} anew, and it has no items: it would do so for ever. "
                 f"Does shard {self.context.shard} of {self.context.num_shards} get any?"
+            )
+
+    def _check_share(self, number: int) -> None:
+        """Raises: RuntimeError if input ``number``, which has no items here, is divided among shards."""
+        node, context = self.node.datapipes[number], self.context
+        among = context.divided.get(id(node), Division.NONE)
+        parts = context.share(among)[0] if among else 1
+        if parts > 1:
+            raise RuntimeError(
+                f"mix() has no item of input {number} ({node_name(node)}) in shard {context.shard} of "
+                f"{context.num_shards}, so the proportion of its weights cannot hold there: that input is divided "
+                f"among {parts} where it has fewer items (files, say). Use fewer shards, put its sharding_filter() "
+                "where it has more items (behind the node that yields rows), or mix first and divide then: "
+                "a.mix(b, weights=...).sharding_filter()"
             )
 
     def _all_have_ended(self) -> bool:
