@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import pickle
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
+from tests.data.datasets import Augmented, Lines, StatefulSampler
+from tests.exact import exact
 from torchpipe import DataLoader
 
 
@@ -52,8 +56,8 @@ def test_a_copy_goes_on_from_where_the_loader_was_told_to() -> None:
     state = loader.state_dict()
     rest = [batch.tolist() for batch in stream]
     loader.load_state_dict(state)
-    copy = pickle.loads(pickle.dumps(loader))
-    assert [batch.tolist() for batch in copy] == rest
+    other = pickle.loads(pickle.dumps(loader))
+    assert [batch.tolist() for batch in other] == rest
     assert [batch.tolist() for batch in loader] == rest
 
 
@@ -103,3 +107,64 @@ def test_a_subclass_may_wrap_the_iterator_by_torch_s_name() -> None:
             return map(torch.Tensor.tolist, super()._get_iterator())
 
     assert list(Wrapped(range(4), batch_size=2)) == [[0, 1], [2, 3]]
+
+
+def pickled(loader: Any) -> Any:
+    return pickle.loads(pickle.dumps(loader))
+
+
+WAYS = pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])
+COPIED: dict[str, Callable[[], DataLoader[Any]]] = {
+    "shuffled": lambda: DataLoader(Augmented(20), 3, shuffle=True, generator=torch.Generator().manual_seed(3)),
+    "workers": lambda: DataLoader(
+        Augmented(20), 3, shuffle=True, generator=torch.Generator().manual_seed(3), num_workers=2
+    ),
+    "persistent workers": lambda: DataLoader(
+        Augmented(20), 3, shuffle=True, generator=torch.Generator().manual_seed(3), num_workers=2,
+        persistent_workers=True,
+    ),
+    "a sampler with a state": lambda: DataLoader(
+        Augmented(20), 3, sampler=StatefulSampler(20), generator=torch.Generator().manual_seed(3)
+    ),
+    "iterable": lambda: DataLoader(Lines(20), 3, generator=torch.Generator().manual_seed(3)),
+    "on a device": lambda: DataLoader(
+        Augmented(20), 3, shuffle=True, generator=torch.Generator().manual_seed(3), device="cpu"
+    ),
+}  # fmt: skip
+
+
+def epochs_of(loader: Any, number: int = 2) -> str:
+    return exact([list(loader) for _ in range(number)])
+
+
+@WAYS
+@pytest.mark.parametrize("name", COPIED)
+def test_a_copy_is_a_loader_of_its_own(way: Callable[[Any], Any], name: str) -> None:
+    with COPIED[name]() as plain:
+        expected = epochs_of(plain)
+    with COPIED[name]() as loader, way(loader) as other:
+        assert other.generator is not loader.generator
+        assert (other.dataset is loader.dataset) == (way is copy.copy)
+        assert epochs_of(other) == expected
+        assert epochs_of(loader) == expected
+
+
+@WAYS
+@pytest.mark.parametrize("name", ["shuffled", "workers", "a sampler with a state"])
+def test_a_loader_that_was_iterated_is_copied_once_its_state_is_loaded(way: Callable[[Any], Any], name: str) -> None:
+    with COPIED[name]() as loader:
+        for stop in (1, 3, 7):
+            stream = iter(loader)
+            got = list(islice(stream, stop))
+            with pytest.raises(TypeError, match=r"load_state_dict\(loader\.state_dict\(\)\)"):
+                way(loader)
+            with pytest.raises(TypeError, match="cannot be pickled or copied.*made from the same arguments"):
+                way(stream)
+            del stream, got
+            with pytest.raises(TypeError, match="has been iterated cannot be pickled or copied"):
+                way(loader)
+            loader.load_state_dict(loader.state_dict())
+            with way(loader) as other:
+                expected = epochs_of(loader)
+                assert epochs_of(other) == expected
+            loader.load_state_dict({})

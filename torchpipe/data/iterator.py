@@ -322,7 +322,9 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._close(invalid=False, parks=True)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        refuse_pickling(self)
+        refuse_pickling(
+            self, "save loader.state_dict(), and load it into a loader that is made from the same arguments"
+        )
 
 
 def no_iterator() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -458,8 +459,27 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self.shutdown()
 
     def __getstate__(self) -> dict[str, Any]:
-        """As torch's loader, it can be pickled and copied: the description, and a loaded position."""
-        return {**vars(self), "_live": None, "_parked": None, "_pool": None, "_base_seed": None, "_ranks": None}
+        """As torch's loader, it can be pickled and copied: the description, and a loaded position. A copy has samplers
+        and generators of its own.
+
+        Raises: TypeError for one that has been iterated.
+        """
+        self._settle()
+        live, parked = self._live(), self._parked
+        if live is not None or parked is not None:
+            where = "is at work" if live is not None and not live.finished else "has been iterated"
+            raise TypeError(
+                f"a DataLoader that {where} cannot be pickled or copied: its position is also that of its samplers, "
+                "generators and workers. Copy it before iter(), or after "
+                "loader.load_state_dict(loader.state_dict()): both then go on from there"
+            )
+        kept = vars(self).copy()
+        kept.update(dict.fromkeys(("_live", "_pool", "_base_seed", "_ranks", "_resumed", "_lanes", "_observed")))
+        return kept
+
+    def __copy__(self) -> Self:
+        """Shares the dataset, and no more: a generator that two loaders share gives neither of them its order."""
+        return copy.deepcopy(self, {id(self.dataset): self.dataset})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _live=no_iterator, _pid=os.getpid())

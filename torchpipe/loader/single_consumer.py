@@ -113,8 +113,12 @@ def check_process(pid: int, what: str) -> None:
         )
 
 
-def refuse_pickling(value: Any) -> NoReturn:
+_PICKLE_PARTS = (
+    "pickle the graph (loader.datapipe) and loader.state_dict(), then build a loader from both (DataLoader2.from_state)"
+)
+
+
+def refuse_pickling(value: Any, instead: str = _PICKLE_PARTS) -> NoReturn:
     raise TypeError(
-        f"a {type(value).__name__} cannot be pickled or copied, since it owns processes and a live position: pickle "
-        "the graph (loader.datapipe) and loader.state_dict(), then build a loader from both (DataLoader2.from_state)"
+        f"a {type(value).__name__} cannot be pickled or copied, since it owns processes and a live position: {instead}"
     )
