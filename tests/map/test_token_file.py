@@ -76,6 +76,36 @@ def test_rows_and_several_files(tmp_path: Path) -> None:
             node[wrong]
 
 
+@pytest.mark.parametrize("dtype", [">u2", ">i4", "<i8", ">i8"])
+def test_the_order_of_bytes_is_the_files(tmp_path: Path, dtype: str) -> None:
+    numbers = np.arange(300, 312, dtype=dtype)
+    np.save(tmp_path / "rows.npy", numbers.reshape(3, 4))
+    numbers.tofile(tmp_path / "run.bin")
+    rows = TokenFile(tmp_path / "rows.npy")
+    assert as_lists(rows.to_iter_datapipe()) == numbers.reshape(3, 4).tolist()
+    assert as_lists(TokenFile(tmp_path / "rows.npy", 5).to_iter_datapipe()) == [[*range(300, 305)], [*range(305, 310)]]
+    assert as_lists(TokenFile(tmp_path / "run.bin", 6, dtype=dtype).to_iter_datapipe())[1] == [*range(306, 312)]
+    assert TokenFile(tmp_path / "rows.npy", tensor_dtype=None)[0].tolist() == [300, 301, 302, 303]
+
+
+def test_rows_that_stand_in_no_place_are_refused_when_the_node_is_made(tmp_path: Path) -> None:
+    table = np.arange(12).reshape(4, 3)
+    np.save(tmp_path / "columns.npy", table.T)
+    for length in (None, 4):
+        with pytest.raises(ValueError, match=r"columns\.npy is stored column by column .*np\.ascontiguousarray"):
+            TokenFile(tmp_path / "columns.npy", length)
+    np.save(tmp_path / "columns.npy", np.ascontiguousarray(table.T))
+    assert as_lists(TokenFile(tmp_path / "columns.npy").to_iter_datapipe()) == table.T.tolist()
+    np.save(tmp_path / "one.npy", table[:, :1].T)  # a single row, or column, stands in one place either way
+    assert as_lists(TokenFile(tmp_path / "one.npy").to_iter_datapipe()) == [[0, 3, 6, 9]]
+
+
+def test_numbers_that_torch_has_not_are_refused_when_the_node_is_made(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(4, np.longdouble))
+    with pytest.raises(ValueError, match="of which torch makes no tensor"):
+        TokenFile(tmp_path / "a.npy", 2, tensor_dtype=None)
+
+
 def test_L2_exact_resume(tmp_path: Path) -> None:
     write_megatron(tmp_path / "a.bin", [[number] * number for number in range(9)])
     check_node(lambda: TokenFile(tmp_path / "a.bin").shuffle().sharding_filter(), epochs=[0])

@@ -71,6 +71,11 @@ class MappedTokens:
             raise ValueError(f"{self.path} is no .npy file of numbers, or a damaged one: {error}") from error
         if array.ndim not in (1, 2) or not isinstance(array, np.memmap):
             raise ValueError(f"{self.path} has the shape {array.shape}: tokens stand in one row, or in rows")
+        if not array.flags.c_contiguous:
+            raise ValueError(
+                f"{self.path} is stored column by column (Fortran order, as of a transposed array), so that no row "
+                "stands in one place: save it by np.save(path, np.ascontiguousarray(array))"
+            )
         self.offset = array.offset
         self._set(array.dtype, array.shape)
 
@@ -119,6 +124,11 @@ class MappedTokens:
         """Of the whole file."""
         return int(np.prod(self.shape))
 
+    @property
+    def native(self) -> np.dtype[Any]:
+        """The type of the copies: the one of the file, in this machine's order of bytes."""
+        return self.dtype.newbyteorder("=")
+
     def _mapped(self) -> list[Any]:
         if not self._maps:
             self._maps.append(
@@ -134,7 +144,7 @@ class MappedTokens:
         """The tokens of a sequence: a copy."""
         data, index = self._mapped()
         if index is None:
-            return np.array(data[number])
+            return np.array(data[number], self.native)
         begin, length = self._sequence(number, index)
         first, rest = divmod(begin, self.dtype.itemsize)
         if rest or length < 0 or not 0 <= first <= first + length <= len(data):
@@ -142,11 +152,11 @@ class MappedTokens:
                 f"{self.index} is damaged: sequence {number} should be {length} tokens from byte {begin} of a file of "
                 f"{self.size} bytes"
             )
-        return np.array(data[first : first + length])
+        return np.array(data[first : first + length], self.native)
 
     def window(self, first: int, length: int) -> Any:
         """``length`` tokens from number ``first`` on, whatever sequences they belong to: a copy."""
-        return np.array(self._mapped()[0].reshape(-1)[first : first + length])
+        return np.array(self._mapped()[0].reshape(-1)[first : first + length], self.native)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_maps": []}

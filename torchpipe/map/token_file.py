@@ -54,6 +54,11 @@ class TokenFile(MapDataPipe[torch.Tensor]):
         floating = next((file for file in files if not np.issubdtype(file.dtype, np.integer)), None)
         if floating is not None and tensor_dtype is torch.int64:
             raise ValueError(f"{floating.path} holds {floating.dtype}, no tokens: give tensor_dtype if it is meant")
+        for file in files:
+            try:
+                torch.from_numpy(np.empty(0, file.native))
+            except TypeError as error:
+                raise ValueError(f"{file.path} holds {file.dtype}, of which torch makes no tensor: {error}") from error
         if self.length is None:
             for file in files:
                 len(file)
