@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torchpipe import DataLoader2, Shuffle
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
-from torchpipe.map import SequenceWrapper, Shuffler
+from torchpipe.map import SequenceWrapper, Shuffler, shuffler
 from torchpipe.node.datapipe import iterate
 from torchpipe.randomness.permuting import ComputedOrder
+from torchpipe.randomness.seeds import permutation
 from torchpipe.state import encode
 from torchpipe.testing import check_node
 
@@ -40,6 +41,36 @@ def test_L1_a_permutation_fixed_by_seed_and_epoch(length: int, seed: int, epoch:
     if length >= 20:
         assert items != list(iterate(node, seed=seed + 1, epoch=epoch))
         assert items != list(iterate(node, seed=seed, epoch=epoch + 1))
+
+
+class Broken:
+    """Every other item cannot be read."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        if index % 2:
+            raise ValueError(f"item {index} is broken")
+        return index
+
+
+@pytest.mark.parametrize(
+    "behind", [lambda node: node, lambda node: node.sharding_filter(), lambda node: node.shuffle()]
+)
+def test_L5_the_order_is_made_once_however_many_items_are_left_out(
+    behind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def noting(key: Any, length: int) -> Any:
+        made.append(length)
+        return permutation(key, length)
+
+    monkeypatch.setattr(shuffler, "permutation", noting)
+    node = behind(SequenceWrapper(Broken(), deepcopy=False).shuffle()).on_error("skip", budget=None)
+    assert sorted(iterate(node)) == list(range(0, 40, 2))
+    assert made == [40]
 
 
 def test_the_order_stays_what_it_is() -> None:

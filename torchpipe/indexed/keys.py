@@ -29,7 +29,7 @@ def check_keys(name: str, datapipe: object, indices: object) -> None:
 
 
 class KeysIterator(NodeIterator[T]):
-    """Reads ``data`` at ``keys``, which are called for when the pass begins. State: one integer.
+    """Reads ``data`` at ``keys``, which are called for once, when the pass begins. State: one integer.
 
     A sharding point after it makes it read only its shard's keys.
     """
@@ -42,6 +42,7 @@ class KeysIterator(NodeIterator[T]):
         self._data = data
         self._length = length
         self._keys = keys
+        self._held: Sequence[Any] | None = None  # the keys; an order of many costs more than an item
         self._parts, self._part = 1, 0
         self._yields_positions = False
 
@@ -61,7 +62,9 @@ class KeysIterator(NodeIterator[T]):
         return type(value) is int and 0 <= value < self._length
 
     def _reader(self) -> Callable[[Any], Any]:
-        data, keys = self._data, self._keys()
+        if self._held is None:
+            self._held = self._keys()
+        data, keys = self._data, self._held
         return self.with_retries(lambda place: data[keys[place]])
 
     def leave_out(self) -> bool:
