@@ -381,7 +381,10 @@ def test_a_missing_torch_xla() -> None:
     *messages, items = done.stdout.splitlines()
     assert len(messages) == 3
     for message in messages:
-        assert re.match(r"torch_xla .*needs torch_xla, which is not installed: pip install 'torchpipe\[xla\]'", message)
+        assert re.match(
+            r"torch_xla .*needs torch_xla, which is not installed: pip install torch==2\.9\.0 torch_xla==2\.9\.0",
+            message,
+        )
     assert items == "[0, 1, 2]"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,3 +206,13 @@ def test_a_spawned_worker_imports_what_its_part_of_the_graph_needs(torch_alone: 
 def test_a_form_says_its_class() -> None:
     assert all(built_in(kind, form).__name__ for kind, forms in FORMS.items() for form in forms)  # type: ignore[union-attr]
     assert built_in("iter", "nope") is None
+
+
+def test_nobody_is_told_to_install_the_other_project_of_this_name() -> None:
+    """On public indices, ``torchpipe`` is somebody else's."""
+    root = Path(__file__).parents[1]
+    folders = ("torchpipe", "reading_services", "docs", "examples")
+    files = [root / "README.md", *(path for name in folders for path in (root / name).rglob("*.[mp][dy]"))]
+    assert len(files) > 300
+    for path in files:
+        assert not re.search(r"install [^\n]*\btorchpipe(\[|==|\b[\"'`])", path.read_text()), path

@@ -353,4 +353,4 @@ def test_without_torch_xla_the_adapters_serve_other_devices(pytestconfig: pytest
     environment = {**os.environ, "PYTHONPATH": str(pytestconfig.rootpath)}
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    assert "pip install 'torchpipe[xla]'" in done.stdout
+    assert "pip install torch==2.9.0 torch_xla==2.9.0" in done.stdout

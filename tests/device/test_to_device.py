@@ -201,7 +201,7 @@ def test_L7_what_names_no_device_is_refused(value: Any) -> None:
 
 def test_L7_missing_torch_xla_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices.xla.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
-    with pytest.raises(ImportError, match=r"pip install 'torchpipe\[xla\]'.*torch 2\.9"):
+    with pytest.raises(ImportError, match=r"pip install torch==2\.9\.0 torch_xla==2\.9\.0"):
         ToDevice(IterableWrapper([1]), "xla:1")
 
 

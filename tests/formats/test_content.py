@@ -172,7 +172,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(builtins, "__import__", without)
     (tmp_path / "a.zst").write_bytes(b"x")
-    with pytest.raises(ImportError, match=r'pip install "torchpipe\[zstd\]"'):
+    with pytest.raises(ImportError, match="pip install zstandard$"):
         Content(str(tmp_path / "a.zst"))
 
 

@@ -214,7 +214,7 @@ def _cpu_quota() -> float | None:
 
 def _extras() -> Iterator[Finding]:
     try:
-        wanted = metadata.requires("torchpipe") or []
+        wanted = metadata.requires("torchpipe-data") or []
     except metadata.PackageNotFoundError:
         yield Finding(
             "extras",
@@ -235,7 +235,7 @@ def _extras() -> Iterator[Finding]:
             f"extra {extra}",
             "note",
             f"{', '.join(packages)} not installed",
-            f"If you use it: pip install 'torchpipe[{extra}]'",
+            f"If you use it: pip install {' '.join(packages)}",
         )
 
 

@@ -123,7 +123,7 @@ def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return f"torchpipe {version('torchpipe')}"
+        return f"torchpipe {version('torchpipe-data')}"
     except PackageNotFoundError:
         return "torchpipe, not installed"
 

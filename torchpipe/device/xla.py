@@ -22,7 +22,7 @@ from torchpipe.device.tree import path_of, replace_tensors
 
 __all__ = ["XlaBackend"]
 
-_INSTALL = "pip install 'torchpipe[xla]' (torch_xla 2.9, which needs torch 2.9)"
+_INSTALL = "pip install torch==2.9.0 torch_xla==2.9.0"
 
 _log = logging.getLogger("torchpipe")
 

@@ -113,6 +113,6 @@ def _of(stats: LoaderStats) -> Iterator[Measurement]:
         yield Measurement("gauge", "queue", "", "What waits in a queue", labels, queue.fill)
 
 
-def needs(extra: str, error: ImportError) -> ImportError:
-    """The error for a package that is missing."""
-    return ImportError(f"{error}: this needs the extra `{extra}`: pip install 'torchpipe[{extra}]'")
+def needs(package: str, error: ImportError) -> ImportError:
+    """The error for a package that is missing, by the name that it is installed by."""
+    return ImportError(f"{error}: pip install {package}", name=error.name)

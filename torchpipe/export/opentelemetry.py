@@ -24,7 +24,7 @@ class OpenTelemetryExporter:
     begins and ends between two looks has no span, and that of one that is followed by the next there has the figures of
     the last look.
 
-    Raises: ImportError without the extra ``opentelemetry``.
+    Raises: ImportError without ``opentelemetry-sdk``.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class OpenTelemetryExporter:
         try:
             from opentelemetry import metrics, trace
         except ImportError as error:
-            raise needs("opentelemetry", error) from None
+            raise needs("opentelemetry-sdk", error) from None
         self._observe: Callable[..., Any] = metrics.Observation
         self._loader = loader
         self._name = name

@@ -25,7 +25,7 @@ class PrometheusExporter:
         registry: register there instead, of whatever serves it already; then leave ``port`` out.
         name: the label ``loader`` of all of them, to tell several apart.
 
-    Raises: ImportError without the extra ``prometheus``; OSError if the port is in use; ValueError unless there is
+    Raises: ImportError without ``prometheus-client``; OSError if the port is in use; ValueError unless there is
     either a ``port``, from 0 to 65535, or a ``registry``, or if that has a loader of this ``name``.
     """
 
@@ -47,7 +47,7 @@ class PrometheusExporter:
         try:
             import prometheus_client
         except ImportError as error:
-            raise needs("prometheus", error) from None
+            raise needs("prometheus-client", error) from None
         if registry is not None and name in _names.get(registry, ()):
             raise ValueError(
                 f"this registry has a loader named {name!r} already, whose figures could not be told from this one's: "

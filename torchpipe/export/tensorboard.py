@@ -18,7 +18,7 @@ class TensorBoardExporter:
     ``writer``: a ``SummaryWriter`` that there is, or a folder for one of its own, which :meth:`close` then closes.
     ``tag``: what the names begin with.
 
-    Raises: ImportError without the extra ``tensorboard``.
+    Raises: ImportError without ``tensorboard``.
     """
 
     def __init__(self, loader: Source, writer: Any, tag: str = "data") -> None:

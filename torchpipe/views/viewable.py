@@ -72,7 +72,7 @@ class Viewable:
     def watch(self, every_s: float = 0.5) -> Watch:
         """Show live what the loader does: ``with loader.watch():``, or until ``close()`` of what this returns.
 
-        On a terminal, the last rows hold a table (extra ``watch``: rich), and all output of the program goes on above
+        On a terminal, the last rows hold a table (with rich installed), and all output of the program goes on above
         it; in a notebook, it is an output of the cell; elsewhere, and without rich, there is a line on stderr every ten
         seconds. Nodes are measured meanwhile, from the next ``iter()`` on. ``TORCHPIPE_WATCH=1`` in the environment
         watches every loader while it runs.

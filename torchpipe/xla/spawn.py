@@ -121,8 +121,7 @@ def spawn(
         import torch_xla.distributed.xla_multiprocessing as xmp
     except ImportError as error:
         raise ImportError(
-            f"spawn() needs torch_xla ({error}): pip install 'torchpipe[xla]' (torch_xla 2.9, which needs torch 2.9)",
-            name="torch_xla",
+            f"spawn() needs torch_xla ({error}): pip install torch==2.9.0 torch_xla==2.9.0", name="torch_xla"
         ) from error
     multiprocessing: Any = xmp
     multiprocessing.spawn(_Call(fn, args), nprocs=nprocs, start_method=start_method)

@@ -104,5 +104,5 @@ def test_wrong_arguments_are_refused(monkeypatch: Any, paths: dict[str, list[str
     with pytest.raises(TypeError, match="IterableWrapper"):
         Decompressor([])  # type: ignore[arg-type]
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
-    with pytest.raises(ImportError, match=r'pip install "torchpipe\[zstd\]"'):
+    with pytest.raises(ImportError, match="pip install zstandard"):
         list(pairs.decompress())

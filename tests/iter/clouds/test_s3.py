@@ -128,5 +128,5 @@ def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             kind([])  # type: ignore[arg-type]
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
     for form in ("list_files_by_s3", "load_files_by_s3"):
-        with pytest.raises(ImportError, match=r'pip install "torchpipe\[s3\]"'):
+        with pytest.raises(ImportError, match="pip install s3fs$"):
             getattr(source, form)()

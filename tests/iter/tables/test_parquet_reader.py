@@ -278,7 +278,7 @@ def test_wrong_arguments_are_refused(folder: Path, arguments: Any, error: type[E
 def test_a_missing_package_is_named_with_its_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for make in (ParquetReader, RowGroupLister):
-        with pytest.raises(ImportError, match=r'pip install "torchpipe\[parquet\]"'):
+        with pytest.raises(ImportError, match="pip install pyarrow$"):
             make(folder / "*")
 
 

@@ -47,7 +47,7 @@ def _zstandard() -> Any:
         import zstandard
     except ImportError as missing:
         raise ImportError(
-            'zstandard reads .zst files and is not installed: pip install "torchpipe[zstd]"', name="zstandard"
+            "zstandard reads .zst files and is not installed: pip install zstandard", name="zstandard"
         ) from missing
     return zstandard
 

@@ -25,13 +25,13 @@ _DTYPES |= {"halffloat": np.dtype("float16"), "float": np.dtype("float32"), "dou
 
 
 def import_pyarrow() -> Any:
-    """Raises: ImportError that names the extra."""
+    """Raises: ImportError that names the package."""
     try:
         import pyarrow
         import pyarrow.types
     except ImportError as missing:
         raise ImportError(
-            'pyarrow reads parquet and Arrow files and is not installed: pip install "torchpipe[parquet]"',
+            "pyarrow reads parquet and Arrow files and is not installed: pip install pyarrow",
             name="pyarrow",
         ) from missing
     return pyarrow

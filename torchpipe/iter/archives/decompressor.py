@@ -47,7 +47,7 @@ class Decompressor(IterDataPipe[tuple[str, StreamWrapper]]):
     """Takes pairs (path, binary stream), and yields pairs (path, decompressed stream).
 
     ``file_type`` is a :class:`CompressionType` or its name; without one, the path's ending tells: ``.gz``, ``.bz2``,
-    ``.xz``, ``.zst`` (``pip install "torchpipe[zstd]"``). Archives (``.tar`` and its compressed forms, ``.zip``) come
+    ``.xz``, ``.zst`` (``pip install zstandard``). Archives (``.tar`` and its compressed forms, ``.zip``) come
     as open ``tarfile.TarFile`` and ``zipfile.ZipFile`` objects, which ``load_from_tar`` and ``load_from_zip`` take.
 
     State: none of its own. Raises: ValueError for an unknown ``file_type``; while iterating, RuntimeError for an
@@ -125,5 +125,5 @@ def _open(kind: CompressionType, stream: Any) -> Any:
         case CompressionType.TAR:
             return tarfile.open(fileobj=stream, mode="r:*" if can_seek(stream) else "r|*")
         case CompressionType.ZSTD:
-            reader = needs("zstandard", "zstd", "decompress").ZstdDecompressor().stream_reader
+            reader = needs("zstandard", "decompress").ZstdDecompressor().stream_reader
             return io.BufferedReader(reader(stream, read_across_frames=True, closefd=False))

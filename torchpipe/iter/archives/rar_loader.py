@@ -17,7 +17,7 @@ __all__ = ["RarArchiveLoader"]
 class RarArchiveLoader(ArchiveLoader):
     """Takes pairs (path, binary stream) of rar archives, and yields pairs (archive/member, stream) of their files.
 
-    Needs ``rarfile`` (``pip install "torchpipe[rar]"``), and for files that are compressed in the archive one of the
+    Needs ``rarfile`` (``pip install rarfile``), and for files that are compressed in the archive one of the
     programs ``unrar``, ``unar``, ``7z`` or ``bsdtar``. ``length`` is what ``len()`` says, -1 if unknown.
 
     State: that of the input before the current archive and the number of its files handed out: resuming opens the
@@ -30,7 +30,7 @@ class RarArchiveLoader(ArchiveLoader):
     form = "load_from_rar"
 
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], *, length: int = -1) -> None:
-        needs("rarfile", "rar", "load_from_rar")
+        needs("rarfile", "load_from_rar")
         super().__init__(datapipe, length)
 
     def files(self, stream: StreamWrapper) -> tuple[Any, Sequence[Any]]:

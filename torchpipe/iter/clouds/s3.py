@@ -1,6 +1,6 @@
 """``list_files_by_s3`` and ``load_files_by_s3``: objects in S3's buckets. Runs wherever its shard runs.
 
-torchdata's nodes of these names needed a plugin in C++; these are made of s3fs (``pip install "torchpipe[s3]"``), which
+torchdata's nodes of these names needed a plugin in C++; these are made of s3fs (``pip install s3fs``), which
 also reads the usual variables of the environment and files (``AWS_ENDPOINT_URL``, ``~/.aws``).
 """
 
@@ -23,7 +23,7 @@ __all__ = ["S3FileLister", "S3FileLoader"]
 
 def _options(form: str, request_timeout_ms: int, region: str, storage_options: dict[str, Any]) -> dict[str, Any]:
     """What s3fs calls these. Raises: ImportError without it, ValueError for a timeout that is none."""
-    needs("s3fs", "s3", form)
+    needs("s3fs", form)
     if check_count("request_timeout_ms", request_timeout_ms, at_least=-1) == 0:
         raise ValueError("request_timeout_ms=0 would let every request fail: pass -1 for the usual time")
     options = dict(storage_options)

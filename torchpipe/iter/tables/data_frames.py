@@ -48,7 +48,7 @@ class DataFrameMaker(IterDataPipe[Any]):
         device: str = "",
     ) -> IterDataPipe[Any]:
         check_input("dataframe", source_dp)
-        needs("pyarrow", "parquet", "dataframe")
+        needs("pyarrow", "dataframe")
         _check_device("dataframe", device)
         if dtype_generator is not None:
             check_function("dtype_generator", dtype_generator)
@@ -110,7 +110,7 @@ class ParquetDataFrameLoader(IterDataPipe[Any]):
         use_threads: bool = False,
     ) -> None:
         check_input("load_parquet_as_df", source_dp)
-        needs("pyarrow", "parquet", "load_parquet_as_df")
+        needs("pyarrow", "load_parquet_as_df")
         _check_device("load_parquet_as_df", device)
         self.source_dp = source_dp
         self.dtype = dtype

@@ -55,7 +55,7 @@ class HuggingFaceReader(IterDataPipe[Any]):
             import datasets
         except ImportError as missing:
             raise ImportError(
-                'HuggingFaceReader needs datasets, which is not installed: pip install "torchpipe[huggingface]"',
+                "HuggingFaceReader needs datasets, which is not installed: pip install datasets",
                 name="datasets",
             ) from missing
         if isinstance(dataset, datasets.DatasetDict | datasets.IterableDatasetDict):
@@ -325,7 +325,7 @@ class HuggingFaceHubReader(IterDataPipe[Any]):
             import datasets
         except ImportError as missing:
             raise ImportError(
-                'HuggingFaceHubReader needs datasets, which is not installed: pip install "torchpipe[huggingface]"',
+                "HuggingFaceHubReader needs datasets, which is not installed: pip install datasets",
                 name="datasets",
             ) from missing
         return HuggingFaceReader(datasets.load_dataset(path=dataset, **{"streaming": True, **config_kwargs}))
