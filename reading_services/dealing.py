@@ -7,14 +7,13 @@ not come back as an item.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
 
 from reading_services._supervision.ledger import Hand
 from reading_services._supervision.options import WorkerLimits
-from reading_services._supervision.start_method import start_method
+from reading_services._supervision.start_method import default_start_method, start_method
 from reading_services._supervision.tuned import TunedSupervisor
 from reading_services._transport.graph_image import GraphImage
 from reading_services._transport.messages import Deal
@@ -139,11 +138,6 @@ class TimedReadingService(MultiProcessingReadingService):
         else:
             parts = (self._graphs.branches, self._init_fn, self._reset_fn, self._policy)
             self._graph = GraphImage.inherited(*parts)
-
-
-def default_start_method() -> str:
-    """The name of the platform's, or of what the program has set."""
-    return multiprocessing.get_context().get_start_method()
 
 
 def image_for(

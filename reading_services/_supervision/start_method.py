@@ -13,7 +13,7 @@ from pathlib import Path
 from torchpipe import errors
 from torchpipe.places import NAMES
 
-__all__ = ["PRELOADED", "start_method"]
+__all__ = ["PRELOADED", "default_start_method", "start_method"]
 
 PRELOADED = (
     "reading_services._workers.dispatcher",
@@ -41,7 +41,7 @@ def start_method(name: BaseContext | str | None, *, on_device: bool) -> BaseCont
     if name is None and "forkserver" in known and (on_device or _accelerator_runtime_lives()):
         # Forking a process that has the runtime's threads is unsafe; a forkserver is forked before they exist.
         name = "forkserver"
-    context = multiprocessing.get_context(name)
+    context = multiprocessing.get_context(name or default_start_method())
     if context.get_start_method() == "forkserver":
         # The server looks for modules in the current folder first, whatever this process's path says: another copy of
         # torchpipe there must not end up in the workers, which would follow this process's path without a preload.
@@ -49,6 +49,11 @@ def start_method(name: BaseContext | str | None, *, on_device: bool) -> BaseCont
         shadowed = here.exists() and not here.samefile(Path(errors.__file__).parent)
         context.set_forkserver_preload(["torch"] if shadowed else list(PRELOADED))
     return context
+
+
+def default_start_method() -> str:
+    """The name of the program's, or the platform's. multiprocessing's own question would settle it for the program."""
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
 def _accelerator_runtime_lives() -> bool:

@@ -6,6 +6,8 @@ import io
 import itertools
 import queue
 import random
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -166,3 +168,19 @@ def test_numpys_integers_are_integers() -> None:
     other.load_state_dict(torch.load(file, weights_only=True))
     assert other.epoch == 3
     assert [batch.tolist() for batch in other][0] == [4, 5, 6, 7]
+
+
+def test_a_program_may_still_choose_its_start_method() -> None:
+    script = """
+import multiprocessing
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.iter import IterableWrapper
+from reading_services import MultiProcessingReadingService
+
+list(DataLoader(range(4), num_workers=2))
+graph = IterableWrapper(range(4)).sharding_filter()
+with DataLoader2(graph, reading_service=MultiProcessingReadingService(2)) as loader:
+    list(loader)
+multiprocessing.set_start_method("spawn")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -156,8 +156,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self.settle()
             if self._order is not None:
                 self._order.follow(self.epoch + 1)
-            self._loader._sampler_loaded = True
-            self._loader._sampler_end = None
+            self._loader._sampler_end = last = None if self._order is None else self._order.last_place()
+            self._loader._sampler_loaded = last is not None and "after" in last
             self._begin(self._loader._next_epoch_now(), None)
             return True
         self.settle()  # before it counts as finished: an interrupt may come in between
@@ -184,9 +184,9 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             epoch=self.epoch, delivered=delivered, order=order, batches=batches, finished=self.finished, now=now
         )
 
-    def last_state(self) -> Any:
-        """Of the sampler, if it has one of its own and the epoch has ended."""
-        return self._order.last_state() if self.finished and self._order is not None else None
+    def last_place(self) -> Any:
+        """Of the sampler, if it has a state of its own and the epoch has ended."""
+        return self._order.last_place() if self.finished and self._order is not None else None
 
     def lanes(self) -> list[Cursor] | None:
         """Where the workers' datasets stand, if they have states of their own."""

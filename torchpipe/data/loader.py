@@ -175,8 +175,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._pool: Any = None  # persistent workers
         self._base_seed: int | None = None  # of persistent workers
         self._known_samplers = self._samplers_now()
-        self._sampler_loaded = False  # it stands at the end of an epoch, by a state that was loaded
-        self._sampler_end: Any = None  # its own state after the last batch of the epoch that has ended last
+        self._sampler_end: Any = None  # how its last pass leads to the next one, if it has a state of its own
+        self._sampler_loaded = False  # does it stand there?
         self._adopted: tuple[int, bool] | None = (
             None  # of a state: how many divide an iterable dataset; are they workers?
         )
@@ -357,7 +357,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         if self._live() in (iterator, None) and self._loaded is None:
             iterator.give_up()
             self._parked = iterator.position()
-            self._sampler_end = iterator.last_state()
+            self._sampler_end = iterator.last_place()
             self._lanes = iterator.lanes() if self.persistent_workers else None
 
     # -- state ----------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from torchpipe.iter._shared.collating import stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful
-from torchpipe.randomness.global_random import BatchRandom, GlobalRandom
+from torchpipe.randomness.global_random import BatchRandom, GlobalRandom, may_change_states
 from torchpipe.stats.tracing import Tracing
 
 __all__ = ["FetchDealt", "InitWorker", "seed_as_torch", "seed_worker"]
@@ -144,6 +144,8 @@ _infos: dict[int, Any] = {}
 
 def seed_worker(base_seed: int, worker: int) -> None:
     """Seed the global random states in place as torch does, and then as the user's ``worker_init_fn`` has done."""
+    if not may_change_states():  # a thread that takes from a loader without workers: they are the process's
+        return
     if (base_seed, worker) in _seeded:
         GlobalRandom.of(_seeded[base_seed, worker]).enter()
     else:

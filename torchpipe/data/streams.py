@@ -48,7 +48,9 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
     if service is None:
         service = _service(loader, dataset, shards, workers, seed, begins)
     if keeps:
-        loader._pool, loader._base_seed = service, seed
+        loader._pool = service
+    if loader.persistent_workers and begins is None:  # torch's loader draws no other seed for them
+        loader._base_seed = seed
     service.measuring = loader.measuring
     # Of torch's own graphs, as in torch's loader, the seed alone decides: it is drawn for each epoch
     alone = isinstance(dataset, TorchIterDataPipe) and not isinstance(dataset, IterDataPipe)

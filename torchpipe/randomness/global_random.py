@@ -35,7 +35,7 @@ from torchpipe.errors import StateError
 from torchpipe.randomness.seeds import StreamKey, derive_seed
 from torchpipe.randomness.twister import WORDS, NumpyTwister, Twister, TwisterState, pack, unpack
 
-__all__ = ["BatchRandom", "BatchSeeds", "GlobalRandom", "own_random_states"]
+__all__ = ["BatchRandom", "BatchSeeds", "GlobalRandom", "may_change_states", "own_random_states"]
 
 T = TypeVar("T")
 
@@ -120,7 +120,8 @@ def own_random_states() -> None:
     _thread.owns_states = True
 
 
-def _may_change() -> bool:
+def may_change_states() -> bool:
+    """May the process's random states be changed over in this thread?"""
     return _thread.owns_states or threading.current_thread() is threading.main_thread()
 
 
@@ -226,7 +227,7 @@ class BatchRandom(_Guest):
 
     def within(self, seed: int, epoch: int, batch: int, step: Callable[[], T]) -> T:
         """What ``step`` returns, under a batch's states: an interrupt at any instruction leaves the process its own."""
-        if not _may_change():
+        if not may_change_states():
             return _drawing(step)
         try:
             self._save_outside()
@@ -278,7 +279,7 @@ class GlobalRandom(_Guest):
 
     def enter(self) -> None:
         """Save the process's states and put this set in place, if this thread may."""
-        if not _may_change():
+        if not may_change_states():
             return
         self._save_outside()
         try:
@@ -312,7 +313,7 @@ class GlobalRandom(_Guest):
 
         ``with`` does not do that: an interrupt may come before the first instruction of ``__exit__``.
         """
-        if not _may_change():
+        if not may_change_states():
             return _drawing(step)
         try:
             with self:

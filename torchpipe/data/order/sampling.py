@@ -35,6 +35,14 @@ __all__ = ["Order", "OrderState", "begin_order", "check_order", "is_computed"]
 OrderState = dict[str, Any]
 """Plain data: how an epoch's order began, and where it stands."""
 
+OwnPlace = dict[str, Any]
+"""A place in the order of a sampler that has a state of its own, as plain data: its ``state``, from which on a pass
+has to ``skip`` batches; with ``ends``, that pass is first run to its end, and the place is in the next one.
+
+The state is one from within a pass, before a batch of it. What a sampler tells after its last batch, or between two
+passes, may be the end of the one or the start of the other: nobody knows.
+"""
+
 
 class Order(ABC):
     """The batches of indices of an epoch, in order, from a position on.
@@ -91,8 +99,8 @@ class Order(ABC):
         """A state stood at the end of its epoch, and ``epoch`` begins at once, without a word to the samplers."""
         return
 
-    def last_state(self) -> Any:
-        """The state of the sampler after its last batch, if it has one of its own: :meth:`begin_order` takes it."""
+    def last_place(self) -> OwnPlace | None:
+        """Of a sampler with a state of its own, how its present pass, which has ended, leads to the next one."""
         return None
 
 
@@ -102,16 +110,17 @@ def begin_order(
     base_seed: int | None = None,
     saved: tuple[OrderState, int] | None = None,
     loaded: bool = False,
-    last: Any = None,
+    last: OwnPlace | None = None,
     moves: bool = False,
 ) -> Order:
     """The order of a new epoch, or, from ``saved`` (its state, a number of batches), the rest of one.
 
-    ``base_seed``: the one to keep, where torch's loader draws none (persistent workers). ``loaded``: the sampler's own
-    state was loaded, and stands at the end of an epoch. ``last``: what :meth:`Order.last_state` gave at the end of the
-    epoch before. ``moves``: generators are left where ``saved`` takes them,
-    since its state does not say where they stood. Raises: StateError if the sampler does not come to that number,
-    gives other batches before it, or does not take its state.
+    ``base_seed``: the one to keep, where torch's loader draws none (persistent workers). ``last``: what
+    :meth:`Order.last_place` gave at the end of the epoch before; ``loaded``: the sampler stands there. ``moves``:
+    generators are left where ``saved`` takes them, since its state does not say where they stood.
+
+    Raises: StateError if the sampler does not come to that number, gives other batches before it, or does not take its
+    state.
     """
     if is_computed(samplers.sampler):
         return _Computed(samplers, base_seed, saved)
@@ -136,8 +145,10 @@ def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
             if type(state.get("digest")) is not int or type(state.get("ended")) is not bool:
                 raise damaged("it does not say which batches its sampler gave")
             samplers.check_parts(state.get("parts"))
-        elif type(known) is not list or len(known) != 2 or known[0] not in (0, number):
-            raise damaged(f"its sampler's state is {shown(known)}, and not of batch {number}")
+        else:
+            check_place(known)
+            if known["skip"] > number or known.get("number") != number:
+                raise damaged(f"its sampler's state is {shown(known)}, and not of batch {number}")
         return
     shuffled = _is_shuffled(sampler)
     if shuffled != ("seed" in state):
@@ -146,6 +157,13 @@ def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
         stored_count(state, "seed", MOST_SEED)
     if number > len(sampler):
         raise damaged(f"{number} batches were delivered, and there are {len(sampler)}")
+
+
+def check_place(place: Any) -> None:
+    """Raises: StateError for what is no place of a sampler with a state of its own."""
+    if not isinstance(place, dict) or "state" not in place or type(place.get("ends")) is not bool:
+        raise damaged(f"its sampler's place is {shown(place)}")
+    stored_count(place, "skip")
 
 
 def is_computed(sampler: Any) -> bool:
@@ -253,7 +271,7 @@ class _Sampled(Order):
         base_seed: int | None,
         saved: tuple[OrderState, int] | None,
         loaded: bool,
-        last: Any,
+        last: OwnPlace | None,
         moves: bool,
     ) -> None:
         super().__init__()
@@ -264,12 +282,14 @@ class _Sampled(Order):
         self._process = dist.get_rank() if dist.is_available() and dist.is_initialized() else self._rank
         self._asked = _Asked()
         self._queue: deque[Any] = deque()
-        self._after: deque[tuple[int, Any]] = deque()  # (number, the sampler's own state before that batch)
+        self._places: deque[tuple[int, OwnPlace]] = deque()  # (number, the sampler's place before that batch)
         self._left: list[torch.Tensor] = []  # where the generators stood when the sampler was asked last
         self._owner: Any = samplers.owner
         self._start: OrderState
         if saved is None:
-            self._start = samplers.capture() | {"drew": base_seed is None, "loaded": loaded or last is not None}
+            if loaded and last is not None and last["ends"]:
+                self._run_to_end()
+            self._start = samplers.capture() | {"drew": base_seed is None, "loaded": loaded}
             self._iterator = iter(self._sampler)
             self.base_seed = fresh_seed(samplers.generator) if base_seed is None else base_seed
         else:
@@ -278,9 +298,7 @@ class _Sampled(Order):
             self._owner = self._iterator
         self.keeps_places = self._owner is not None
         if saved is None and last is not None and self._owner is samplers.owner:
-            # What it tells between two epochs may be the end of the one before, or the start of this one: nobody knows.
-            # What it told after its last batch leads to its end, and so to this epoch's start
-            self._after.append((0, last))
+            self._places.append((0, last))
         else:
             self._note()
 
@@ -310,25 +328,32 @@ class _Sampled(Order):
         if self._start.get("drew"):  # as the epoch did: the generators must go on as they did then
             fresh_seed(self._samplers.generator)
 
-    def _find(self, known: Any, number: int) -> None:
-        """Go to batch ``number`` by the sampler's own state: ``known`` is (of which batch, the state)."""
-        before, state = known
-        self._check_count(number - before)
-        ended = False
+    def _run_to_end(self) -> None:
+        for _ in iter(self._sampler):
+            pass
+
+    def _find(self, place: OwnPlace, number: int) -> None:
+        """Go to batch ``number`` by the sampler's own state."""
+        skip, ended = place["skip"], False
+        self._check_count(skip)
         if self._owner is not None:
-            load_into(self._owner, state)
-            # After an epoch's last batch its state may be that of the next epoch: it is not asked
-            ended = number == length_of(self._sampler)
+            load_into(self._owner, place["state"])
+            if place["ends"]:
+                self._run_to_end()
+            # Of another library's state: it may be that of the next epoch, which is not asked here
+            ended = place.get("after") is True and not skip and number == length_of(self._sampler)
         self._begin_again()
         if ended:
             self._iterator = iter(())
         elif self._owner is None:
             if not is_stateful(self._iterator):
                 raise StateError("the state has the state of a sampler's iterator, and this sampler's has none")
-            load_into(self._iterator, state)
-        for done in range(0 if ended else number - before):
-            self._again(before + done, number)
+            load_into(self._iterator, place["state"])
+        for done in range(skip):
+            self._again(number - skip + done, number)
         self._asked = _Asked(number, ended=ended)
+        if skip == 1 or place["ends"]:
+            self._places.append((number - skip, place | {"skip": 0}))
 
     def _run_again(self, state: OrderState, number: int) -> None:
         """Run the sampler as far as it had been asked; it stands where it stood when the epoch began."""
@@ -429,11 +454,17 @@ class _Sampled(Order):
     def _note(self) -> None:
         """Keep the sampler's own state before the next batch."""
         if self.keeps_places:
-            self._after.append((self._asked.batches, copy.deepcopy(self._owner.state_dict())))
+            state = copy.deepcopy(self._owner.state_dict())
+            self._places.append((self._asked.batches, {"state": state, "ends": False, "skip": 0}))
 
     def forget_before(self, number: int) -> None:
-        while len(self._after) > 1 and self._after[1][0] <= number:
-            self._after.popleft()
+        while len(self._places) > 1 and self._places[1][0] < max(number, 1):
+            self._places.popleft()
+
+    def _place(self, number: int) -> OwnPlace:
+        """That before batch ``number``: from the state before the last batch, if that is one of this pass."""
+        before, place = next(item for item in self._places if item[0] >= min(1, number))
+        return place | {"skip": place["skip"] + number - before, "number": number}
 
     def settle(self, delivered: int) -> None:
         if isinstance(self._iterator, RolloverPass):
@@ -453,8 +484,12 @@ class _Sampled(Order):
                 asked = _Asked(done + 1, _digest(self._again(done, delivered), asked.digest))
             self._asked = asked
 
-    def last_state(self) -> Any:
-        return self._after[-1][1] if self._after and self._owner is self._samplers.owner else None
+    def last_place(self) -> OwnPlace | None:
+        if not self._places or self._owner is not self._samplers.owner:
+            return None
+        if self._places[-1][1].get("after"):  # another library's state, which was not asked
+            return self._places[-1][1]
+        return self._place(self._asked.batches) | {"skip": 0, "ends": True}
 
     def state(self, number: int) -> tuple[OrderState, dict[str, Any]]:
         self.forget_before(number)
@@ -465,8 +500,8 @@ class _Sampled(Order):
             parts = self._samplers.present_parts()
             if self._asked is asked:
                 break
-        if self._after:
-            return state | {"sampler": list(self._after[0])}, now
+        if self._places:
+            return state | {"sampler": self._place(number)}, now
         how_far = {"asked": asked.batches, "ended": asked.ended, "digest": asked.digest, "process": self._process}
         return state | how_far | {"parts": parts}, now
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.data.order.samplers import MOST_SEED, load_into
+from torchpipe.data.order.sampling import check_place
 from torchpipe.errors import StateMismatchError
 from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, stored_count
@@ -32,14 +33,16 @@ def standing(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
         state["base_seed"] = loader._base_seed  # torch's loader draws no other for them
     owner, dataset = samplers.owner, _dataset_with_state(loader)
     if begun and owner is not None:
-        known = loader._sampler_end
-        state["sampler"] = copy.deepcopy(owner.state_dict() if known is None else known)
+        place = loader._sampler_end
+        state["sampler"] = place or {"state": copy.deepcopy(owner.state_dict()), "ends": False, "skip": 0}
     if begun and dataset is not None:
         state["dataset"] = copy.deepcopy(dataset.state_dict())
     if loader._lanes is not None:
         state["lanes"] = [cursor.to_state() for cursor in loader._lanes]
     if loader._is_iterable:
         state["division"] = list(loader._division)
+    elif is_stateful(loader.dataset) or loader.worker_seeding == "torch":
+        state["workers"] = loader.num_workers  # what is made of a sample depends on their number
     return state
 
 
@@ -62,7 +65,7 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
         samplers.put(state["samplers"], epochs=False)
     owner, dataset = samplers.owner, _dataset_with_state(loader)
     if owner is not None and "sampler" in state:
-        load_into(owner, state["sampler"])
+        load_into(owner, state["sampler"]["state"])
         loader._sampler_loaded, loader._sampler_end = True, state["sampler"]
     if dataset is not None and "dataset" in state:
         load_into(dataset, state["dataset"])
@@ -112,6 +115,8 @@ def check_standing(loader: DataLoader[Any], state: Any) -> None:
     if "samplers" not in state:
         raise damaged("it does not say how its samplers stand")
     loader._samplers.check(state["samplers"])
+    if "sampler" in state:
+        check_place(state["sampler"])
     if "base_seed" in state:
         stored_count(state, "base_seed", MOST_SEED)
     division = state.get("division")
@@ -122,6 +127,13 @@ def check_standing(loader: DataLoader[Any], state: Any) -> None:
             raise damaged(f"its dataset is divided among {shown(division)}")
         if not stored_count({"shards": division[0]}, "shards", MAX_SHARDS):
             raise damaged("its dataset is divided among nobody")
+    workers = state.get("workers", loader.num_workers)
+    if workers != loader.num_workers:
+        raise StateMismatchError(
+            f"the state was saved with num_workers={shown(workers)}, this loader has num_workers={loader.num_workers}: "
+            "with worker_seeding='torch', or a dataset with a state_dict of its own, what a worker makes of a sample "
+            "depends on how many there are. Make it with as many"
+        )
     lanes = state.get("lanes")
     if lanes is None:
         return

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import RandomSampler
 
 from torchpipe.data.order.samplers import DRAW_FROM_NOBODY, MOST_SEED, Samplers
-from torchpipe.data.order.sampling import is_computed
+from torchpipe.data.order.sampling import OwnPlace, is_computed
 from torchpipe.data.states.state import Position
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
@@ -124,12 +124,12 @@ def _order(saved: _Saved, loader: Any) -> dict[str, Any]:
     if value is None and isinstance(saved.sampler_iter, Mapping):
         value = saved.sampler_iter.get("sampler_state")
     if value is not None:
-        return state | {"start": None, "sampler": [saved.known, value]}
+        return state | {"start": None, "sampler": _place(saved, value)}
     if drawn_by is not None:
         return state | {"start": _start(loader._samplers, drawn_by)}
     torchdatas = isinstance(saved.sampler_iter, Mapping) and "samples_yielded" in saved.sampler_iter
     if saved.sampler_iter is not None and not torchdatas:
-        return state | {"start": None, "sampler": [saved.known, saved.sampler_iter]}
+        return state | {"start": None, "sampler": _place(saved, saved.sampler_iter)}
     if torchdatas and "sampler_iter_state" in saved.sampler_iter:
         raise StateError(
             "the state has the state of an iterator of your sampler inside a batch sampler, where it cannot be put: "
@@ -138,6 +138,11 @@ def _order(saved: _Saved, loader: Any) -> dict[str, Any]:
     if not all(type(part) in DRAW_FROM_NOBODY for part in chain):
         _tell_unknown(type(chain[-1]).__name__)
     return state | {"start": None}
+
+
+def _place(saved: _Saved, state: Any) -> OwnPlace:
+    """``after``: the state is one of after a batch, the epoch's last one perhaps."""
+    return {"state": state, "ends": False, "skip": saved.delivered - saved.known, "after": True}
 
 
 def _generator(saved: _Saved) -> Any:

@@ -1,0 +1,221 @@
+"""A row of features, run: what a ``DataLoader`` gives with them, and what the oracle gives.
+
+The process around the loader is part of it: at the end its random states must be the oracle's, and everything else of
+the process as before.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import random
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.data.datasets import Numbers
+from tests.exact import exact
+from tests.pairs.covering import Row
+from tests.pairs.loader_features import loader_options
+from torchpipe import DataLoader
+
+__all__ = ["expected_of", "got_of", "unchanged_process"]
+
+EPOCHS = 3
+
+Batches = list[tuple[int, str]]
+"""(epoch, what the batch is) for each batch."""
+
+
+@contextmanager
+def unchanged_process() -> Iterator[None]:
+    """Everything that a loader must leave as it is, but for the random states, which are part of a run's result."""
+
+    def look() -> Any:
+        return {
+            "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
+            "start method": multiprocessing.get_start_method(),
+            "environment": dict(os.environ),
+            "default dtype": torch.get_default_dtype(),
+            "folder": os.getcwd(),
+            "threads": threading.active_count(),
+        }
+
+    states = random.getstate(), np.random.get_state()
+    before = look()
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    random.setstate(states[0]), np.random.set_state(states[1])
+    after = look()
+    assert after == before, {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+
+
+def seed_all() -> None:
+    """As a script begins, each time it is run."""
+    torch.manual_seed(0), random.seed(0), np.random.seed(0)
+
+
+class Run:
+    """One process's part of a run: a script from its start, or from a state, to where it is stopped."""
+
+    def __init__(self, row: Row, way: str | None, state: Any = None) -> None:
+        seed_all()
+        self.row, self.plain = row, way is None
+        self.loader: Any = DataLoader(**loader_options(row, way))
+        self.validation: Any = DataLoader(Numbers(3)) if row["beside"] == "validation" else None
+        self.noise: list[float] = []
+        if state is not None:
+            self.loader.load_state_dict(state)
+
+    def batches(self) -> Iterator[tuple[int, str]]:
+        """In the loop that docs show."""
+        row, loader = self.row, self.loader
+        while loader.epoch < EPOCHS:
+            stream = iter(loader)
+            batches = _from_thread(stream, self) if row["happens"] == "thread" and not self.plain else stream
+            for number, batch in enumerate(batches, 1):
+                if stream.epoch == EPOCHS:  # it stood at the end of the last one, which nothing could tell
+                    return
+                if row["beside"] == "training draws":
+                    torch.nn.functional.dropout(torch.ones(2))
+                yield stream.epoch, exact(batch)
+                if row["happens"] == "break" and number == int(row["at"]):
+                    break
+            self.validate()
+
+    def validate(self) -> None:
+        if self.validation is not None:
+            list(self.validation)
+
+    def rest(self) -> Batches:
+        found = list(self.batches())
+        self.loader.shutdown()
+        return found
+
+    @staticmethod
+    def at_end() -> list[float]:
+        """What the process draws when all is over."""
+        return [random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+
+def _from_thread(loader: Any, run: Run) -> Iterator[Any]:
+    """As a home-made prefetcher takes batches, while the main thread draws random numbers."""
+    items: queue.Queue[Any] = queue.Queue(2)
+    end = object()
+
+    def take() -> None:
+        try:
+            for item in loader:
+                items.put(item)
+            items.put(end)
+        except BaseException as error:  # raised in the main thread
+            items.put(error)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    while True:
+        run.noise += [random.random(), float(np.random.rand())]
+        item = items.get()
+        if item is end or isinstance(item, BaseException):
+            break
+        yield item
+    thread.join()
+    if isinstance(item, BaseException):
+        raise item
+
+
+def _stop(row: Row, batches: list[tuple[int, str]]) -> int:
+    """After how many batches the run is stopped, of those that there are in all."""
+    first = sum(epoch == 0 for epoch, _ in batches)
+    match row["at"]:
+        case "last":
+            return first
+        case "later":
+            return min(first + 2, len(batches))
+        case at:
+            return min(int(at), len(batches))
+
+
+def expected_of(row: Row) -> tuple[Batches, list[float]]:
+    """The oracle's batches, and what its process draws then."""
+    run = Run(row, None)
+    return run.rest(), run.at_end()
+
+
+def got_of(row: Row, expected: Batches) -> tuple[Batches, list[float]]:
+    """The same with all features of the row. Raises: what is refused."""
+    stop, happens = _stop(row, expected), row["happens"]
+    run = Run(row, row["way"])
+    if happens == "resume between epochs":
+        run, found = _between(row, run)
+    else:
+        found, run = _stopped(row, run, stop, expected)
+    if happens == "two resumes":
+        left = max(1, (len(expected) - stop) // 2)
+        more, run = _take(run, left)
+        found += more
+        state = run.loader.state_dict()
+        run.loader.shutdown()
+        run = Run(row, row["way"], state)
+        if len(found) < len(expected) and expected[len(found)][0] != found[-1][0]:
+            run.validate()
+    if "resume" in happens:
+        found += run.rest()
+    if happens == "thread":
+        reference = random.Random(0)
+        drawn = run.noise[::2]
+        assert drawn == [reference.random() for _ in drawn], "the main thread drew other numbers than it would have"
+    return found, run.at_end()
+
+
+def _take(run: Run, count: int) -> tuple[Batches, Run]:
+    found: Batches = []
+    if count:
+        for epoch, batch in run.batches():
+            found.append((epoch, batch))
+            if len(found) == count:
+                break
+    return found, run
+
+
+def _stopped(row: Row, run: Run, stop: int, expected: Batches) -> tuple[Batches, Run]:
+    """Kills and stops: what was found, and the run that goes on (all is found if nothing stopped it)."""
+    found: Batches = []
+    stream = run.batches()
+    for epoch, batch in stream:
+        found.append((epoch, batch))
+        if len(found) == stop:
+            if "kill" in row["happens"]:
+                os.kill(run.loader.worker_pids()[-1], signal.SIGKILL)
+            if "resume" in row["happens"]:
+                if row["happens"] == "kill and resume":
+                    found += [item for item in [next(stream, None)] if item is not None]
+                state = run.loader.state_dict()
+                run.loader.shutdown()
+                run = Run(row, row["then"], state)
+                if len(found) < len(expected) and expected[len(found)][0] != found[-1][0]:
+                    run.validate()  # the state stands before what follows an epoch's last batch
+                return found, run
+    run.loader.shutdown()
+    return found, run
+
+
+def _between(row: Row, run: Run) -> tuple[Run, Batches]:
+    """A run that is stopped after its first epoch, when nothing is under way."""
+    found: Batches = []
+    for batch in run.loader:
+        if row["beside"] == "training draws":
+            torch.nn.functional.dropout(torch.ones(2))
+        found.append((0, exact(batch)))
+    run.validate()
+    state = run.loader.state_dict()
+    run.loader.shutdown()
+    return Run(row, row["then"], state), found
