@@ -32,7 +32,7 @@ class RankedReadingService(PreparingReadingService):
     def __init__(self, total_shards: int | None = None, uneven: Uneven | None = None) -> None:
         super().__init__()
         if total_shards is not None:
-            check_count("total_shards", total_shards, at_least=1, at_most=MAX_ALL_SHARDS)
+            total_shards = check_count("total_shards", total_shards, at_least=1, at_most=MAX_ALL_SHARDS)
         self._total_shards = total_shards
         self._uneven = uneven
 

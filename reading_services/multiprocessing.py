@@ -125,18 +125,17 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._budget = budget_of(autotune, num_workers)
         self._num_workers = check_count("num_workers", num_workers, at_least=0)
         self._worker_prefetch_cnt = check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)
-        check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
+        worker_prefetch_bytes = check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
         self._main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt, at_least=0)
-        check_count("device_prefetch", device_prefetch, at_least=1)
+        device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
         self._device_options = DeviceOptions.among(locals())
         if device is None and self._device_options != DeviceOptions(device_prefetch=device_prefetch):
             raise ValueError(
                 "options of the device stage have no meaning without device=...: name the device here, or give them to "
                 "to_device() in the graph"
             )
-        check_count("max_deaths", max_deaths, at_least=1)
-        if max_restarts is not None:
-            check_count("max_restarts", max_restarts, at_least=0)
+        max_deaths = check_count("max_deaths", max_deaths, at_least=1)
+        max_restarts = None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0)
         if num_shards is not None and num_shards < num_workers:
             raise ValueError(
                 f"num_shards={num_shards} is less than num_workers={num_workers}: some workers would have nothing to "

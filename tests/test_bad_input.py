@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import multiprocessing
 import re
@@ -33,6 +34,8 @@ from torchpipe.iter import FileLister, IterableWrapper
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.functional import registered
 from torchpipe.node.not_ported import NOT_PORTED
+
+ROOT = Path(__file__).parents[1]
 
 
 def numbers(length: int = 10) -> Any:
@@ -509,3 +512,17 @@ def test_a_data_frame_is_refused_with_the_way_out() -> None:
 
     with pytest.raises(TypeError, match=r'iterating one gives its columns.*df.to_dict\("records"\)'):
         IterableWrapper(DataFrame())
+
+
+def test_the_plain_integer_that_a_check_gives_is_the_one_that_is_used() -> None:
+    """A numpy integer that is checked and kept as it is makes a state that no ``torch.load`` reads."""
+    thrown_away = []
+    for package in ("torchpipe", "reading_services"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                    called = node.value.func
+                    name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+                    if name in ("check_count", "check_seed"):
+                        thrown_away.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not thrown_away

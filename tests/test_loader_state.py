@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from reading_services import MultiProcessingReadingService, OrdinalReadingService
 from tests.laws.executors import make_service
+from tests.services.ranks import FixedRank
 from tests.state.forging import sealed, tagged
 from torchpipe import DataLoader2, SnapshotPolicy
 from torchpipe.errors import StateError, StateMismatchError
@@ -16,6 +21,7 @@ from torchpipe.iter import IterableWrapper
 from torchpipe.loader.state import STATE_KEYS, STATE_VERSION, LoaderState, Place
 from torchpipe.node.fingerprint import digest
 from torchpipe.state import Cursor, decode, encode
+from torchpipe.state.flat import FlatState
 
 GRAPH = "0 Source(size=3)\n1 Mapper(fn=f) <- 0"
 POSITION = {"live": [0, 1], "nested": (Cursor(encode({"at": 1}), 2).to_state(),)}
@@ -199,3 +205,55 @@ def test_a_position_that_does_not_fit_the_payload_is_found_when_the_epoch_begins
             with pytest.raises(StateError):
                 restored.load_state_dict(state | {"payload": encode(damaged)})
                 next(iter(restored))
+
+
+def _services(kind: Any) -> Any:
+    return {
+        "in process": lambda: InProcessReadingService(num_shards=kind(2), prefetch_cnt=kind(0)),
+        "workers": lambda: MultiProcessingReadingService(
+            kind(2), num_shards=kind(2), max_deaths=kind(3), max_restarts=kind(9), worker_prefetch_bytes=kind(200)
+        ),
+        "a device": lambda: MultiProcessingReadingService(kind(1), device="cpu", device_prefetch=kind(2)),
+        "ordinals": lambda: OrdinalReadingService(kind(3), kind(1), kind(2), total_shards=kind(4)),
+        "ranks": lambda: FixedRank(kind(1), kind(2), kind(4), "drop"),
+    }
+
+
+@pytest.mark.parametrize("name", _services(int))
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, lambda number: torch.tensor(number)])
+def test_integers_of_other_types_are_plain_in_a_state(name: str, kind: Any, tmp_path: Path) -> None:
+    def loader(of: Any) -> DataLoader2[Any]:
+        made: DataLoader2[Any] = DataLoader2(
+            IterableWrapper(range(40)).shuffle().sharding_filter(), reading_service=_services(of)[name]()
+        )
+        made.seed(of(3))
+        made.set_epoch(of(2))
+        return made
+
+    with loader(kind) as odd, loader(int) as plain:
+        for made in (odd, plain):
+            stream = iter(made)
+            for _ in range(5):
+                next(stream)
+        state = odd.state_dict()
+        assert {key: (type(value), value) for key, value in state.items() if key in NUMBERS} == {
+            key: (int, value) for key, value in plain.state_dict().items() if key in NUMBERS
+        }
+        torch.save(state, tmp_path / "state.pt")
+        rest = list(plain)
+        plain.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+        odd.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+        assert list(plain) == list(odd) != rest
+
+
+def test_a_state_that_would_not_load_is_not_saved() -> None:
+    loader: DataLoader2[Any] = DataLoader2(IterableWrapper(range(4)))
+    for epoch, kind in ((1 << 62, None), ((1 << 62) + 1, ValueError)):
+        loader.set_epoch(epoch)
+        if kind is None:
+            loader.load_state_dict(loader.state_dict())
+        else:
+            with pytest.raises(kind, match=r"no state can be saved that would load: epoch is 46.*plain integers"):
+                loader.state_dict()
+    with pytest.raises(TypeError, match=r"would load: rank is np.int64\(0\)"):
+        FlatState(graph="", numbers=dict.fromkeys(NUMBERS, 1) | {"rank": np.int64(0)}).to_dict()

@@ -58,13 +58,11 @@ class DeviceOptions:
         return cls(**{option.name: arguments[option.name] for option in fields(cls)})
 
     def __post_init__(self) -> None:
-        check_count("device_prefetch", self.device_prefetch, at_least=0)
-        check_count("host_prefetch", self.host_prefetch, at_least=0)
-        for name in ("device_prefetch_bytes", "host_prefetch_bytes", "wait_every"):
+        for name, least in (("device_prefetch", 0), ("host_prefetch", 0), ("transfer_threads", 1)):
+            object.__setattr__(self, name, check_count(name, getattr(self, name), at_least=least))
+        for name in ("batches_per_execution", "device_prefetch_bytes", "host_prefetch_bytes", "wait_every"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), at_least=1)
-        check_count("transfer_threads", self.transfer_threads, at_least=1)
-        check_count("batches_per_execution", self.batches_per_execution, at_least=1)
+                object.__setattr__(self, name, check_count(name, getattr(self, name), at_least=1))
         object.__setattr__(self, "dtype", _float_dtype(self.dtype))
         check_choice("sync", self.sync, get_args(Sync))
         check_choice("on_new_shape", self.on_new_shape, get_args(OnNewShape))

@@ -58,7 +58,7 @@ class ShardedReadingService(ReadingServiceInterface):
         policy: Callable[[], SnapshotPolicy],
     ) -> None:
         if num_shards is not None:
-            check_count("num_shards", num_shards, at_least=1, at_most=MAX_SHARDS)
+            num_shards = check_count("num_shards", num_shards, at_least=1, at_most=MAX_SHARDS)
         for name, fn in (("worker_init_fn", init_fn), ("worker_reset_fn", reset_fn)):
             if fn is not None and not callable(fn):
                 raise TypeError(f"{name} must be callable, got {fn!r}")

@@ -159,7 +159,7 @@ class DataLoader2(Viewable, Generic[T_co]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next ``iter()`` be epoch ``epoch``, from its start, or from a loaded position within that epoch."""
-        check_count("epoch", epoch, at_least=0)
+        epoch = check_count("epoch", epoch, at_least=0)
         if self._loaded is not None and self._loaded.epoch != epoch:
             self._loaded = None
         self._next_epoch = epoch
@@ -308,7 +308,11 @@ class DataLoader2(Viewable, Generic[T_co]):
     def _epoch(self, seed: int, epoch: int) -> Epoch:
         service = self.reading_service
         return Epoch(
-            seed=seed, epoch=epoch, num_shards=self.num_shards, rank=service.rank, world_size=service.world_size
+            seed=seed,
+            epoch=epoch,
+            num_shards=check_count("num_shards", self.num_shards, at_least=1),
+            rank=check_count("rank", service.rank, at_least=0),
+            world_size=check_count("world_size", service.world_size, at_least=1),
         )
 
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:

@@ -51,8 +51,14 @@ class FlatState:
     def to_dict(self) -> dict[str, Any]:
         """The flat dict; its keys never depend on the position.
 
-        The payload has a checksum and repeats the numbers beside it, so that a change of either is found.
+        The payload has a checksum and repeats the numbers beside it, so that a change of either is found. Raises:
+        TypeError or ValueError for a number that :meth:`read` would refuse: better now than when the run is gone.
         """
+        for name in _NUMBERS:
+            wrong = _wrong_number(name, self.numbers[name])
+            if wrong:
+                kind = TypeError if type(self.numbers[name]) is not int else ValueError
+                raise kind(f"no state can be saved that would load: {wrong}. Give plain integers to the loader")
         payload = {
             "graph": self.graph,
             "numbers": self.numbers,
@@ -88,7 +94,8 @@ class FlatState:
                 "load it with the version of torchpipe that wrote it"
             )
         for name in _NUMBERS:
-            _check_number(name, state[name])
+            if wrong := _wrong_number(name, state[name]):
+                raise damaged(wrong)
         payload = _open(state, allow_pickle, keep_opaque)
         if state["rank"] >= state["world_size"]:
             raise damaged(f"it is of rank {state['rank']} of {state['world_size']}")
@@ -101,14 +108,14 @@ class FlatState:
         )
 
 
-def _check_number(name: str, value: Any) -> None:
+def _wrong_number(name: str, value: Any) -> str:
+    """What is wrong with a number of a state; empty if nothing is."""
     least, most = int(name in ("num_shards", "world_size")), _LARGEST.get(name, 1 << 62)
     if type(value) is not int:
-        raise damaged(f"{name} is {shown(value)}")
+        return f"{name} is {shown(value)}"
     if not least <= value <= most:
-        raise damaged(
-            f"{name} is {shown(value)}, and can be {least} to {most if most < 1 << 64 else 'thousands of bits'}"
-        )
+        return f"{name} is {shown(value)}, and can be {least} to {most if most < 1 << 64 else 'thousands of bits'}"
+    return ""
 
 
 def _open(state: Mapping[str, Any], allow_pickle: bool, keep_opaque: bool) -> dict[str, Any]:
@@ -128,8 +135,8 @@ def _open(state: Mapping[str, Any], allow_pickle: bool, keep_opaque: bool) -> di
         raise damaged("its payload does not repeat the numbers beside it")
     for name in _NUMBERS:
         if type(numbers[name]) is not int or numbers[name] != state[name]:
-            _check_number(name, numbers[name])
-            raise damaged(f"{name} is {state[name]}, but its payload belongs to {numbers[name]}")
+            wrong = _wrong_number(name, numbers[name])
+            raise damaged(wrong or f"{name} is {state[name]}, but its payload belongs to {numbers[name]}")
     return payload
 
 

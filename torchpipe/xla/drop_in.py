@@ -73,7 +73,9 @@ class ParallelLoader(_torch_xlas("ParallelLoader")):  # type: ignore[misc]
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
     ) -> None:
         # torch_xla's constructor, which starts threads, is left out on purpose.
-        check_count("host_to_device_transfer_threads", host_to_device_transfer_threads, at_least=1)
+        _ = check_count(
+            "host_to_device_transfer_threads", host_to_device_transfer_threads, at_least=1
+        )  # has no meaning
         self._batches_per_execution = check_count("batches_per_execution", batches_per_execution, at_least=1)
         self._cpu_loader = cpu_loader
         self._batchdim = batchdim

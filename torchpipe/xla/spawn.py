@@ -50,8 +50,7 @@ def ordinal(rank: int | None = None, world_size: int | None = None) -> Ordinal:
 
 
 def _checked(rank: int, world_size: int) -> Ordinal:
-    check_count("world_size", world_size, at_least=1)
-    check_count("rank", rank, at_least=0)
+    world_size, rank = check_count("world_size", world_size, at_least=1), check_count("rank", rank, at_least=0)
     if rank >= world_size:
         raise ValueError(f"rank must be below world_size, got rank={rank}, world_size={world_size}")
     return Ordinal(rank, world_size)

@@ -36,7 +36,7 @@ class UnZipper(IterDataPipe[T]):
         columns_to_skip: Sequence[int] | None = None,
     ) -> list[IterDataPipe[T]]:
         check_input("unzip", source_datapipe)
-        check_count("sequence_length", sequence_length, at_least=1)
+        sequence_length = check_count("sequence_length", sequence_length, at_least=1)
         skipped = {
             check_count("a column to skip", column, at_least=0, at_most=sequence_length - 1)
             for column in columns_to_skip or ()

@@ -38,9 +38,9 @@ class BucketBatcher(IterDataPipe[list[T]]):
         use_in_batch_shuffle: bool = True,
     ) -> IterDataPipe[list[T]]:
         check_input("bucketbatch", datapipe)
-        check_count("batch_size", batch_size, at_least=1)
-        check_count("batch_num", batch_num, at_least=1)
-        check_count("bucket_num", bucket_num, at_least=1)
+        batch_size = check_count("batch_size", batch_size, at_least=1)
+        batch_num = check_count("batch_num", batch_num, at_least=1)
+        bucket_num = check_count("bucket_num", bucket_num, at_least=1)
         chain: Any = datapipe
         pool = batch_size * batch_num * bucket_num
         if bucket_num > 1 or sort_key is None:

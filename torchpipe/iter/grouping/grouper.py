@@ -52,12 +52,14 @@ class Grouper(IterDataPipe[Any]):
         self.keep_key = keep_key
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
         if group_size is not None:
-            check_count("group_size", group_size, at_least=1, at_most=buffer_size)
+            group_size = check_count("group_size", group_size, at_least=1, at_most=buffer_size)
         self.group_size = group_size
         if guaranteed_group_size is not None:
             if group_size is None:
                 raise ValueError(f"guaranteed_group_size={guaranteed_group_size} needs a group_size")
-            check_count("guaranteed_group_size", guaranteed_group_size, at_least=1, at_most=group_size)
+            guaranteed_group_size = check_count(
+                "guaranteed_group_size", guaranteed_group_size, at_least=1, at_most=group_size
+            )
         self.guaranteed_group_size = group_size if guaranteed_group_size is None else guaranteed_group_size
         self.drop_remaining = drop_remaining
 

@@ -61,8 +61,7 @@ class Slicer(Itemwise):
         self.named = isinstance(index, list)
         if self.named and (stop is not None or step is not None):
             raise ValueError(f"index={index!r} names places, of which stop={stop!r} and step={step!r} say nothing")
-        if step is not None:
-            check_count("step", step, at_least=1)
+        step = None if step is None else check_count("step", step, at_least=1)
         self.index = _several(index) if self.named else index
         self.stop = stop
         self.step = step

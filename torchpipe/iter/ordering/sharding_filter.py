@@ -51,8 +51,9 @@ class ShardingFilter(IterDataPipe[T]):
         Parts of several groups are nested, DISTRIBUTED around MULTIPROCESSING. Raises: ValueError unless
         ``0 <= instance_id < num_of_instances``; RuntimeError if DEFAULT is mixed with other groups.
         """
-        check_count("num_of_instances", num_of_instances, at_least=1)
-        if check_count("instance_id", instance_id, at_least=0) >= num_of_instances:
+        num_of_instances = check_count("num_of_instances", num_of_instances, at_least=1)
+        instance_id = check_count("instance_id", instance_id, at_least=0)
+        if instance_id >= num_of_instances:
             raise ValueError(f"instance_id must be below num_of_instances={num_of_instances}, got {instance_id}")
         default = SHARDING_PRIORITIES.DEFAULT
         if any((group == default) != (sharding_group == default) for group in self._groups):
