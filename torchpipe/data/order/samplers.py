@@ -231,15 +231,9 @@ class Samplers:
 
     def present_parts(self) -> list[dict[str, Any] | None]:
         """What each sampler keeps, but for one that says itself where an epoch stands."""
-        owned = self.owner is not None
-        return [
-            {"state": copy.deepcopy(part.state_dict())}
-            if is_stateful(part) and not owned
-            else None
-            if made is None
-            else made.changed(part)
-            for part, made in zip(self.parts, self._made)
-        ]
+        if self.owner is not None:
+            return [None] * len(self.parts)
+        return [None if made is None else made.changed(part) for part, made in zip(self.parts, self._made)]
 
     def put(self, state: dict[str, Any], *, epochs: bool) -> None:
         """Put back what :meth:`capture` gave. ``epochs``: also the epochs' numbers that samplers were told."""
@@ -340,7 +334,7 @@ class Samplers:
         lost = [
             f"{type(part).__name__}.{name} ({type(value).__name__})"
             for part, made in zip(self.parts, self._made)
-            if made is not None
+            if made is not None and not is_stateful(part)
             for name, value in made.lost(part)
         ]
         if lost:
@@ -362,7 +356,7 @@ def _of_process(state: dict[str, Any]) -> GlobalRandom:
 
 
 def _keeps_attributes(part: Any) -> bool:
-    return not (type(part) in _TORCHS or isinstance(part, _CONSTANT) or is_stateful(part))
+    return not (type(part) in _TORCHS or isinstance(part, _CONSTANT))
 
 
 def _is_told(part: Any) -> bool:
@@ -393,7 +387,12 @@ class _Attributes:
                 self._digests[name] = hashlib.blake2b(data).digest()
 
     def changed(self, part: Any) -> dict[str, Any]:
-        """The random generators, and the plain attributes that are not what they were."""
+        """The random generators, and the plain attributes that are not what they were; or what it says of itself.
+
+        Attributes first: what a sampler tells between two epochs may be the end of the one or the start of the other.
+        """
+        if is_stateful(part) and self.lost(part):
+            return {"state": copy.deepcopy(part.state_dict())}
         randoms = {name: _random_state(value) for name, value in _attributes(part) if isinstance(value, _Random)}
         values = {}
         for name, value in _kept(part):
