@@ -294,6 +294,54 @@ def test_L2_an_endless_sampler_goes_on_in_its_next_round() -> None:
                 assert found + [batch.tolist() for batch in itertools.islice(loader, 20 - stop)] == expected
 
 
+class NeverEnding(DataLoader[Any]):
+    """Goes on with the next epoch by itself."""
+
+    def __iter__(self) -> Any:
+        while True:
+            yield from DataLoader.__iter__(self)
+
+
+class OneIterator(DataLoader[Any]):
+    """ultralytics' way: one endless iterator, made with the loader, hands out each epoch's batches."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        object.__setattr__(self, "batch_sampler", Repeating(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+
+    def __iter__(self) -> Any:
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+    def reset(self) -> None:
+        self.iterator = self._get_iterator()
+
+
+@pytest.mark.parametrize("kind", [NeverEnding, OneIterator])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_L2_subclasses_that_never_end_go_on_in_a_later_epoch(kind: Any, workers: int) -> None:
+    def begun(state: Any = None) -> Any:
+        torch.manual_seed(0)
+        loader = kind(Numbers(LENGTH), batch_size=2, shuffle=True, num_workers=workers)
+        if state is not None:
+            loader.load_state_dict(state)
+            if kind is OneIterator:
+                loader.reset()
+        return loader, (batch.tolist() for _ in range(5) for batch in loader)
+
+    expected = list(itertools.islice(begun()[1], 18))
+    for stop in (2, 5, 9):
+        loader, stream = begun()
+        found = list(itertools.islice(stream, stop))
+        state = loader.state_dict()
+        loader.shutdown()
+        assert found + list(itertools.islice(begun(state)[1], 18 - stop)) == expected
+
+
 @pytest.mark.parametrize("way", WAYS[:4])
 def test_L1_the_epoch_after_a_break_does_not_depend_on_workers(way: dict[str, Any]) -> None:
     def run(**way: Any) -> list[list[int]]:

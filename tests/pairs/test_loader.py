@@ -11,6 +11,7 @@ import pytest
 from tests.pairs.covering import Row, covering_rows
 from tests.pairs.loader_features import FACTORS, REFUSALS, allowed, refusal_of
 from tests.pairs.loader_runs import expected_of, got_of, unchanged_process
+from tests.pairs.tables import PAGE, with_table
 
 ROWS, COVERED = covering_rows(FACTORS, allowed=allowed, seed=1)
 
@@ -42,6 +43,11 @@ def check(row: Row) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_L1_L2_L4_every_pair_is_exact_or_refused(row: Row) -> None:
     check(row)
+
+
+def test_the_documentation_says_what_is_refused() -> None:
+    page = PAGE.read_text("utf-8")
+    assert page == with_table(page), "python -m tests.pairs.tables writes it anew"
 
 
 def test_each_level_occurs() -> None:
