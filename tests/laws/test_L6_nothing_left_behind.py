@@ -93,6 +93,59 @@ def test_L6_under_other_start_methods(context: str) -> None:
         end(ending, workers, context)
 
 
+DROPPED: dict[str, Any] = {
+    "break": lambda loader: next(iter(loader)),
+    "second iter": lambda loader: (next(iter(loader)), next(iter(loader))),
+    "not pulled": iter,
+    "state": lambda loader: (next(iter(loader)), loader.state_dict(), loader.stats()),
+    "exception": lambda loader: next(fail_at_nine(9) for _ in loader),
+    "paused": lambda loader: _paused(iter(loader)),
+    "load": lambda loader: (next(iter(loader)), loader.load_state_dict(loader.state_dict()), next(iter(loader))),
+    "iterator last": lambda loader: iter(loader),
+}
+
+
+def _paused(stream: Any) -> None:
+    stream.limit(3)
+    list(stream)
+
+
+@pytest.mark.parametrize("ending", DROPPED)
+@pytest.mark.parametrize(
+    "graph",
+    [
+        lambda source: source.sharding_filter(),
+        lambda source: source.sharding_filter().to_device("cpu"),
+        lambda source: source.sharding_filter().to_device("cpu").map(abs),
+        lambda source: source.sharding_round_robin_dispatch().filter(bool),
+    ],
+    ids=["plain", "device", "behind a device", "dispatched"],
+)
+def test_L6_processes_end_when_the_last_reference_is_dropped(graph: Any, ending: str) -> None:
+    """Without a collection: streams are cycles of references, and none may have been due for hours."""
+    gc.collect()
+    gc.disable()
+    try:
+        loader = make_loader(graph(IterableWrapper(range(1000))), make_service(2, 2))
+        kept = iter(loader)
+        running = pids(loader)
+        try:
+            last = DROPPED[ending](loader)
+        except ZeroDivisionError:
+            pass
+        running += pids(loader)
+        if ending == "iterator last":
+            del loader, kept
+            next(last)
+            assert all(psutil.pid_exists(pid) for pid in running)
+        else:
+            del loader, kept
+        last = None
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in running))
+    finally:
+        gc.enable()
+
+
 @given(st.lists(st.tuples(st.sampled_from(ENDINGS), st.sampled_from([None, 1, 2])), max_size=3))
 @settings(max_examples=8)
 def test_L6_any_sequence_of_endings(endings: list[tuple[str, int | None]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -231,6 +232,57 @@ def test_the_environment_watches_every_loader_in_lines_where_there_is_no_termina
         "torchpipe: epoch 0, 6 of 6 (100 %)",
         "torchpipe: epoch 0, 8 of 8 (100 %)",
     ]
+
+
+DROPPED = """
+import itertools
+import torchpipe
+from torchpipe.iter import IterableWrapper
+
+class Numbers:
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return index
+
+def make(kind):
+    if kind == "graph":
+        return torchpipe.DataLoader2(IterableWrapper(range(6)).batch(2))
+    return torchpipe.DataLoader(Numbers(), batch_size=2)
+
+for kind in ("graph", "dataset"):
+    loader = make(kind)
+    for epoch in range(2):
+        for item in loader:
+            pass
+    del loader
+    for item in make(kind):
+        pass
+    for item in itertools.islice(make(kind), 2):
+        pass
+    loader = make(kind)
+    for item in loader:
+        break
+    del loader
+"""
+
+
+def test_what_a_loader_came_to_is_shown_where_it_has_been_dropped(warm: Warm, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(DROPPED)
+    done = warm.run([str(script)], cwd=tmp_path, env={**os.environ, "TORCHPIPE_WATCH": "1"})
+    assert done.returncode == 0, done.stderr
+    shown = [
+        re.match(r"torchpipe: (epoch \d, \d) of 3 .* items, .*, (ended|stopped)\.", line)
+        for line in done.stderr.splitlines()
+    ]
+    assert [found and found.groups() for found in shown] == [
+        ("epoch 1, 3", "ended"),
+        ("epoch 0, 3", "ended"),
+        ("epoch 0, 2", "stopped"),
+        ("epoch 0, 1", "stopped"),
+    ] * 2
 
 
 def threads() -> list[str]:

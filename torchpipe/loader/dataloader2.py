@@ -25,7 +25,7 @@ from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.interrupts import raising_what_struck
 from torchpipe.loader.iterator import DataLoader2Iterator
 from torchpipe.loader.observing import Observed, as_stats
-from torchpipe.loader.single_consumer import Beginning, check_process, refuse_pickling
+from torchpipe.loader.single_consumer import Beginning, Hold, check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, Place, state_of_all
 from torchpipe.node.announce import warn_user
 from torchpipe.node.inputs.holders import OpaqueWarnings
@@ -101,6 +101,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._opaque = OpaqueWarnings()
         self._told_left_over = False
         self._pid = 0  # of the process that has iterated it, since the last shutdown
+        self._hold = Hold(self.reading_service.finalize)
         self._observed: Observed | None = None  # the figures of an iterator that has been let go of
 
     @property
@@ -172,6 +173,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._take_last_looks()
         self._retire()
         self._pid = os.getpid()
+        self._hold.take()
         loaded = self._loaded
         epoch = self._next_epoch if loaded is None else loaded.epoch
         if loaded is not None and loaded.finished:
@@ -218,6 +220,10 @@ class DataLoader2(Viewable, Generic[T_co]):
     def see(self, observed: Observed) -> None:
         """What an iterator of this loader, which has none itself, has come to."""
         self._observed = observed
+
+    @property
+    def seen(self) -> Observed | None:
+        return self._observed
 
     def tell_left_over(self, left: LeftOver | None) -> None:
         """What the end of an epoch has left out, of which rank 0 warns once; all have it in their ``stats()``."""

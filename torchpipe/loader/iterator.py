@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from torchpipe.ahead.at_exit import hold_at_exit
@@ -23,6 +24,7 @@ from torchpipe.loader.interrupts import raise_what_struck
 from torchpipe.loader.observing import Observed, left_over_of, merges_of, stages_of
 from torchpipe.loader.single_consumer import OneUser, has_interpreter_lock, refuse_pickling
 from torchpipe.loader.state import LoaderState
+from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_count
 from torchpipe.stats import FeedStats
 from torchpipe.stats.clock import Clock
@@ -59,6 +61,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._spare = loader._without_iterator()
         self._loaded_at = self._counted = 0 if loaded is None else loaded.delivered
         self._resumed = loaded is not None and loaded.has_begun
+        self._looked_at = False
         self._at_end = loaded is not None and loader._at_end(loaded)  # as the length says: to be seen
         self._seed, self._stream = loader._begin(seed, epoch, loaded)
         if isinstance(self._stream, MergeIterator) and self._stream.delivered != self._loaded_at:
@@ -235,9 +238,12 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     @property
     def alone(self) -> DataLoader2[Any]:
-        """The loader as this iterator knows it, without a reference to it: what a watch asks if the loader is gone."""
+        """The loader as this iterator knows it, without a reference to either: what a watch asks if these are gone."""
         if not self.finished:
             self._spare.see(self.observe())
+            if not self._looked_at:
+                self._looked_at = True
+                weakref.finalize(self, _see_last, self._spare, self._stream, self._clock).atexit = False
         return self._spare
 
     def stats(self) -> FeedStats:
@@ -295,6 +301,18 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse_pickling(self)
+
+
+def _see_last(spare: DataLoader2[Any], stream: NodeIterator[Any], clock: Clock) -> None:
+    """An iterator has been dropped in mid-epoch: tell ``spare`` what it came to."""
+    seen = spare.seen
+    if seen is None or seen.state != "running":
+        return
+    taken = (
+        stream.delivered if isinstance(stream, MergeIterator) else seen.delivered - seen.consumer.items + clock.items
+    )
+    consumer = clock.consumer(taken - (seen.delivered - seen.consumer.items))
+    spare.see(replace(seen, delivered=taken, consumer=consumer, timeline=clock.timeline(), state="closed"))
 
 
 _alive: weakref.WeakSet[DataLoader2Iterator[Any]] = weakref.WeakSet()

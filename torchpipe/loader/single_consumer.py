@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["Beginning", "OneUser", "check_process", "has_interpreter_lock", "refuse_pickling"]
+__all__ = ["Beginning", "Hold", "OneUser", "check_process", "has_interpreter_lock", "refuse_pickling"]
 
 T = TypeVar("T")
 
@@ -95,6 +96,27 @@ class Beginning:
         if self.thread == me:
             raise OneUser.refusal_inside("closing the loader", "iter()")
         return me
+
+
+class Hold:
+    """What a loader and its iterators have in common: when the last of them is dropped, ``end`` is called.
+
+    They are part of no cycle of references, though streams and processes are: so these end at once, and not when the
+    collector runs. In a forked child that has not taken hold itself, all belongs to the parent.
+    """
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._holder = [0]  # the process
+        weakref.finalize(self, _let_go, self._holder, end).atexit = False
+
+    def take(self) -> None:
+        """From now on there is something to end, in this process."""
+        self._holder[0] = os.getpid()
+
+
+def _let_go(holder: list[int], end: Callable[[], object]) -> None:
+    if holder[0] == os.getpid():
+        end()
 
 
 def has_interpreter_lock() -> bool:

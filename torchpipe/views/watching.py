@@ -28,22 +28,28 @@ T = TypeVar("T")
 class Watch:
     """A loader that is shown live until :meth:`close`, or the end of the ``with`` block.
 
-    ``until_idle``: only for the epoch that is under way, and without keeping the loader alive; ``iterator`` refers
-    weakly to that of the epoch where it may outlive the loader, as in ``for item in DataLoader2(...)``.
+    ``until_idle``: only for the epoch of ``iterator``, and without keeping that alive, nor the loader: what is shown
+    last is what they came to, also where both have been dropped by then.
     """
 
-    def __init__(
-        self, loader: Viewable, every_s: float, *, until_idle: bool = False, iterator: Callable[[], Any] | None = None
-    ) -> None:
+    def __init__(self, loader: Viewable, every_s: float, *, until_idle: bool = False, iterator: Any = None) -> None:
         self.every_s = every_s
         self._weak = weakref.ref(loader)
-        self._iterator = iterator
-        self._alone: Viewable | None = None
+        self._iterator: Callable[[], Any] | None = None
+        self._alone: Viewable | None = None  # what knows the figures without these two
+        self.follow(loader, iterator)
         self._kept = None if until_idle else loader
         self._until_idle = until_idle
         self._pace = Pace()
         self._measured: bool | None = None  # what the loader said before
         self.lines: list[str] = []
+
+    def follow(self, loader: Viewable, iterator: Any) -> None:
+        """From now on, watch another epoch of the loader."""
+        if hasattr(iterator, "alone"):
+            self._iterator, self._alone = weakref.ref(iterator), iterator.alone
+        elif iterator is not None:  # it has the loader, and tells it what it has come to as it ends
+            self._alone = loader
 
     @property
     def loader(self) -> Viewable | None:
@@ -76,7 +82,7 @@ class Watch:
         """Take the figures: False if there is no more to watch."""
         loader, iterator = self.loader, None if self._iterator is None else self._iterator()
         if iterator is not None:
-            self._alone = iterator.alone
+            self._alone = iterator.alone  # as it stands now
         if loader is None:
             loader = self._alone
         if loader is None:
@@ -234,9 +240,13 @@ def watched(loader: Any, iterator: T) -> T:
         return iterator
     with _watcher.lock:
         _watcher.sweep()
-        if not _in_worker() and all(watch.loader is not loader for watch in _watcher.watches):
-            outlives = weakref.ref(iterator) if hasattr(iterator, "alone") else None
-            _watcher.add(Watch(loader, 0.5, until_idle=True, iterator=outlives))
+        if _in_worker():
+            return iterator
+        known = next((watch for watch in _watcher.watches if watch.loader is loader), None)
+        if known is not None:
+            known.follow(loader, iterator)
+        else:
+            _watcher.add(Watch(loader, 0.5, until_idle=True, iterator=iterator))
     return iterator
 
 
