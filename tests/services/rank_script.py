@@ -26,6 +26,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrap
 from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
 from torchpipe import DataLoader, DataLoader2, ReadingServiceInterface
 from torchpipe.errors import StateMismatchError, UnevenWarning
+from torchpipe.execution.ranks import RankGroup, Talk
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing.services import sample_graph
 
@@ -407,6 +408,52 @@ def files_graph() -> Any:
 def rows_graph() -> Any:
     """The same, divided at rows."""
     return IterableWrapper(range(8)).flatmap(_rows).sharding_filter()
+
+
+class _Reenters:
+    """Tells the other ranks something else while it is being told: as a signal handler in that moment does."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self.act = act
+        self.error: Exception | None = None
+
+    def __reduce__(self) -> Any:
+        try:
+            self.act()
+        except Exception as error:
+            self.error = error
+        return str, ("told",)
+
+
+def in_a_handler() -> Any:
+    """State of all ranks, asked for by rank 0's signal handler: inside next(), and while ranks talk."""
+    errors: list[str] = []
+    items: list[Any] = []
+    loader: DataLoader2[Any]
+
+    def save(*_: Any) -> None:
+        try:
+            loader.state_dict("all")
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+
+    def strike(number: int) -> int:
+        if number in (4, 10) and dist.get_rank() == 0:
+            signal.raise_signal(signal.SIGUSR1)
+        return number
+
+    before = signal.signal(signal.SIGUSR1, save)
+    try:
+        with _loader(IterableWrapper(range(24)).sharding_filter().map(strike)) as loader:
+            items.extend(loader)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    group = RankGroup(dist.get_rank(), dist.get_world_size(), TIMEOUT_S)
+    reenters = _Reenters(lambda: group.objects(Talk.STATES, "a state"))
+    told = group.objects(Talk.BEGIN, reenters if dist.get_rank() == 0 else "told")
+    after = group.objects(Talk.STATES, dist.get_rank())
+    group.close()
+    return [items, errors, f"{type(reenters.error).__name__}: {reenters.error}", told, after]
 
 
 def left_out() -> Any:

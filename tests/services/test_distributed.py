@@ -71,6 +71,7 @@ def two(start: Start) -> Results:
         "resume",
         "uneven",
         "left_out",
+        "in_a_handler",
         "different_positions",
         "graphs_of_torch",
         "left_behind",
@@ -165,6 +166,22 @@ def test_uneven_ranks_end_together(two: Results, three: Results) -> None:
                 assert result[f"drop {every}"] == own[rank][: min(counts)]
                 assert result[f"pad {every}"] == own[rank] + own[rank][-1:] * (max(counts) - counts[rank])
                 assert result[f"raise {every}"] == [*own[rank][: min(counts)], "RankError"]
+
+
+def test_L7_the_state_of_all_in_a_signal_handler_is_refused_and_hangs_nobody(two: Results) -> None:
+    for rank, (items, errors, reentered, told, after) in enumerate(two["in_a_handler"]):
+        assert items == list(range(rank, 24, 2))
+        assert len(errors) == (2 if rank == 0 else 0)
+        for error in errors:
+            assert error.startswith(
+                "RuntimeError: state_dict() was called while next() is at work, by a signal handler"
+            )
+        if rank == 0:
+            assert re.match(
+                r"RuntimeError: this rank is in state_dict.* while it is telling the other ranks", reentered
+            )
+        assert told == ["told", "told"]
+        assert after == [0, 1]
 
 
 def test_L7_what_uneven_parts_leave_out_is_told(two: Results) -> None:

@@ -50,24 +50,42 @@ class RankGroup:
         self.rank = rank
         self.world_size = world_size
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._telling = 0  # the thread that is within a call
         self._group: Any = None
         with self._answered():
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
 
     def numbers(self, talk: Talk, mine: Sequence[int] = ()) -> list[list[int]]:
         """Up to three numbers of each rank."""
-        with self._lock:
+        with self._alone(talk):
             return self._numbers(talk, mine)
 
     def objects(self, talk: Talk, mine: Any) -> list[Any]:
         """What each rank gives: plain data, pickled."""
         told: list[Any] = [None] * self.world_size
-        with self._lock:
+        with self._alone(talk):
             self._numbers(talk)
             with self._answered():
                 dist.all_gather_object(told, mine, group=self._group)
         return told
+
+    @contextmanager
+    def _alone(self, talk: Talk) -> Iterator[None]:
+        """One call at a time. Raises: RuntimeError within another one of this thread, which would wait for itself."""
+        with self._lock:
+            me = threading.get_ident()
+            if self._telling == me:
+                raise RuntimeError(
+                    f"this rank {talk.described()} while it is telling the other ranks something else, by a signal "
+                    "handler: there, only note that it is wanted, and do it between two items, on all ranks at the "
+                    "same step"
+                )
+            try:
+                self._telling = me
+                yield
+            finally:
+                self._telling = 0
 
     def _numbers(self, talk: Talk, mine: Sequence[int] = ()) -> list[list[int]]:
         table = torch.zeros((self.world_size, _NUMBERS), dtype=torch.int64, device="cpu")

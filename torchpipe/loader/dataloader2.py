@@ -263,6 +263,8 @@ class DataLoader2(Viewable, Generic[T_co]):
         if states not in ("own", "all"):
             raise ValueError(f'states must be "own" or "all", got {states!r}')
         if states == "all" and self.reading_service.world_size > 1:
+            if self._live is not None:
+                self._live._refuse_inside("state_dict()")  # before others are told, who would wait
             state = state_of_all(self._own_state, self._seed is not None, self.reading_service.gather)
         else:
             state = self._own_state()
