@@ -21,6 +21,7 @@ from torchpipe.execution.preparing import Begin
 from torchpipe.execution.ranks import RankGroup, Talk
 from torchpipe.graph import describe_graph
 from torchpipe.graph.length import total_length
+from torchpipe.iter.limiting.length_setter import is_estimated
 from torchpipe.node.fingerprint import digest, first_difference
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe
@@ -173,6 +174,8 @@ class DistributedReadingService(RankedReadingService):
     def _length_here(self, num_shards: int) -> int | None:
         """How many items this rank has in an epoch, delivered or left out; None where that is not known."""
         assert self._datapipe is not None
+        if is_estimated(self._datapipe):
+            return None
         try:
             if self.total_shards is not None:
                 hosted = range(self._rank, self.total_shards, self._world_size)

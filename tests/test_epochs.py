@@ -90,6 +90,28 @@ def test_without_a_length_the_state_tells_or_the_iterator(service: Callable[[], 
             assert got == expected[count:]
 
 
+@pytest.mark.parametrize("length", [3, 6, 7, 8, 20])
+@pytest.mark.parametrize("service", [SERVICES["in process"], SERVICES["one by one"], SERVICES["workers"]])
+def test_no_epoch_is_said_to_be_over_because_of_a_length_that_was_set(service: Callable[[], Any], length: int) -> None:
+    def estimated() -> Any:
+        return sized().set_length(length)
+
+    expected = reference(sized)
+    for count, ended, state in states(estimated, service):
+        with make(estimated, service) as loader:
+            loader.load_state_dict(state)
+            if ended or count % 7:
+                assert loader.epoch == (expected[count][0] if count < len(expected) else EPOCHS)
+            got: list[Any] = []
+            while loader.epoch < EPOCHS:
+                batches = iter(loader)
+                for item in batches:
+                    if batches.epoch == EPOCHS:
+                        break
+                    got.append((batches.epoch, item))
+            assert got == expected[count:]
+
+
 def test_at_hand_in_process_the_state_behind_the_last_item_tells() -> None:
     loader = make(unsized, SERVICES["no workers"])
     stream = iter(loader)

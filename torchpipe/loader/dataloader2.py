@@ -21,6 +21,7 @@ from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
 from torchpipe.graph import describe_graph, plan
+from torchpipe.iter.limiting.length_setter import is_estimated
 from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.interrupts import raising_what_struck
 from torchpipe.loader.iterator import DataLoader2Iterator
@@ -132,8 +133,9 @@ class DataLoader2(Viewable, Generic[T_co]):
     def epoch(self) -> int:
         """The epoch of the live iterator, or, if there is none, the one that the next ``iter()`` gives.
 
-        After the state of an epoch's last item, that is the next epoch. The length of the graph tells, or the state:
-        one taken after the end of the ``for`` loop always does, one taken before may where the length is not known.
+        After the state of an epoch's last item, that is the next epoch. The length of the graph tells, unless it is one
+        that ``set_length`` says, or the state: one taken after the end of the ``for`` loop always does, one taken
+        before may where the length is not known.
         """
         if self._live is not None and not self._live.finished:
             return self._live.epoch
@@ -303,8 +305,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         """Has the state's epoch no more items, as far as is known?"""
         if state.finished or not state.delivered:
             return state.finished
-        total = self._total()
-        return total is not None and state.delivered >= total
+        return self._total() == state.delivered and not is_estimated(self.datapipe)  # of more, the length is wrong
 
     def _state_at(
         self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False

@@ -7,16 +7,18 @@ from typing import TypeVar
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe, walk
 from torchpipe.node.validate import check_count, check_input
 
-__all__ = ["LengthSetter"]
+__all__ = ["LengthSetter", "is_estimated"]
 
 T = TypeVar("T")
 
 
 @functional_datapipe("set_length")
 class LengthSetter(IterDataPipe[T]):
-    """Its input, with ``length`` as its ``len()``; whether that is true is not checked.
+    """Its input, with ``length`` as its ``len()``: for progress bars and schedules. It may be an estimate: nothing ends
+    or is said to have ended because of it.
 
     State: none of its own. Raises: ValueError if ``length`` is negative.
     """
@@ -34,3 +36,8 @@ class LengthSetter(IterDataPipe[T]):
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         return context.iterate(self.source_datapipe)
+
+
+def is_estimated(root: DataPipe) -> bool:
+    """May the length of the graph be an estimate, which a user has set?"""
+    return any(isinstance(node, LengthSetter) for node in walk(root))
