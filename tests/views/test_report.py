@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from tests.views.figures import BUSY
 from tests.views.held import held_loader, run_with_a_death
 from torchpipe import DataLoader
-from torchpipe.views.report import report_html
+from torchpipe.views.report import report_html, write_report
 
 
 class Page(HTMLParser):
@@ -99,3 +100,17 @@ def test_a_torch_style_loader_reports_too(more: dict[str, object], tmp_path: Pat
     for part in ("4 of 4", "SequentialSampler", "range[...]", "default_collate"):
         assert part in said
     assert "default_collate" in loader.explain()
+
+
+def test_who_may_read_a_page_is_the_umasks_affair(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    before = os.umask(0o077)
+    try:
+        assert write_report(BUSY, page).stat().st_mode & 0o777 == 0o600
+        os.umask(0o027)
+        assert write_report(BUSY, page).stat().st_mode & 0o777 == 0o600, "as the file that was there"
+        page.unlink()
+        assert write_report(BUSY, page).stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(before)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

@@ -7,7 +7,8 @@ a phone.
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import shutil
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -88,17 +89,22 @@ def report_html(stats: LoaderStats, title: str = "torchpipe") -> str:
 
 
 def write_report(stats: LoaderStats, path: str | os.PathLike[str], title: str = "torchpipe") -> Path:
-    """Write the page, whole or not at all. Raises: FileNotFoundError or another OSError, naming the path."""
+    """Write the page, whole or not at all. Raises: FileNotFoundError or another OSError, naming the path.
+
+    Who may read it is as with ``open()``: as the umask says, or as the file that was there.
+    """
     target = check_place(path)
     text = report_html(stats, title)
+    name = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(8)}")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}", dir=target.parent)
+        handle = open(name, "x", encoding="utf-8")
     except OSError as error:
         raise OSError(error.errno, f"nothing can be written there ({error.strerror})", str(target)) from None
     try:
-        with open(handle, "w", encoding="utf-8") as file:
+        with handle as file:
+            if target.exists():
+                shutil.copymode(target, name)
             file.write(text)
-            os.fchmod(file.fileno(), 0o644)
         os.replace(name, target)
     except BaseException:
         os.unlink(name)
