@@ -78,3 +78,12 @@ def test_a_script_moved_by_its_import_has_the_same_samples_and_survives_a_kill(
     began = len(ours) - len(rest)
     assert began in range(10, len(ours) + 1, 5), "it goes on after a step that was saved"
     assert rest == ours[began:]
+
+
+def test_a_loop_that_torch_is_asked_to_compile_goes_as_usual(warm: Warm, tmp_path: Path) -> None:
+    script = SCRIPTS / "compiled_loop.py"
+    done = warm.run([str(script)], cwd=tmp_path)
+    lines = lines_of(done)
+    assert len(lines) == 7
+    assert all(line.endswith(": True") for line in lines), lines
+    assert "Traceback" not in done.stderr

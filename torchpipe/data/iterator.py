@@ -23,6 +23,7 @@ from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.loader.interrupts import raise_what_struck
 from torchpipe.loader.observing import Observed
 from torchpipe.loader.single_consumer import OneUser, check_process, refuse_pickling
+from torchpipe.loader.untraced import untraced
 from torchpipe.state import Cursor
 from torchpipe.stats.clock import Clock
 from torchpipe.stats.service import ServiceFigures
@@ -88,6 +89,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def __len__(self) -> int:
         return len(self._loader._index_sampler)
 
+    @untraced
     def __next__(self) -> T_co:
         try:
             if torch._C._autograd._profiler_enabled():
@@ -319,7 +321,11 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At exit, the pool of workers ends itself, and modules' globals are None
         if not _is_finalizing() and hasattr(self, "_batches"):
-            self._close(invalid=False, parks=True)
+            self._forgotten()
+
+    @untraced
+    def _forgotten(self) -> None:
+        self._close(invalid=False, parks=True)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse_pickling(

@@ -37,6 +37,7 @@ from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
 from torchpipe.loader.interrupts import raising_what_struck
 from torchpipe.loader.single_consumer import Beginning
+from torchpipe.loader.untraced import untraced
 from torchpipe.node.announce import warn_user
 from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
@@ -262,6 +263,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     def __iter__(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         return self._get_iterator()
 
+    @untraced
     @holding_at_exit
     @raising_what_struck
     def _get_iterator(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
@@ -362,6 +364,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
 
     # -- state ----------------------------------------------------------------------------------------------------
 
+    @untraced
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch that was handed out. Starts nothing, draws nothing, asks no worker.
 
@@ -392,6 +395,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             position = replace(position, standing=standing(self, begun=position.epoch + position.finished > 0))
         return replace(position, batches=of_rank(position.batches, self._index_sampler))
 
+    @untraced
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next ``iter()`` go on after the batches that ``state_dict`` counts. ``{}`` forgets any position.
 
@@ -435,6 +439,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         if (known := saved_shards(position.batches if self._is_iterable else None)) is not None:
             adopt(self, *known)
 
+    @untraced
     def shutdown(self) -> None:
         """End every process and thread; not inside ``next``. The position stays; ``iter()`` starts anew. Idempotent."""
         if self._pid != os.getpid():

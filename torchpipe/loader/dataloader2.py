@@ -28,6 +28,7 @@ from torchpipe.loader.iterator import DataLoader2Iterator
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.loader.single_consumer import Beginning, Hold, check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, Place, state_of_all
+from torchpipe.loader.untraced import untraced
 from torchpipe.node.announce import warn_user
 from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
@@ -168,6 +169,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._next_epoch = epoch
         self._parked = None
 
+    @untraced
     @holding_at_exit
     @raising_what_struck
     def __iter__(self) -> DataLoader2Iterator[T_co]:
@@ -245,6 +247,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
             return None
 
+    @untraced
     def state_dict(self, states: States | None = None) -> dict[str, Any]:
         """The position after the last delivered item: nothing is asked or stopped. Takes what copying its bytes takes.
 
@@ -324,6 +327,7 @@ class DataLoader2(Viewable, Generic[T_co]):
             world_size=check_count("world_size", service.world_size, at_least=1),
         )
 
+    @untraced
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next ``iter()`` go on after the items that ``state_dict`` counts as delivered.
 
@@ -374,6 +378,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         loader.load_state_dict(state, allow_pickle=allow_pickle)
         return loader
 
+    @untraced
     def shutdown(self) -> None:
         """End every process and thread. ``state_dict`` still answers; ``iter()`` would start anew. Idempotent.
 

@@ -11,6 +11,7 @@ nobody, ``next`` goes through a guard that lets one call at a time in.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from torchpipe.loader.interrupts import raise_what_struck
 from torchpipe.loader.observing import Observed, left_over_of, merges_of, stages_of
 from torchpipe.loader.single_consumer import OneUser, has_interpreter_lock, refuse_pickling
 from torchpipe.loader.state import LoaderState
+from torchpipe.loader.untraced import COMPILER, without_tracing
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_count
 from torchpipe.stats import FeedStats
@@ -138,20 +140,24 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._choose_pull()
 
     def __next__(self) -> T_co:
+        if COMPILER in sys.modules:
+            return without_tracing(_next_of, self)  # type: ignore[no-any-return]
         try:
             return self._pull()
         except BaseException as error:
-            hold_at_exit()
-            if not (self._direct and self._goes_on(error)):
-                raise_what_struck(error)
+            if not self._goes_on(error):
                 raise
         return self.__next__()
 
     def _goes_on(self, error: BaseException) -> bool:
-        """The stream itself has raised ``error``. True if it was the end of an epoch, and another one follows.
+        """The stream has raised ``error``. True if it was the end of an epoch, and another one follows.
 
-        Raises: RuntimeError if ``next`` is under way already.
+        Raises: RuntimeError if ``next`` is under way already; what a handler has raised within a wait.
         """
+        hold_at_exit()
+        if not self._direct:
+            raise_what_struck(error)
+            return False
         # What comes out of a generator has its frame in the traceback; without one, it was not even entered.
         if isinstance(error, ValueError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise self._guard.refusal(inside=self._stream_runs_in() == threading.get_ident()) from None
@@ -160,6 +166,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._over = True
         self._clock.close()
         self._choose_pull()
+        raise_what_struck(error)
         return False
 
     def _pull(self) -> T_co:
@@ -327,3 +334,13 @@ def _refuse_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_refuse_in_child)
+
+
+def _next_of(iterator: DataLoader2Iterator[Any]) -> Any:
+    """As ``__next__``, where that may be traced."""
+    try:
+        return iterator._pull()
+    except BaseException as error:
+        if not iterator._goes_on(error):
+            raise
+    return _next_of(iterator)
