@@ -25,7 +25,7 @@ from torch.utils.data.datapipes.iter.combining import _ContainerTemplate
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.errors import GraphError
-from torchpipe.node.inputs.containers import found_in, replaced_in
+from torchpipe.node.inputs.containers import PLAIN, found_in, replaced_in
 from torchpipe.node.protocol import NodeProtocol
 
 __all__ = [
@@ -69,8 +69,9 @@ def inputs_of(node: DataPipe) -> list[DataPipe]:
     """The nodes that ``node`` reads from, each once, in the order of its attributes."""
     found: dict[int, DataPipe] = {}
     for value in vars(node).values():
-        for item in _nodes_in(value):
-            found.setdefault(id(item), item)
+        if type(value) not in PLAIN:  # most are: a graph is walked many times before its first item
+            for item in _nodes_in(value):
+                found.setdefault(id(item), item)
     return list(found.values())
 
 

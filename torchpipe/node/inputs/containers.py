@@ -15,12 +15,12 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-__all__ = ["DEEP", "SHORT", "found_in", "replaced_in"]
+__all__ = ["DEEP", "PLAIN", "SHORT", "found_in", "replaced_in"]
 
 SHORT, DEEP = 200, 50
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _ROWS = (list, tuple, collections.deque)
 
 
@@ -51,7 +51,7 @@ def _search(value: Any, wanted: Callable[[Any], bool]) -> Iterator[tuple[Any, li
     others = 0
     while levels:
         for item in levels[-1]:
-            plain = type(item) in _PLAIN  # isinstance() of a node's class takes ten times as long
+            plain = type(item) in PLAIN  # isinstance() of a node's class takes ten times as long
             if not plain and wanted(item):
                 others = 0
                 yield item, around
