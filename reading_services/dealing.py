@@ -8,6 +8,7 @@ not come back as an item.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -56,7 +57,7 @@ class DealingWorkers(TunedSupervisor):
     ) -> None:
         context = start_method(context, on_device=context is None)
         image = image_for(context, graph, init_fn, policy)
-        names = dict(enumerate([getattr(graph, "title", None) or node_name(graph)] * max(1, steps)))
+        names = dict(enumerate([node_name(graph)] * max(1, steps)))
         super().__init__(
             num_workers=num_workers, budget=budget, context=context, graph=image, node_names=names, limits=limits
         )
@@ -117,6 +118,7 @@ class TimedReadingService(MultiProcessingReadingService):
     ) -> None:
         super().__init__(num_workers, context, **more)
         self._wait_s = wait_s
+        self._limits = replace(self._limits, batches=True)
 
     @property
     def processes(self) -> list[Any]:

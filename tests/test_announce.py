@@ -74,7 +74,7 @@ def saved(graph: Callable[[], Any], service: Callable[[], Any], count: int) -> t
     ("graph", "name", "length"),
     [
         (generator_graph, "Plain", 200),  # each of 2 shards reads all
-        (wrapped_graph, "the Anew in IterableWrapper", 200),
+        (wrapped_graph, "the iterable Anew", 200),
         (flatmap_graph, "the iterator in FlatMapper(parts)", 100),
     ],
 )

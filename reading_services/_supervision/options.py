@@ -23,6 +23,7 @@ class WorkerLimits:
     silent_s: float | None = None
     max_deaths: int = 3
     max_restarts: int | None = None
+    batches: bool = False  # are items what users of torch's loader call batches, and shards their workers?
 
     def spent(self, restarts: int) -> bool:
         """Have as many processes been replaced as may be?"""

@@ -35,6 +35,7 @@ class PostMortem:
     items: range
     begun_s: float | None
     node: str | None
+    batches: bool = False  # are they what users of torch's loader call batches, and shards their workers?
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid}) {self.cause} while {self._doing()}"
@@ -55,16 +56,21 @@ class PostMortem:
         """What is done now, for the log."""
         if not decision.deaths:
             often = "" if restarts < 10 else f" ({restarts} so far; max_restarts=... would set an end to it)"
-            return f"starting it anew from the last cursors: an accident, which no item is charged with{often}"
-        more = "" if self.own else ", or later if it may be chance"
-        return (
-            f"starting it anew from the last cursors (death {decision.deaths} at this position, which is given up at "
-            f"{max_deaths}{more})"
-        )
+            return f"starting it anew where it stood; no {self._unit} is to blame{often}"
+        more = "" if self.own else ", or later if others die as well"
+        times = "once" if decision.deaths == 1 else f"{decision.deaths} times"
+        return f"starting it anew where it stood (it has died {times} here; {max_deaths} times is an error{more})"
+
+    @property
+    def _unit(self) -> str:
+        return "batch" if self.batches else "item"
 
     def _doing(self) -> str:
         if self.shard < 0:
-            return "making no item (starting, or waiting for the consumer)"
+            return f"making no {self._unit} (starting, or waiting for your loop)"
+        if self.batches:
+            what = "a batch" if len(self.items) == 1 else f"one of {len(self.items)} batches"
+            return f"making {what}" if self.begun_s is not None else "making no batch (on its way to the next one)"
         item = f"item {self.items[0]}" if len(self.items) == 1 else f"one of items {self.items[0]} to {self.items[-1]}"
         what = f"{item} of " + ("the dispatched stream" if self.dispatcher else f"shard {self.shard}")
         if self.begun_s is None:
@@ -83,10 +89,11 @@ class PostMortem:
             return (
                 f"{self}{where}: one death more than max_restarts={max_restarts} allows. Nothing says that an item is "
                 "to blame. Look for who kills processes (memory that runs out, limits, a scheduler), then go on from "
-                "the loader's state, or give max_restarts=None to survive any number of accidents"
+                "the loader's state, or give max_restarts=None to survive any number of deaths"
             )
+        without = "num_workers=0" if self.batches else "num_workers=0, or InProcessReadingService"
         return (
-            f"{self}{where}: death number {decision.deaths} at this position, so no accident. SIGKILL often means that "
-            "memory ran out, SIGSEGV a crash in native code, an exit code that user code called exit(). Run it without "
-            "workers (num_workers=0, or InProcessReadingService) to see it happen in a debugger"
+            f"{self}{where}: it has died {decision.deaths} times here, so what it does here is the likely cause. "
+            "SIGKILL often means that memory ran out, SIGSEGV a crash in native code, an exit code that user code "
+            f"called exit(). Run it without workers ({without}) to see it happen in a debugger"
         )

@@ -194,7 +194,7 @@ class WorkerProcess:
         if self.is_alive():  # else its number may be somebody else's by now
             self.process.kill()
 
-    def examine(self, *, dispatcher: bool, num_shards: int | None) -> PostMortem:
+    def examine(self, *, dispatcher: bool, num_shards: int | None, batches: bool = False) -> PostMortem:
         """How the process ended and what it was at. One that has closed its connection and lives on is killed."""
         lane, index, count, node, begun = (
             self.page[slot] for slot in (Field.LANE, Field.INDEX, Field.COUNT, Field.NODE, Field.BEGUN)
@@ -219,6 +219,7 @@ class WorkerProcess:
             items=range(index, index + max(1, count)),
             begun_s=max(1e-3, end_s - begun / 1e9) if begun and lane >= 0 else None,
             node=self._node_names.get(node),
+            batches=batches,
         )
 
     def missing_guard(self) -> RuntimeError | None:

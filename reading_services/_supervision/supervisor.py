@@ -187,7 +187,9 @@ class Supervisor:
                     return self._failure
                 left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
                 if left_s <= 0:
-                    return RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds")
+                    awaited = {self._worker_of(ledger.shard) for ledger in wanted}
+                    names = ", ".join(f"{item.name} (pid {item.pid})" for item in self._pool if item.worker in awaited)
+                    return RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds, waiting for {names}")
                 if self._awaited:
                     self._changed.wait(left_s)
                 else:
@@ -328,7 +330,8 @@ class Supervisor:
 
     def _examine(self, worker: WorkerProcess) -> PostMortem:
         num_shards = None if self._epoch is None else self._epoch.num_shards
-        return worker.examine(dispatcher=worker.worker == _DISPATCHER, num_shards=num_shards)
+        dispatcher = worker.worker == _DISPATCHER
+        return worker.examine(dispatcher=dispatcher, num_shards=num_shards, batches=self._limits.batches)
 
     def _doubt(self, dead: PostMortem) -> None:
         """Let the items that may have been the culprit be made one by one from now on."""

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
-from tests.data.datasets import FailingAt, Numbers, text_of
+from tests.data.datasets import FailingAt, Killer, Numbers, text_of
 from tests.laws.test_L7_odd_items import IN_PROCESS, LEGAL, item, unlike
 from torchpipe import DataLoader
-from torchpipe.errors import IteratorInvalidated, NotSerializableError
+from torchpipe.errors import IteratorInvalidated, NotSerializableError, WorkerDiedError
 
 WORKERS = [0, 2]
 
@@ -352,3 +352,42 @@ def test_L7_the_state_after_an_exception_goes_on_with_the_batch_that_failed(work
     with DataLoader(Numbers(12), 3, num_workers=workers) as other:
         other.load_state_dict(state)
         assert [batch.tolist() for batch in other] == [[3, 4, 5], [6, 7, 8], [9, 10, 11]]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=str)
+def test_L7_what_is_said_of_an_iterable_dataset_is_in_words_of_the_loader(options: Any) -> None:
+    with (
+        DataLoader(Failing(ValueError("mine")), 3, **options) as loader,
+        pytest.raises(ValueError, match="mine") as caught,
+    ):
+        list(loader)
+    text = "".join(traceback.format_exception(caught.value))
+    assert "torchpipe: raised in the dataset Failing for batch 1" + (" of worker 0 of 2" if options else "") in text
+    assert "IterableWrapper for" not in text
+    assert "shard 0" not in text
+
+
+class KillerStream(IterableDataset[Any]):
+    def __init__(self, *arguments: Any) -> None:
+        self.killer = Killer(*arguments)
+
+    def __iter__(self) -> Any:
+        return (self.killer[index] for index in range(len(self.killer)))
+
+
+@pytest.mark.parametrize("data", [Killer, KillerStream])
+def test_L7_a_batch_that_kills_is_told_in_words_of_the_loader(
+    data: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = data(12, str(tmp_path), ((5, "exit 1"),) * 3)
+    with DataLoader(dataset, 2, num_workers=1) as loader, pytest.raises(WorkerDiedError) as caught:
+        list(loader)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 2
+    for text in (text_of(caught.value), *told):
+        assert "making a batch" in text or "making one of" in text, text
+        assert "shard" not in text
+        assert "IterableWrapper" not in text
+    assert "it has died 3 times here" in str(caught.value)
+    if data is Killer:
+        assert "the next batch was number 2, of [4, 5]" in text_of(caught.value)

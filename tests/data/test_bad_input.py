@@ -220,11 +220,20 @@ def test_a_state_of_another_loader_is_refused_with_both_sides(options: dict[str,
 def test_a_worker_that_does_not_answer_in_time() -> None:
     class Asleep(Numbers):
         def __getitem__(self, index: int) -> Any:
-            threading.Event().wait(100)
+            if index == 2:
+                threading.Event().wait(100)
+            return index
 
-    loader = DataLoader(Asleep(4), num_workers=1, timeout=0.3)
-    with loader, pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.3 seconds"):
-        next(iter(loader))
+    loader = DataLoader(Asleep(4), num_workers=2, timeout=0.3)
+    with loader:
+        stream = iter(loader)
+        assert [next(stream).tolist() for _ in range(2)] == [[0], [1]]
+        with pytest.raises(
+            RuntimeError,
+            match=r"^DataLoader timed out after 0\.3 seconds, waiting for worker 0 \(pid \d+\): worker 0 has not made "
+            r"batch 2, of \[2\]$",
+        ):
+            next(stream)
 
 
 def test_deaths_end_in_torchs_words_if_that_is_wanted(tmp_path: Any) -> None:

@@ -81,7 +81,9 @@ def test_one_that_dies_there_again_and_again_is_named(cell: Cell, tmp_path: Path
     )
     # By a signal that may come from outside, it takes a few more on a slow machine to rule out chance
     number = "3" if cell.fault.startswith("exit") else "[3-9]"
-    assert re.match(rf"(?s){name} \(pid \d+\) {cause}.* while making {where}.*death number {number}", str(error)), error
+    assert re.match(
+        rf"(?s){name} \(pid \d+\) {cause}.* while making {where}.*it has died {number} times here", str(error)
+    ), error
 
 
 ACCIDENTS = [Cell(who, "SIGKILL", moment) for who in CHILDREN for moment in ("start", "epoch start")]

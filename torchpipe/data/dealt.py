@@ -277,7 +277,11 @@ class DealtBatches(Batches):
             self._fill_rooms()
         began = time.perf_counter()
         # Only now: whoever had nothing left may just have been dealt some, and must be awaited with the others
-        lane, chunk = self._workers.pull_any(self._awaited(), self._timeout_s)
+        try:
+            lane, chunk = self._workers.pull_any(self._awaited(), self._timeout_s)
+        except RuntimeError as error:
+            self._tell_what_is_awaited(error)
+            raise
         self._lane_s[lane] += time.perf_counter() - began
         target = max(self._targets[lane], min(_MOST_AHEAD, 2 * (self._prefetch + 1) * len(chunk.items)))
         if self._in_order:
@@ -292,6 +296,13 @@ class DealtBatches(Batches):
         rooms = self._rooms()
         if any(2 * room >= target for room, target in zip(rooms, self._targets)):
             self._deal(max(rooms) * self._lanes if self._in_order else sum(room for room in rooms if room > 0))
+
+    def _tell_what_is_awaited(self, error: RuntimeError) -> None:
+        """``error`` may be that of the timeout: it cannot know which batch that is."""
+        if type(error) is RuntimeError and str(error).startswith("DataLoader timed out"):
+            number, lane = min((self._dealt[lane][0][0], lane) for lane in self._awaited())
+            indices = self._dealt[lane][0][1][1]
+            error.args = (f"{error}: worker {lane} has not made batch {number}, of {indices!r:.200}",)
 
     def _deal(self, batches: int) -> None:
         """Ask the sampler for so many batches more, and let them be made."""

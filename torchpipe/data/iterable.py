@@ -25,11 +25,12 @@ from torchpipe.data.ranks.graph import divides_itself
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.execution.reading_service import EpochStart, ReadingServiceInterface
-from torchpipe.iter import IterableWrapper
+from torchpipe.iter import Collator, IterableWrapper
 from torchpipe.loader.observing import merges_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.node.traits import callable_name
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats import MergeStats
@@ -37,6 +38,29 @@ from torchpipe.stats.clock import Clock
 from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "check_ranks", "saved_shards"]
+
+
+class _Source(IterableWrapper[Any]):
+    """The dataset as a node."""
+
+    @property
+    def node_title(self) -> str:
+        """Users know their dataset."""
+        dataset = self.iterable.dataset if isinstance(self.iterable, Begun) else self.iterable
+        return f"the dataset {type(dataset).__name__}"
+
+
+class _Batches(Collator[Any]):
+    """The graph's last node."""
+
+    def __init__(self, datapipe: Any, collate_fn: Callable[[Any], Any], *, workers: bool) -> None:
+        super().__init__(datapipe, collate_fn)
+        self.item_words = ("batch", "worker" if workers else "")  # as errors have them
+
+    @property
+    def node_title(self) -> str:
+        """Users know their function."""
+        return callable_name(self.fn)
 
 
 class WorkersOwn(IterDataPipe[Any]):
@@ -172,15 +196,15 @@ def batch_graph(
     graph: Any = dataset
     if not isinstance(dataset, TorchIterDataPipe):
         begun = BegunStateful if is_stateful(dataset) else Begun
-        source = IterableWrapper(dataset if begins is None else begun(dataset, begins), deepcopy=False)
+        source = _Source(dataset if begins is None else begun(dataset, begins), deepcopy=False)
         graph = WorkersOwn(source, dataset, workers=workers > 0, as_torch=as_torch, base_seed=base_seed)
     elif not isinstance(dataset, IterDataPipe):
-        graph = IterableWrapper(dataset)
+        graph = _Source(dataset)
         if workers and divides_itself(dataset, workers):
             graph = WorkersOwn(graph, dataset, workers=True, as_torch=as_torch, base_seed=base_seed)
     if batch_size is not None:
         graph = graph.batch(batch_size, drop_last=drop_last, wrapper_class=list)
-    return graph.collate(collate_fn)  # type: ignore[no-any-return]
+    return _Batches(graph, collate_fn, workers=workers > 0)
 
 
 def saved_shards(saved: dict[str, Any] | None) -> tuple[int, bool] | None:

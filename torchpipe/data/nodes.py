@@ -167,9 +167,9 @@ class FetchDealt(IterDataPipe[Any]):
         self.base_seed = base_seed
 
     @property
-    def title(self) -> str:
-        """What an error calls it: users know their dataset."""
-        return f"the loader's {type(self.fetch.dataset).__name__}"
+    def node_title(self) -> str:
+        """Users know their dataset."""
+        return f"the dataset {type(self.fetch.dataset).__name__}"
 
     @property
     def stateless(self) -> bool:

@@ -72,10 +72,11 @@ class ShardSpec(Epoch):
         shards = {"shard": self.global_shard, "num_shards": self.total_shards, "local_shard": self.shard}
         return {"seed": self.seed, "epoch": self.epoch, "rank": self.rank, "world_size": self.world_size} | shards
 
-    def describe(self, item: int) -> str:
-        """Where in the run item ``item`` of this shard is, for messages."""
+    def describe(self, item: int, what: str = "item", part: str = "shard") -> str:
+        """Where in the run item ``item`` of this shard is, for messages; no ``part``: there is one alone."""
+        of_part = f" of {part} {self.shard} of {self.num_shards}" if part else ""
         of_rank = f" of rank {self.rank}" if self.world_size > 1 else ""
-        return f"item {item} of shard {self.shard} of {self.num_shards}{of_rank}, epoch {self.epoch}"
+        return f"{what} {item}{of_part}{of_rank}, epoch {self.epoch}"
 
 
 @dataclass(frozen=True, kw_only=True)

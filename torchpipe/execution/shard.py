@@ -210,7 +210,8 @@ class Shard:
         except BaseException as error:
             if not isinstance(error, Exception) and isinstance(error, self.passing):
                 raise
-            add_position(error, self.spec.describe(first + len(items)))
+            words = getattr(self.graphs[self.branch], "item_words", ())
+            add_position(error, self.spec.describe(first + len(items), *words))
             chunk.error = error
         finally:
             self.produced = first + len(items)

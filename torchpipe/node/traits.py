@@ -155,7 +155,12 @@ def callable_name(fn: object) -> str:
 
 
 def node_name(node: object) -> str:
-    """How errors and drawings call a node: its class and, in brackets, its function if it has one."""
+    """How errors and drawings call a node: its class and, in brackets, its function if it has one; or as it says
+    itself (``node_title``), where users know it as something else.
+    """
+    title = getattr(node, "node_title", None)
+    if title is not None:
+        return str(title)
     names = [
         callable_name(value)
         for value in getattr(node, "__dict__", {}).values()

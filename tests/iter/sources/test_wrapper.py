@@ -188,9 +188,7 @@ def test_L5_a_replay_is_announced_once_with_its_length() -> None:
     iterator.drop(3)
     state = iterator.state_dict()
     resumed = iterate(IterableWrapper(Stream()))
-    with pytest.warns(
-        ReplayWarning, match="the Stream in IterableWrapper keeps no state: replaying its first 3"
-    ) as seen:
+    with pytest.warns(ReplayWarning, match="the iterable Stream keeps no state: replaying its first 3") as seen:
         resumed.load_state_dict(state)
     assert list(resumed) == [3, 4]
     assert len(seen) == 1

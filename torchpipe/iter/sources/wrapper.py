@@ -274,7 +274,7 @@ class _IterableIterator(NodeIterator[T]):
                 announce_replay(*self.to_replay())
 
     def to_replay(self) -> tuple[str, int]:
-        name = f"the {type(self._iterable).__name__} in IterableWrapper"
+        name = f"the iterable {type(self._iterable).__name__}"
         return name, 0 if self._ended or not self.replayed else self.position
 
     def run(self) -> Iterator[T]:
