@@ -24,7 +24,9 @@ class Batcher(IterDataPipe[list[T]]):
 
     ``last`` says more of a shorter last one: ``"keep"``, ``"drop"``, ``"repeat"``, which fills it with its own items,
     from its first on, so that all batches have one size, or ``"raise"``. ``wrapper_class`` is called with each list and
-    makes the batch of it.
+    makes the batch of it. Behind a sharding point, each shard makes batches of its own items, and has a last one of its
+    own: with 8 shards, ``drop_last`` leaves out up to 8 batches. Where that is too much, take fewer shards, or
+    ``last="repeat"``.
 
     State: none of its own, since between two batches it holds no item.
 
