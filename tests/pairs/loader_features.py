@@ -171,6 +171,11 @@ FACTORS: dict[str, list[str]] = {
         "thread",
     ],
     "beside": ["nothing", "validation", "training draws"],
+    "loop": ["while", "set_epoch"],  # `for epoch in range(loader.epoch, n): loader.set_epoch(epoch)`
+    "state": ["as it is", "torch.save", "json"],
+    "asks": ["once", "each batch"],  # for its state
+    "distributed": ["no", "yes"],
+    "timeout": ["no", "60"],
     "at": ["1", "3", "last", "later"],  # when: after so many batches, an epoch's last one, one of a later epoch
 }
 
@@ -211,6 +216,17 @@ def allowed(row: Row) -> bool:
         return False
     if happens == "break" and row["at"] not in ("1", "3"):
         return False
+    if way == "0" and row["timeout"] != "no":
+        return False
+    if row["distributed"] == "yes" and (
+        iterable
+        or row["sampler"] not in ("none", "shuffle")
+        or row["seeding"] == "torch"
+        or row["in_order"] == "no"
+        or row["dataset"] == "stateful"
+        or row["batch"] == "3, rollover"
+    ):
+        return False  # which of these is refused, tests/data/test_ranked.py says
     if row["in_order"] == "no" and happens in ("break", "thread"):
         return False  # which batches come first, nobody knows
     return not any(limit.when(row) for limit in LIMITS)
@@ -362,6 +378,8 @@ def loader_options(row: Row, way: str | None) -> dict[str, Any]:
         options["worker_init_fn"] = divide
     elif row["init"] == "tells":
         options["worker_init_fn"] = tell_init
+    if row["distributed"] == "yes":
+        options["distributed"] = True
     if way is None:
         return options | plain_way(row)
     options |= WAYS[way]
@@ -370,6 +388,7 @@ def loader_options(row: Row, way: str | None) -> dict[str, Any]:
             "persistent_workers": row["persistent"] == "yes",
             "in_order": row["in_order"] == "yes",
             "prefetch_factor": int(row["prefetch"]),
+            "timeout": 60 if row["timeout"] == "60" else 0,
         }
     if row["device"] == "cpu":
         options["device"] = "cpu"

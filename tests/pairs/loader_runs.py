@@ -6,6 +6,8 @@ the process as before.
 
 from __future__ import annotations
 
+import io
+import json
 import multiprocessing
 import os
 import queue
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from tests.data.datasets import Numbers
 from tests.exact import exact
@@ -26,7 +29,7 @@ from tests.pairs.covering import Row
 from tests.pairs.loader_features import loader_options
 from torchpipe import DataLoader
 
-__all__ = ["expected_of", "got_of", "unchanged_process"]
+__all__ = ["expected_of", "got_of", "group", "unchanged_process"]
 
 EPOCHS = 3
 
@@ -73,12 +76,14 @@ class Run:
         self.validation: Any = DataLoader(Numbers(3)) if row["beside"] == "validation" else None
         self.noise: list[float] = []
         if state is not None:
-            self.loader.load_state_dict(state)
+            self.loader.load_state_dict(_kept(state, row["state"]))
 
     def batches(self) -> Iterator[tuple[int, str]]:
         """In the loop that docs show."""
         row, loader = self.row, self.loader
         while loader.epoch < EPOCHS:
+            if row["loop"] == "set_epoch":
+                loader.set_epoch(loader.epoch)
             stream = iter(loader)
             batches = _from_thread(stream, self) if row["happens"] == "thread" and not self.plain else stream
             for number, batch in enumerate(batches, 1):
@@ -86,9 +91,12 @@ class Run:
                     return
                 if row["beside"] == "training draws":
                     torch.nn.functional.dropout(torch.ones(2))
+                if row["asks"] == "each batch":
+                    loader.state_dict()
                 yield stream.epoch, exact(batch)
                 if row["happens"] == "break" and number == int(row["at"]):
                     break
+            del stream, batches  # as a `for` loop does: else the epoch is still at work
             self.validate()
 
     def validate(self) -> None:
@@ -104,6 +112,31 @@ class Run:
     def at_end() -> list[float]:
         """What the process draws when all is over."""
         return [random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+
+def _kept(state: Any, how: str) -> Any:
+    """The state as a checkpoint holds it."""
+    if how == "json":
+        return json.loads(json.dumps(state))
+    if how == "torch.save":
+        file = io.BytesIO()
+        torch.save(state, file)
+        file.seek(0)
+        return torch.load(file, weights_only=True)
+    return state
+
+
+@contextmanager
+def group(row: Row) -> Iterator[None]:
+    """A process group of this process alone, where the row has one."""
+    if row["distributed"] == "no":
+        yield
+        return
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def _from_thread(loader: Any, run: Run) -> Iterator[Any]:

@@ -245,14 +245,15 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     def set_epoch(self, epoch: int) -> None:
         """Let the next ``iter()`` be ``epoch``: tells the sampler, if it has ``set_epoch``."""
         epoch = check_count("epoch", epoch, at_least=0)
-        if self._loaded is not None and self._loaded.epoch != epoch:
+        loaded = self._loaded
+        if loaded is not None and epoch not in (loaded.epoch, loaded.epoch + self._at_end(loaded)):
             self._loaded = self._resumed = None
         self._next_epoch, self._parked = epoch, None
         if self._ranked is not None:
             self._ranked.epoch = epoch
-        for part in (self._index_sampler, getattr(self._index_sampler, "sampler", None)):
-            if callable(getattr(part, "set_epoch", None)) and not self.distributed:
-                part.set_epoch(epoch)  # type: ignore[union-attr]
+        for part in () if self.distributed else self._samplers.parts:
+            if callable(getattr(part, "set_epoch", None)):
+                part.set_epoch(epoch)
 
     def _epoch_asked(self, epoch: int) -> None:
         """``sampler.set_epoch`` was called, by a trainer that may do so after ``iter()``."""

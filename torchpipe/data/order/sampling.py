@@ -412,8 +412,10 @@ class _Sampled(Order):
         return next(self._iterator)
 
     def follow(self, epoch: int) -> None:
-        # Who told them each epoch's number has not told them this one, or has before the state's number was put back
         saved = self._start["epochs"]
+        if self._samplers.told_epochs() != saved:
+            return  # they were told since
+        # Who told them each epoch's number has not told them this one, or has before the state's number was put back
         counted = [type(old) is int and 0 < old == epoch - 1 for old in saved]
         self._samplers.tell_epochs([epoch if counts else told for counts, told in zip(counted, self._told)])
 
