@@ -148,3 +148,28 @@ def test_what_fails_every_time_may_then_be_left_out() -> None:
 def test_wrong_arguments_are_refused(options: Any, kind: Any, message: str) -> None:
     with pytest.raises(kind, match=message):
         IterableWrapper([1]).retry(**options)
+
+
+class Letters:
+    """An iterator with state; the class itself is what ``flatmap`` is given."""
+
+    def __init__(self, text: str) -> None:
+        self.letters = list(text)
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> str:
+        if not self.letters:
+            raise StopIteration
+        return self.letters.pop(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"letters": self.letters}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.letters = state["letters"]
+
+
+def test_a_class_whose_objects_have_state_is_a_function_without() -> None:
+    assert list(IterableWrapper(["ab", "c"]).flatmap(Letters).retry(2)) == ["a", "b", "c"]

@@ -56,7 +56,7 @@ class Retries:
         def call(*args: Any) -> Any:
             drawn = None if in_threads else GlobalRandom.present()
             generators = [(item, item.bit_generator.state) for item in args if isinstance(item, np.random.Generator)]
-            state_dict = getattr(fn, "state_dict", None)
+            state_dict = None if isinstance(fn, type) else getattr(fn, "state_dict", None)
             own = copy.deepcopy(state_dict()) if callable(state_dict) else None
             for attempt in itertools.count(1):
                 try:
