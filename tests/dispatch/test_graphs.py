@@ -210,3 +210,44 @@ def test_L2_a_bare_except_behind_the_dispatcher_while_items_are_passed_over() ->
             stream = iter(loader)
             os.kill(pids(loader)[0], signal.SIGKILL)
             assert list(stream) == list(range(30, 40))
+
+
+class Twice:
+    """An iterator with state, of which a position is kept before each item."""
+
+    def __init__(self, item: Any) -> None:
+        self.item, self.left = item, 2
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return self.left, self.item
+
+    def state_dict(self) -> dict[str, int]:
+        return {"left": self.left}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.left = state["left"]
+
+
+def branches_that_stand_apart() -> Any:
+    """Their states, each from before the item that it is at, are of several moments of what they share."""
+    first, second = IterableWrapper(range(16)).sharding_round_robin_dispatch(MULTIPROCESSING).demux(2, lambda n: n // 8)
+    return first.flatmap(Twice).mux_longest(second.flatmap(Twice))
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_L2_branches_of_what_is_dispatched_whose_states_are_of_several_moments(workers: int | None) -> None:
+    (expected,) = oracle(branches_that_stand_apart(), 2, epochs=1)
+    for stop in range(0, len(expected), 3):
+        with make_loader(branches_that_stand_apart(), make_service(workers, 2, every=1)) as loader:
+            items = iter(loader)
+            found = [repr(next(items)) for _ in range(stop)]
+            state = loader.state_dict()
+        with make_loader(branches_that_stand_apart(), make_service(None, 2, every=1)) as loader:
+            loader.load_state_dict(state)
+            assert found + [repr(item) for item in loader] == expected

@@ -140,17 +140,21 @@ def dispatch_start(snapshots: Mapping[int, bytes | None], num_shards: int) -> Di
 
 
 def _find(state: Any) -> dict[str, Any] | None:
-    """The state of the one dispatched input inside a shard's snapshot."""
-    stack = [state]
+    """The state of the one dispatched input inside a shard's snapshot.
+
+    Branches that share a pass over it may have states of several moments, of which the oldest is what they go on from.
+    """
+    stack, found = [state], list[dict[str, Any]]()
     while stack:
         value = stack.pop()
         if isinstance(value, dict):
             if isinstance(value.get(_KEY), Cursor):
-                return value
-            stack.extend(value.values())
+                found.append(value)
+            else:
+                stack.extend(value.values())
         elif isinstance(value, list):
             stack.extend(value)
-    return None
+    return min(found, key=lambda value: value[_KEY].count, default=None)
 
 
 def _dealt_before(position: int, shards: int, shard: int) -> int:
