@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -17,12 +18,14 @@ from tests.data.datasets import (
     Augmented,
     LazySampler,
     Lines,
+    Numbers,
     StatefulNumbers,
     StatefulSampler,
     sampler_options,
 )
 from tests.exact import exact
 from torchpipe import DataLoader
+from torchpipe.errors import StateMismatchError
 
 EPOCHS = 3
 Maker = Callable[..., DataLoader[Any]]
@@ -321,3 +324,33 @@ def test_L2_a_sampler_that_is_told_its_epochs_is_not_told_an_old_one_again(worke
     again.load_state_dict(cut.state_dict())
     assert wanted[2] != wanted[1]
     assert epoch(again, resumed_in) == wanted[2]
+
+
+def padded(samples: list[Any], *, to: int) -> Any:
+    return [*samples, *[0] * (to - len(samples))]
+
+
+class Padded:
+    def __init__(self, to: int) -> None:
+        self.to, self.calls = to, 0
+
+    def __call__(self, samples: list[Any]) -> Any:
+        self.calls += 1
+        return padded(samples, to=self.to)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda to: partial(padded, to=to), Padded, lambda to: lambda items: padded(items, to=to)]
+)
+def test_L3_another_value_bound_to_collate_fn_is_refused(make: Any) -> None:
+    def loader_of(to: int) -> DataLoader[Any]:
+        return DataLoader(Numbers(9), 2, collate_fn=make(to))
+
+    loader = loader_of(8)
+    batches = list(islice(loader, 2))
+    state = loader.state_dict()
+    with pytest.raises(StateMismatchError, match=r"saved: .*8.*here: .*7"):
+        loader_of(7).load_state_dict(state)
+    other = loader_of(8)
+    other.load_state_dict(state)
+    assert batches + list(other) == list(loader_of(8))

@@ -39,6 +39,7 @@ from torchpipe.loader.interrupts import raising_what_struck
 from torchpipe.loader.single_consumer import Beginning
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.announce import warn_user
+from torchpipe.node.fingerprint import describe_bound
 from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_random_states
@@ -176,6 +177,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._pool: Any = None  # persistent workers
         self._base_seed: int | None = None  # of persistent workers
         self._known_samplers = self._samplers_now()
+        self._bound_to_collate = describe_bound(self.collate_fn)  # now: a callable object may change while it is used
         self._sampler_end: Any = None  # how its last pass leads to the next one, if it has a state of its own
         self._sampler_loaded = False  # does it stand there?
         self._adopted: tuple[int, bool] | None = (
@@ -369,8 +371,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch that was handed out. Starts nothing, draws nothing, asks no worker.
 
-        Keys: version, dataset, length, batch_size, drop_last, sampler, epoch, delivered and payload (text): JSON
-        can hold it.
+        Keys: version, dataset, length, batch_size, drop_last, sampler, collate, epoch, delivered and payload (text):
+        JSON can hold it.
         """
         self._settle()
         self._samplers.tell_what_is_lost()

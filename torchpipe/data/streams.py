@@ -17,6 +17,7 @@ from torchpipe.data.ranks.graph import agreed, ranks_of
 from torchpipe.data.states.state import Position
 from torchpipe.data.threads import shards as thread_shards
 from torchpipe.errors import StateError
+from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful, stored_count
@@ -98,6 +99,13 @@ def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> 
     return agreed(loader, shared, rank, world_size)
 
 
+class _InTheProcessStates(InProcessReadingService):
+    """The dataset draws from the process's own random states, as with torch's loader."""
+
+    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+        return self._start_local_shards(start, positions, manage_random=False)
+
+
 def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, seed: int, begins: Any) -> Any:
     graph = batch_graph(
         dataset,
@@ -105,7 +113,7 @@ def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, 
         loader.drop_last,
         loader.collate_fn,
         workers=shards if workers else 0,
-        as_torch=loader.worker_seeding == "torch",
+        as_torch=workers and loader.worker_seeding == "torch",
         base_seed=seed,
         begins=begins,
     )
@@ -114,6 +122,7 @@ def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, 
         service: Any = place.iterable_service(loader, shards, dataset, seed)
     else:
         init = InitWorker(loader.worker_init_fn, dataset, seed, copies=True, here=True) if workers else None
-        service = InProcessReadingService(num_shards=shards, init_fn=init)
+        own_states = workers or loader.worker_seeding == "batch"
+        service = (InProcessReadingService if own_states else _InTheProcessStates)(num_shards=shards, init_fn=init)
     service.initialize(graph)
     return service

@@ -31,7 +31,7 @@ from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import DataPipe, callable_name, inputs_of, is_node, traits_of, walk
 from torchpipe.state.flat import digest
 
-__all__ = ["describe_graph", "digest", "fingerprint", "first_difference"]
+__all__ = ["describe_bound", "describe_graph", "digest", "fingerprint", "first_difference"]
 
 _LONG_TEXT, _SHOWN = 60, 40
 _FEW = 8
@@ -122,6 +122,11 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return len(value) <= _FEW and all(map(_is_small, value))
     return value is None or isinstance(value, _SCALARS) or callable(value)
+
+
+def describe_bound(fn: Any) -> str:
+    """The plain values that are bound to a function, with its name; nothing if there are none."""
+    return _value(fn)
 
 
 def _function(fn: Any, around: tuple[int, ...] = ()) -> str:

@@ -16,7 +16,7 @@ from torchpipe.state.flat import damaged, shown
 __all__ = ["KEYS", "VERSION", "Position", "check_position", "identity_of", "of_rank", "read", "write"]
 
 VERSION = 1
-_IDENTITY = ("dataset", "length", "batch_size", "drop_last", "sampler")
+_IDENTITY = ("dataset", "length", "batch_size", "drop_last", "sampler", "collate")
 KEYS = ("version", *_IDENTITY, "epoch", "delivered", "payload")
 
 
@@ -55,6 +55,7 @@ def identity_of(loader: Any) -> dict[str, Any]:
         "batch_size": size if type(size) is int else -1,
         "drop_last": bool(loader.drop_last),
         "sampler": type(inner).__name__,
+        "collate": loader._bound_to_collate,
     }
 
 
