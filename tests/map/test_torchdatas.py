@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 from typing import Any
 
 import pytest
@@ -126,3 +127,40 @@ def test_wrong_arguments_are_refused() -> None:
     for kind in (Batcher, InMemoryCacheHolder, UnZipper):
         with pytest.raises(TypeError, match="MapDataPipe"):
             kind([1], 1) if kind is not InMemoryCacheHolder else kind([1])  # type: ignore[arg-type,call-arg]
+
+
+def test_L1_random_numbers_drawn_for_what_is_read_at_once_are_its_own() -> None:
+    def node() -> Any:
+        return IterableWrapper(range(5)).map(lambda item: (item, random.random())).to_map_datapipe()
+
+    random.seed(1)
+    expected = [node()[index] for index in range(5)]
+    drawn = random.random()
+    assert drawn == random.Random(1).random()
+    for workers in (0, 2):
+        with DataLoader2(
+            node().shuffle().sharding_filter(), reading_service=MultiProcessingReadingService(workers)
+        ) as loader:
+            loader.seed(workers)
+            assert sorted(loader) == sorted(expected)
+
+
+def test_L2_random_numbers_drawn_for_what_is_kept_are_the_keys() -> None:
+    def loader(workers: int = 0) -> Any:
+        graph = SequenceWrapper(range(6)).map(lambda item: (item, random.random())).in_memory_cache().shuffle()
+        made = DataLoader2(
+            graph.sharding_filter(), reading_service=MultiProcessingReadingService(workers, num_shards=2)
+        )
+        made.seed(3)
+        return made
+
+    with loader() as whole:
+        expected = [list(whole) for _ in range(3)]
+    assert sorted(expected[0]) == sorted(expected[1])
+    for workers in (0, 2):
+        with loader(workers) as stopped, loader() as resumed:
+            assert list(stopped) == expected[0]
+            items = iter(stopped)
+            found = [next(items) for _ in range(3)]
+            resumed.load_state_dict(stopped.state_dict())
+            assert [found + list(resumed), list(resumed)] == expected[1:]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, TypeVar
 
 from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
 from torchpipe.node.validate import check_map_input
+from torchpipe.randomness.global_random import BatchRandom
 
 __all__ = ["InMemoryCacheHolder"]
 
 T = TypeVar("T")
+
+
+_SEED = 0x1_4E3  # any number: no run's
 
 
 class _Held:
@@ -18,6 +23,12 @@ class _Held:
     def __init__(self, source: Any = None) -> None:
         self.source = source
         self.items: dict[Any, Any] = {}
+        self.random = BatchRandom()
+
+    def read(self, index: Any) -> Any:
+        """The item, with what its functions draw from the global random states: the same wherever and whenever."""
+        number = index if type(index) is int and index >= 0 else zlib.crc32(repr(index).encode())
+        return self.random.within(_SEED, 0, number, lambda: self.source[index])
 
     def __reduce__(self) -> Any:
         return _Held, ()
@@ -27,7 +38,8 @@ class _Held:
 class InMemoryCacheHolder(MapDataPipe[T]):
     """Reads each item of ``source_dp`` once in a process, and hands out the same object from then on.
 
-    What is before it has to give the same item for a key every time: put what is random after it.
+    What is before it has to give the same item for a key every time: put what is random after it. Random numbers that
+    its functions draw from the global states are the key's own, the same in every process, epoch and run.
 
     Raises: TypeError if ``source_dp`` is not map-style.
     """
@@ -44,7 +56,7 @@ class InMemoryCacheHolder(MapDataPipe[T]):
         if held.source is not self.source_dp:  # a copy of this node, that reads another one or is in another process
             held = self._held = _Held(self.source_dp)
         if index not in held.items:
-            held.items[index] = self.source_dp[index]
+            held.items[index] = held.read(index)
         return held.items[index]  # type: ignore[no-any-return]
 
     def __len__(self) -> int:

@@ -13,8 +13,12 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.node.traits import divides, node_name, traits_of, walk
 from torchpipe.node.validate import check_columns
+from torchpipe.randomness.global_random import GlobalRandom
 
 __all__ = ["IterToMapConverter"]
+
+
+_KEY = (0, 0x70_3A9)  # of the global random states: who reads it, and when, is of no account
 
 
 class _Loaded:
@@ -30,8 +34,8 @@ class IterToMapConverter(MapDataPipe[Any]):
     """Reads all of ``datapipe`` when the first item is asked for, and keeps it: pairs (key, value), or what
     ``key_value_fn`` makes such pairs of.
 
-    The pass over ``datapipe`` has a seed of its own, the same everywhere. What was read before the graph goes to worker
-    processes goes with it; else each reads for itself.
+    The pass over ``datapipe`` has a seed and global random states of its own, the same everywhere. What was read before
+    the graph goes to worker processes goes with it; else each reads for itself.
 
     Raises: TypeError if ``datapipe`` is no iterable node or ``key_value_fn`` no function; GraphError if it is divided
     among shards; while reading, TypeError and ValueError for what are no pairs; IndexError for a key that is not there.
@@ -62,7 +66,10 @@ class IterToMapConverter(MapDataPipe[Any]):
             self._loaded = _Loaded(self.datapipe)
         if self._loaded.items is None:
             items: dict[Any, Any] = {}
-            with Context.for_graph(self.datapipe, seed=0).iterate(self.datapipe) as stream:
+            with (
+                GlobalRandom(_KEY).installed(),
+                Context.for_graph(self.datapipe, seed=0).iterate(self.datapipe) as stream,
+            ):
                 for item in stream:
                     key, value = self._pair(item)
                     if key in items:
