@@ -722,7 +722,7 @@ class IterMethods(Generic[T_co]):
         """Takes pairs (name, data), writes each to a file, and yields the paths of these."""
 
     def set_length(self, length: int) -> IterDataPipe[T_co]:
-        """Its input, with ``length`` as its ``len()``; whether that is true is not checked."""
+        """Its input, with ``length`` as its ``len()``: for progress bars and schedules."""
 
     def shard_expand(self: IterMethods[str]) -> IterDataPipe[str]:
         """Takes names in which braces stand as in a shell (``"train-{000..199}.tar"``, ``"{a,b}.tar"``), and yields
