@@ -16,6 +16,7 @@ from reading_services import MultiProcessingReadingService
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
 from tests.laws.graphs import text_of
 from torchpipe import IterDataPipe, NodeIterator
+from torchpipe.errors import GraphError
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 
@@ -182,3 +183,27 @@ def test_explain_shows_every_merge() -> None:
     assert text.count("one item from each shard in turn") == 2
     assert "merge of 5" in text
     assert "IterableWrapper" in text.partition("main section")[2]  # the table
+
+
+class Own(IterDataPipe[Any]):
+    """A node of a user's: it opens its input when it is asked for the first item."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.source
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_L7_what_the_shards_deliver_is_not_read_again_or_late(workers: int | None) -> None:
+    divided = IterableWrapper(range(8)).sharding_filter()
+    late = IterableWrapper(range(2)).sharding_filter().concat(Own(divided.to_device("cpu")))
+    for graph in (divided.to_device("cpu").cycle(2), late):
+        found = []
+        loader = make_loader(graph, make_service(workers, 2))
+        with loader, pytest.raises(GraphError, match="come once an epoch"):
+            found.extend(loader)
+        assert found == (list(range(8)) if graph is not late else [0, 1])
+    with make_loader(divided.to_device("cpu").cycle(1), make_service(workers, 2)) as loader:
+        assert list(loader) == list(range(8))

@@ -19,14 +19,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
-from torchpipe.errors import IteratorInvalidated, RankError
+from torchpipe.errors import GraphError, IteratorInvalidated, RankError
 from torchpipe.execution.epoch import EpochStart, LeftOver, Uneven, no_item
 from torchpipe.execution.provider import ShardPosition, ShardProvider, StartShards
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import announce_replays
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import DataPipe
+from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import Cursor
 from torchpipe.state.rotation import Rotation, turn_of
 from torchpipe.stats import MergeStats
@@ -46,6 +46,14 @@ class Merges:
         self._open: list[MergeIterator] = []
 
     def join(self, merge: MergeIterator) -> None:
+        """Take part. Raises: GraphError once the shards have begun."""
+        if self._provider is not None:
+            raise GraphError(
+                f"the shards' items of {node_name(merge.node)} come once an epoch, and a node behind it, in the main "
+                "process, begins to read them when the shards are on their way: cycle() and what else reads its input "
+                "twice, or a node of yours that is reached after another branch. Put it before what has to run in the "
+                "main process (to_device, say)"
+            )
         self._open.append(merge)
 
     def provider(self) -> ShardProvider:
