@@ -155,12 +155,13 @@ class DataLoader2Iterator(Iterator[T_co]):
         Raises: RuntimeError if ``next`` is under way already; what a handler has raised within a wait.
         """
         hold_at_exit()
+        # What comes out of a generator has its frame in the traceback; without one, it was not even entered. Asked
+        # first: the call that is under way in another thread may end the epoch meanwhile, which is direct no more then.
+        if isinstance(error, ValueError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
+            raise self._guard.refusal(inside=self._stream_runs_in() == threading.get_ident()) from None
         if not self._direct:
             raise_what_struck(error)
             return False
-        # What comes out of a generator has its frame in the traceback; without one, it was not even entered.
-        if isinstance(error, ValueError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
-            raise self._guard.refusal(inside=self._stream_runs_in() == threading.get_ident()) from None
         if isinstance(error, StopIteration):
             return self._end()
         self._over = True
