@@ -88,7 +88,7 @@ class DealingWorkers(TunedSupervisor):
         Raises: whatever pickling one raises, before any is dealt.
         """
         data = [dumps(entry) for entry in entries]
-        with self._calls, self._changed:
+        with self._calls, self._lock:
             self._ledgers[lane].deal(data, over)
             number = self._worker_of(self._ledgers[lane].shard)
             if number not in self._plans:  # else it gets all of them when it begins

@@ -36,6 +36,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from torchpipe.ahead.at_exit import begin_exit
+from torchpipe.ahead.bell import Bell
 from torchpipe.errors import IteratorInvalidated
 
 __all__ = ["Begin", "Call", "CallThreads"]
@@ -110,23 +111,6 @@ def _outcome(function: Callable[[], R]) -> tuple[R | None, BaseException | None]
         return None, error
 
 
-class _Bell:
-    """Wakes who waits. Rung from any thread and from signal handlers, and heard in one: no lock is held meanwhile."""
-
-    def __init__(self) -> None:
-        self.awaited = False  # said first; then who waits looks once more whether it has to
-        self._rings: SimpleQueue[None] = SimpleQueue()
-
-    def ring(self) -> None:
-        if self.awaited:
-            self._rings.put(None)
-
-    def hear(self, at_most_s: float) -> None:
-        """Wait for a ring, perhaps for one that came before."""
-        with suppress(Empty):
-            self._rings.get(timeout=at_most_s)
-
-
 class CallThreads:
     """One thread for each of ``begins``. Not thread-safe, except for :meth:`interrupt`.
 
@@ -139,7 +123,7 @@ class CallThreads:
         self._begins = begins
         self._queues: list[_Calls] = [SimpleQueue()] * len(begins) if shared else [SimpleQueue() for _ in begins]
         self._name = name
-        self._bell = _Bell()
+        self._bell = Bell()
         self._interrupted = False
         self._closed = False
         self.threads: list[threading.Thread] = []
@@ -237,7 +221,7 @@ def _ask(queues: Sequence[_Calls], pid: int) -> None:
             calls.put(None)
 
 
-def _run(begin: Begin, calls: _Calls, bell: _Bell) -> None:
+def _run(begin: Begin, calls: _Calls, bell: Bell) -> None:
     """The thread's life."""
     broken: BaseException | None = None
     end: Callable[[], None] | None = None

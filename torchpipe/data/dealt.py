@@ -11,7 +11,6 @@ makes while two messages are on their way: small batches travel together, and a 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torchpipe.ahead.bell import Bell
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import Steps
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dealing", "DealtBatches", "ending_what_fails", "lane_positions"]
 
+_LOOK_S = 1.0
 _MOST_AHEAD = 4096  # batches that are dealt to a worker and not back
 
 
@@ -165,7 +166,7 @@ class DealtBatches(Batches):
         self._skip = set(self._place.done)  # those that the sampler has not come to
         # With a device stage, which takes so many batches ahead in another thread
         self._taken_ahead = 0 if loader.device is None else loader.device_prefetch
-        self._has_turns = threading.Condition()
+        self._has_turns = Bell()
         self._interrupted = False
         self._deal(self._prefetch * lanes + self._taken_ahead)
 
@@ -195,8 +196,7 @@ class DealtBatches(Batches):
 
     def interrupt(self) -> None:
         self._interrupted = True
-        with self._has_turns:
-            self._has_turns.notify_all()
+        self._has_turns.ring()
         self._workers.interrupt()
 
     def deal_more(self) -> None:
@@ -259,13 +259,18 @@ class DealtBatches(Batches):
 
     def _wait_for_turns(self) -> None:
         """Until the loop's thread has dealt more."""
-        with self._has_turns:
+        bell = self._has_turns
+        try:
             while not (self._turns or self._over):
                 if self._interrupted:
                     raise IteratorInvalidated(
                         "the epoch was ended from another thread while its next batch was awaited"
                     )
-                self._has_turns.wait()
+                if bell.awaited:
+                    bell.hear(_LOOK_S)
+                bell.awaited = True  # said first: then it looks once more
+        finally:
+            bell.awaited = False
 
     def _awaited(self) -> list[int]:
         """The lanes of which any may give the next batch."""
@@ -340,9 +345,7 @@ class DealtBatches(Batches):
         # Last: a device stage's thread takes what it finds here
         self._turns.extend(turns)
         self._over = over
-        if self._taken_ahead:
-            with self._has_turns:
-                self._has_turns.notify_all()
+        self._has_turns.ring()
 
     def _rooms(self) -> list[int]:
         """How many batches more each worker should be dealt."""

@@ -30,7 +30,7 @@ from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.seeds import fresh_seed
 from torchpipe.state.flat import damaged, shown
 
-__all__ = ["Order", "OrderState", "begin_order", "check_order", "is_computed"]
+__all__ = ["Order", "OrderState", "OwnPlace", "begin_order", "check_order", "check_place", "is_computed"]
 
 OrderState = dict[str, Any]
 """Plain data: how an epoch's order began, and where it stands."""
