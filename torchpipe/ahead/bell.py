@@ -1,0 +1,25 @@
+"""Waking a thread that waits, without a lock that an interrupt could leave taken. Runs in any process."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+__all__ = ["Bell"]
+
+
+class Bell:
+    """Wakes who waits. Rung from any thread and from signal handlers, and heard in one: no lock is held meanwhile."""
+
+    def __init__(self) -> None:
+        self.awaited = False  # said first; then who waits looks once more whether it has to
+        self._rings: SimpleQueue[None] = SimpleQueue()
+
+    def ring(self) -> None:
+        if self.awaited:
+            self._rings.put(None)
+
+    def hear(self, at_most_s: float) -> None:
+        """Wait for a ring, perhaps for one that came before."""
+        with suppress(Empty):
+            self._rings.get(timeout=at_most_s)
