@@ -46,6 +46,8 @@ LOADERS: list[Any] = [
     DataLoader(Stream(), 2, num_workers=1),
     DataLoader(Stream(), 2, num_workers=2, worker_method="thread"),
     graph(),
+    DataLoader(Data(), 2),
+    DataLoader(Stream(), 2),
 ]
 stream = iter(DataLoader(range(10)))  # it is collected when modules are taken down
 
