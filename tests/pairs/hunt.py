@@ -59,6 +59,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--strength", type=int, default=2)
     parser.add_argument("--row", action="append", default=[])
+    parser.add_argument("--first", action="store_true", help="stop at the first failure")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     ran = failed = 0
@@ -76,6 +77,9 @@ def main() -> int:
             failure = failure_of(row)
             if failure is not None:
                 failed += 1
+                if options.first:
+                    print(f"row {ran} FAILED {name_of(row)}\n  {failure}")
+                    return 1
                 small = plainest(row)
                 print(
                     f"FAILED {name_of(row)}\n  as    {name_of(small)}\n  with  {failure_of(small) or failure}",
