@@ -515,3 +515,56 @@ def test_torchdatas_stateful_loader_resumes(num_workers: int) -> None:
     resumed = make()
     resumed.load_state_dict(state)
     assert [item for batch in resumed for item in batch.tolist()] == rest
+
+
+class Numbering(IterDataPipe[Any]):
+    """A node with a state of its own over its input, which opens it when it is asked for the first item."""
+
+    def __init__(self, datapipe: Any) -> None:
+        self.datapipe, self.seen = datapipe, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.datapipe:
+            self.seen += 1
+            yield self.seen, item
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.seen = state["seen"]
+
+
+class Without(IterDataPipe[Any]):
+    def __init__(self, datapipe: Any) -> None:
+        self.datapipe = datapipe
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.datapipe
+
+
+def numbered_branches() -> Any:
+    first, second = IterableWrapper(range(9)).sharding_filter().fork(2)
+    return Numbering(first).mux_longest(Numbering(second))
+
+
+def expanded_branches() -> Any:
+    """A node that keeps the position before each item, beside one that is replayed."""
+    first, second = IterableWrapper(range(9)).sharding_filter().round_robin_demux(2)
+    return first.flatmap(lambda item: iter((item, draw(item)))).mux_longest(Without(second))
+
+
+@pytest.mark.parametrize("graph", [numbered_branches, expanded_branches])
+@pytest.mark.parametrize("workers", [None, 2])
+def test_L2_nodes_of_a_users_over_branches(graph: Any, workers: int | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReplayWarning)
+        (expected,) = oracle(graph(), 2, epochs=1)
+        for stop in range(0, len(expected), 3 if workers is None else 6):
+            with make_loader(graph(), make_service(workers, 2, every=1)) as loader:
+                items = iter(loader)
+                found = [repr(next(items)) for _ in range(stop)]
+                state = loader.state_dict()
+            with make_loader(graph(), make_service(None, 2, every=1)) as loader:
+                loader.load_state_dict(state)
+                assert found + text_of(loader) == expected

@@ -40,19 +40,27 @@ class BoundInput(TorchIterDataPipe[Any]):
         self.owner_ref = _Hidden(owner)
         self.context = context
         self.opened: list[NodeIterator[Any]] = []
-        self.pending: dict[str, Any] | None = None
+        self._loaded: NodeIterator[Any] | None = None
 
     @property
     def owner(self) -> DataPipe:
         return cast("DataPipe", self.owner_ref.value)
 
     def iterate(self, _context: Context) -> NodeIterator[Any]:
-        iterator = self.context.iterate(self.wrapped.value)
-        if self.pending is not None:
-            iterator.load_state_dict(self.pending)
-            self.pending = None
+        iterator = self._loaded or self.context.iterate(self.wrapped.value)
+        self._loaded = None
         self.opened.append(iterator)
         return iterator
+
+    def begin_at(self, state: dict[str, Any] | None) -> None:
+        """Let the next pass begin there. It is loaded at once: others may read from what it shares with them."""
+        if state is not None:
+            self._loaded = self.context.iterate(self.wrapped.value)
+            self._loaded.load_state_dict(state)
+
+    @property
+    def begun(self) -> list[NodeIterator[Any]]:
+        return self.opened if self._loaded is None else [*self.opened, self._loaded]
 
     def __iter__(self) -> Iterator[Any]:
         return self.iterate(self.context).items()
@@ -176,7 +184,7 @@ class ReplayIterator(NodeIterator[Any]):
         target = self._stateful()
         if target is None:
             return {"count": self.count}
-        handed = [bound.opened[-1].state_dict() if bound.opened else bound.pending for bound in self._bound]
+        handed = [bound.begun[-1].state_dict() if bound.begun else None for bound in self._bound]
         of_node = target is self._copy and target is not self._iterator
         return {
             "count": self.count,
@@ -191,7 +199,7 @@ class ReplayIterator(NodeIterator[Any]):
         self._ended = bool(state.get("ended", False))
         if "user" in state:
             for bound, value in zip(self._bound, state["handed"], strict=True):
-                bound.pending = value
+                bound.begin_at(value)
             target: Any = self._copy if state["of"] == "node" else self._open()
             target.load_state_dict(copy.deepcopy(state["user"]))
         elif self.count and not self._ended and self.context.announces:
@@ -202,7 +210,7 @@ class ReplayIterator(NodeIterator[Any]):
             return
         with ExitStack() as stack:
             for bound in reversed(self._bound):
-                for iterator in reversed(bound.opened):
+                for iterator in reversed(bound.begun):
                     stack.callback(iterator.close)
             close = getattr(self._iterator, "close", None)
             if close is not None:

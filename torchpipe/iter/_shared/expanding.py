@@ -50,6 +50,7 @@ class ExpandingIterator(NodeIterator[T]):
         self._lazy = True  # may the next item's parts come from an iterator? Judged by the last item
         self._within = False  # the current item's parts come from an iterator
         self._start: _Start | None = None  # of the current item, if it was noted
+        self._refused = ""  # why it was not
         self._current: Any = None  # the iterator of its parts
         self._loaded: Any = None  # that iterator's state, before there is one
         context.replays.append(self)
@@ -63,8 +64,9 @@ class ExpandingIterator(NodeIterator[T]):
             return {"left": self._parts[self._handed_out :]}
         if self._start is None:
             raise StateError(
-                f"{node_name(self.node)} made a list of the item before and an iterator of this one, within which no "
-                "state can be taken: make the same of all items, or take the state later"
+                self._refused
+                or f"{node_name(self.node)} made a list of the item before and an iterator of this one, within which "
+                "no state can be taken: make the same of all items, or take the state later"
             )
         state = {"handed_out": self._handed_out, "random": self._start.random.state_dict()}
         reached = copy.deepcopy(self._current.state_dict()) if is_stateful(self._current) else self._loaded
@@ -101,7 +103,7 @@ class ExpandingIterator(NodeIterator[T]):
             yield from self._hand_out(self._pull_again(source))
         yield from self._hand_out(self._parts)
         while True:
-            self._start = _Start(self._outer_state(), GlobalRandom.present()) if self._lazy else None
+            self._start = self._note(GlobalRandom.present()) if self._lazy else None
             item = next(source, _END)
             if item is _END:
                 return
@@ -132,9 +134,15 @@ class ExpandingIterator(NodeIterator[T]):
         self._loaded = None
         return True
 
-    def _outer_state(self) -> dict[str, Any]:
-        state = super().state_dict()
-        return {key: state[key] for key in ("inputs", "functions") if key in state}
+    def _note(self, random: GlobalRandom) -> _Start | None:
+        """The position now; None if no state can be taken here, which matters to nobody who does not ask for one."""
+        try:
+            state = super().state_dict()
+        except StateError as error:
+            self._refused = str(error)
+            return None
+        self._refused = ""
+        return _Start({key: state[key] for key in ("inputs", "functions") if key in state}, random)
 
     def _pull_again(self, source: Iterator[Any]) -> Iterator[T]:
         """The parts, after those handed out before, of the item that was current when the state was taken.
@@ -142,9 +150,9 @@ class ExpandingIterator(NodeIterator[T]):
         Whatever makes the item and its parts sees the global random states that it saw the first time; afterwards those
         in place now are put back.
         """
-        noted = GlobalRandom.present() if self._start is None else self._start.random
-        start = self._start = _Start(self._outer_state(), noted)
-        with self.context.making_again(), _loaded(start.random.state_dict()).installed():
+        random = GlobalRandom.present() if self._start is None else self._start.random
+        self._start = self._note(random)
+        with self.context.making_again(), _loaded(random.state_dict()).installed():
             item = next(source, _END)
             parts = iter(() if item is _END else self.expand(item))
             if self._loaded is not None:
