@@ -137,7 +137,8 @@ def _training_step(graph: Any, name: str, number: int) -> Any:
             return graph.map(_tokens).pack(4 * number, strategy=strategy, keep=["of"], **options)
         case "mix":
             others = IterableWrapper(range(1000)).shuffle(buffer_size=number)
-            return graph.mix(others, weights={0: [number, 1], 9: [1, 1]}, by=_size, stop="first_exhausted")
+            some = IterableWrapper([0]).concat(graph)  # an input that has nothing in a shard is an error
+            return some.mix(others, weights={0: [number, 1], 9: [1, 1]}, by=_size, stop="first_exhausted")
         case "interleave":
             return graph.interleave(_lazy_numbers, cycle_length=number, block_length=2)
         case "rebatch":

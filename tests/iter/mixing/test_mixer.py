@@ -215,23 +215,38 @@ def test_L3_the_weights_that_the_error_shows_work(behind: Any, every: int | None
                 assert [repr(next(stream)) for _ in range(30)] == expected
 
 
-@pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted"])
-def test_L7_an_input_without_items_in_a_shard_is_an_error(stop: Any) -> None:
-    def mix(files: int) -> Any:
-        one = IterableWrapper(range(100)).sharding_filter()
-        other = IterableWrapper(range(files)).sharding_filter().flatmap(lambda file: [file] * 5)
-        return one.mix(other, weights=[7, 3], stop=stop)
+def with_few_files(files: int, stop: Any) -> Any:
+    one = IterableWrapper(range(100)).sharding_filter()
+    other = IterableWrapper(range(files)).sharding_filter().flatmap(lambda file: [file] * 5)
+    return one.mix(other, weights=[7, 3], stop=stop)
 
-    for node in (mix(2), mix(2).on_error("skip")):
-        with pytest.raises(
-            RuntimeError, match=r"no item of input 1 \(FlatMapper.*\) in shard 2 of 8.*mix first and divide"
-        ):
-            list(make_loader(node, make_service(None, 8)))
-    assert list(make_loader(mix(8), make_service(None, 8)))
-    alone = list(make_loader(mix(0), make_service(None, 1)))
-    assert alone == list(range(100 if stop == "all_exhausted" else len(alone)))
-    whole = IterableWrapper(range(100)).mix(IterableWrapper([]), weights=[1, 1], stop="all_exhausted").sharding_filter()
-    assert len(list(make_loader(whole, make_service(None, 8)))) == 100
+
+MISSING = r"no item of input 1 \(FlatMapper.*\) in shard {} of 8.*Use fewer shards.*mix first and divide"
+
+
+def test_L7_a_shard_that_would_end_at_once_for_want_of_an_input_is_an_error() -> None:
+    node = with_few_files(2, "first_exhausted")
+    for graph in (node, node.on_error("skip", budget=None)):
+        with pytest.raises(RuntimeError, match=MISSING.format(2)):
+            list(make_loader(graph, make_service(None, 8)))
+    with pytest.raises(RuntimeError, match=MISSING.format(2)), make_loader(node, make_service(2, 8)) as loader:
+        list(loader)
+    assert list(make_loader(with_few_files(8, "first_exhausted"), make_service(None, 8)))
+    list(make_loader(with_few_files(0, "first_exhausted"), make_service(None, 1)))  # nobody is told of that: it is said
+
+
+def test_L7_a_shard_without_items_of_an_input_is_told_where_others_go_on() -> None:
+    with pytest.warns(UserWarning, match=MISSING.format("[2-7]")) as told:
+        items = list(make_loader(with_few_files(2, "all_exhausted"), make_service(None, 8)))
+    assert len(told) == 6
+    assert sorted(items) == sorted([*range(100), *[0] * 5, *[1] * 5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(make_loader(with_few_files(8, "all_exhausted"), make_service(None, 8)))) == 140
+        assert len(list(make_loader(with_few_files(0, "all_exhausted"), make_service(None, 1)))) == 100
+        empty: Any = IterableWrapper([])
+        whole = IterableWrapper(range(100)).mix(empty, weights=[1, 1], stop="all_exhausted").sharding_filter()
+        assert len(list(make_loader(whole, make_service(None, 8)))) == 100
 
 
 def raising(count: int) -> list[float]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.iter._shared.sizes import checked_size, length_of
+from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
@@ -50,8 +51,9 @@ class Mixer(IterDataPipe[T]):
     State: what each input lacks, the number of samples (tokens), the pass over each input, a key and a count of draws.
 
     Raises: ValueError for weights that do not fit the inputs, are negative or sum to nothing; TypeError for an input
-    that is no iterable node. While iterating, RuntimeError for an input without items that is to be restarted, or that
-    is divided among shards of which this one got none: ``on_error`` does not leave these out.
+    that is no iterable node. While iterating, RuntimeError for an input without items that is to be restarted; or, with
+    ``"first_exhausted"``, that is divided among shards of which this one got none (with ``"all_exhausted"``, that is a
+    UserWarning): ``on_error`` does not leave these out.
     """
 
     fingerprint_ignores = ("weights",)
@@ -318,9 +320,9 @@ class _MixIterator(NodeIterator[T]):
         self.count += size
 
     def _end(self, number: int) -> None:
-        """Input ``number`` has ended. Raises: RuntimeError if it has no items and is divided or to be restarted."""
+        """Input ``number`` has ended. Raises: RuntimeError if it has no items, and could not be done without."""
         stop = self.node.stop
-        if not self.gave[number] and not self.rounds[number]:
+        if not self.gave[number] and stop in ("first_exhausted", "all_exhausted"):
             self._check_share(number)
         self.ended[number] = True
         if stop == "all_exhausted":
@@ -336,18 +338,26 @@ class _MixIterator(NodeIterator[T]):
             )
 
     def _check_share(self, number: int) -> None:
-        """Raises: RuntimeError if input ``number``, which has no items here, is divided among shards."""
+        """Input ``number`` has no items here. If it is divided among shards, others have some.
+
+        Raises: RuntimeError where the shard would end with it, and give next to nothing of the other inputs.
+        """
         node, context = self.node.datapipes[number], self.context
         among = context.divided.get(id(node), Division.NONE)
         parts = context.share(among)[0] if among else 1
-        if parts > 1:
-            raise RuntimeError(
-                f"mix() has no item of input {number} ({node_name(node)}) in shard {context.shard} of "
-                f"{context.num_shards}, so the proportion of its weights cannot hold there: that input is divided "
-                f"among {parts} where it has fewer items (files, say). Use fewer shards, put its sharding_filter() "
-                "where it has more items (behind the node that yields rows), or mix first and divide then: "
-                "a.mix(b, weights=...).sharding_filter()"
-            )
+        if parts == 1:
+            return
+        text = (
+            f"mix() has no item of input {number} ({node_name(node)}) in shard {context.shard} of "
+            f"{context.num_shards}, so the proportion of its weights cannot hold there: that input is divided among "
+            f"{parts} where it has fewer items (files, say). Use fewer shards, put its sharding_filter() where it has "
+            "more items (behind the node that yields rows), or mix first and divide then: "
+            "a.mix(b, weights=...).sharding_filter()"
+        )
+        if self.node.stop == "first_exhausted":
+            raise RuntimeError(text)
+        if not context.restoring:
+            warn_user(text, UserWarning)
 
     def _all_have_ended(self) -> bool:
         return all(ended for ended, weight in zip(self.ended, self.weights) if weight)
