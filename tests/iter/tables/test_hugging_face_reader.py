@@ -304,3 +304,9 @@ def test_datasets_are_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match="pip install datasets$"):
         HuggingFaceHubReader("parquet")
+
+
+def test_a_stream_is_read_in_another_thread_than_it_was_made_in() -> None:
+    for _ in range(3):
+        node = HuggingFaceReader(stream()).prefetch(2)
+        assert [row["id"] for row in node] == list(range(21))

@@ -218,7 +218,7 @@ class _Rows(Iterator[Any]):
     def _open(self, mark: _Mark) -> None:
         """Stand there, if the stream's own state is right."""
         self._rows = None  # ends its threads, if it has any
-        self._dataset = copy.deepcopy(self.node.dataset)
+        self._dataset = _private(self.node.dataset)
         self._dataset.set_epoch(self._epoch)
         if mark.stream is not None:
             self._dataset.load_state_dict(copy.deepcopy(mark.stream))
@@ -273,6 +273,17 @@ def _as_it_was(random: Any) -> AbstractContextManager[Any]:
     states = GlobalRandom.present()
     states.load_state_dict(random)
     return states.installed()
+
+
+def _private(dataset: Any) -> Any:
+    """A copy, but for the file systems that it keeps at hand: copied in another thread, each would make one of that
+    thread's own, in the dict that is being copied.
+    """
+    from fsspec import AbstractFileSystem
+
+    held = [value for value in vars(dataset).values() if isinstance(value, dict)]
+    shared = [value for value in held if any(isinstance(item, AbstractFileSystem) for item in value.values())]
+    return copy.deepcopy(dataset, {id(value): value for value in shared})
 
 
 def _single_rows(batches: Iterator[Any]) -> Iterator[Any]:
