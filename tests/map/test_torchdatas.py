@@ -131,7 +131,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 def test_L1_random_numbers_drawn_for_what_is_read_at_once_are_its_own() -> None:
     def node() -> Any:
-        return IterableWrapper(range(5)).map(lambda item: (item, random.random())).to_map_datapipe()
+        return IterableWrapper(range(5)).map(lambda item: (item, random.random())).prefetch(2).to_map_datapipe()
 
     random.seed(1)
     expected = [node()[index] for index in range(5)]

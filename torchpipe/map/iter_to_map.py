@@ -66,10 +66,8 @@ class IterToMapConverter(MapDataPipe[Any]):
             self._loaded = _Loaded(self.datapipe)
         if self._loaded.items is None:
             items: dict[Any, Any] = {}
-            with (
-                GlobalRandom(_KEY).installed(),
-                Context.for_graph(self.datapipe, seed=0).iterate(self.datapipe) as stream,
-            ):
+            context = Context.for_graph(self.datapipe, seed=0, threads=False)  # which would not have those states
+            with GlobalRandom(_KEY).installed(), context.iterate(self.datapipe) as stream:
                 for item in stream:
                     key, value = self._pair(item)
                     if key in items:
