@@ -196,3 +196,30 @@ def test_one_rank_alone(tmp_path: Any) -> None:
             assert loader.epoch == 2
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_state_saved_where_a_loop_is_left_is_told_to_go_another_way(inside: bool) -> None:
+    loader = DataLoader2(IterableWrapper(range(20)).shuffle(buffer_size=5))
+    loader.seed(3)
+    for number, _ in enumerate(loader):
+        if number == 2:
+            if inside:
+                loader.state_dict()
+            break
+    if not inside:
+        loader.state_dict()
+    with pytest.warns(UserWarning, match=r"call loader\.set_epoch\(loader\.epoch\)"):
+        iter(loader)
+
+
+def test_a_state_saved_on_the_way_is_not() -> None:
+    loader = DataLoader2(IterableWrapper(range(20)))
+    for number, _ in enumerate(loader):
+        if number == 1:
+            loader.state_dict()
+        if number == 2:
+            break
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        iter(loader)

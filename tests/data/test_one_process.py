@@ -140,7 +140,7 @@ def test_a_state_saved_after_a_break_is_told_to_go_another_way() -> None:
         loader = DataLoader(Numbers(20), 2, shuffle=True)
         list(itertools.islice(loader, 3))
         loader.state_dict()
-        with pytest.warns(UserWarning, match=r"call loader\.set_epoch\(loader\.epoch\) before you save"):
+        with pytest.warns(UserWarning, match=r"call loader\.set_epoch\(loader\.epoch\)"):
             expected = [batch.tolist() for batch in loader]
     with seeded(), warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -36,9 +36,8 @@ from torchpipe.data.threads import dealt as threads
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
 from torchpipe.loader.interrupts import raising_what_struck
-from torchpipe.loader.single_consumer import Beginning
+from torchpipe.loader.single_consumer import Beginning, tell_of_two_ways
 from torchpipe.loader.untraced import untraced
-from torchpipe.node.announce import warn_user
 from torchpipe.node.fingerprint import describe_bound
 from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
@@ -184,7 +183,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             None  # of a state: how many divide an iterable dataset; are they workers?
         )
         self._lanes: list[Cursor] | None = None  # where the datasets of workers that persist stood then, if they tell
-        self._saved_parked = False  # was a state saved in mid-epoch, after the loop had been left?
+        self._saved_at: tuple[int, int] | None = None  # (epoch, batches) of the last state that was saved in mid-epoch
         self._resumed: Order | None = None  # of the position that was loaded, once it was looked at
         self._before: Position | None = None  # while an epoch begins
         self._opaque = OpaqueWarnings()
@@ -278,9 +277,10 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             before = self._position()  # whoever asks for a state while the epoch begins is told this
         if (live := self._live()) is not None:
             live.supersede() if self.persistent_workers else live.give_up()  # persistent workers are its workers
-        if self._saved_parked and self._parked is not None:
-            self._tell_of_two_ways(self._parked)
-        self._saved_parked = False
+        parked, saved, self._saved_at = self._parked, self._saved_at, None
+        left = None if parked is None or parked.finished else (parked.epoch, parked.delivered)
+        if left is not None and left == saved and self._loaded is None:
+            tell_of_two_ways(*left, self._next_epoch, "batches")
         loaded = self._loaded
         epoch = self._next_epoch if loaded is None else loaded.epoch
         if loaded is not None and loaded.finished:
@@ -293,16 +293,6 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         finally:
             self._beginning.thread, self._before = 0, None
         return watched(self, iterator)
-
-    def _tell_of_two_ways(self, parked: Position) -> None:
-        """A state was saved after ``break``, and the loop begins again."""
-        warn_user(
-            f"a state was saved after the loop over epoch {parked.epoch} was left (break, islice) after "
-            f"{parked.delivered} batches. A run that is resumed from it goes on with the rest of epoch {parked.epoch}; "
-            f"this run begins epoch {self._next_epoch}. If epochs are to be cut short, call "
-            "loader.set_epoch(loader.epoch) before you save: then both go on with the next epoch",
-            UserWarning,
-        )
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
         """(number, batch) for each batch: the first of an epoch has ``start``, also where a loaded state goes on."""
@@ -376,8 +366,9 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         """
         self._settle()
         self._samplers.tell_what_is_lost()
-        self._saved_parked = self._parked is not None and not self._parked.finished
-        state = write(self._position(), identity_of(self))
+        position = self._position()
+        self._saved_at = (position.epoch, position.delivered) if position.delivered and not position.finished else None
+        state = write(position, identity_of(self))
         self._opaque.tell(state["payload"])
         return state | {"payload": as_text(state["payload"])}
 

@@ -26,7 +26,7 @@ from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.interrupts import raising_what_struck
 from torchpipe.loader.iterator import DataLoader2Iterator
 from torchpipe.loader.observing import Observed, as_stats
-from torchpipe.loader.single_consumer import Beginning, Hold, check_process, refuse_pickling
+from torchpipe.loader.single_consumer import Beginning, Hold, check_process, refuse_pickling, tell_of_two_ways
 from torchpipe.loader.state import LoaderState, Place, state_of_all
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.announce import warn_user
@@ -100,6 +100,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._beginning = Beginning()
         # The position of an iterator that has been closed in mid-epoch, or why it could not be had
         self._parked: LoaderState | Exception | None = None
+        self._saved_at: tuple[int, int] | None = None  # (epoch, items) of the last state that was saved in mid-epoch
         self._opaque = OpaqueWarnings()
         self._told_left_over = False
         self._pid = 0  # of the process that has iterated it, since the last shutdown
@@ -175,6 +176,10 @@ class DataLoader2(Viewable, Generic[T_co]):
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         self._check_process()
         self._take_last_looks()
+        live, saved = self._live, self._saved_at
+        if live is not None and not live.finished and self._loaded is None and saved == (live.epoch, live.delivered):
+            tell_of_two_ways(*saved, self._next_epoch, "items")
+        self._saved_at = None
         self._retire()
         self._pid = os.getpid()
         self._hold.take()
@@ -282,7 +287,9 @@ class DataLoader2(Viewable, Generic[T_co]):
     def _state(self) -> LoaderState:
         live = self._live
         if live is not None and not live.finished:
-            return live.state()
+            state = live.state()
+            self._saved_at = (state.epoch, state.delivered)
+            return state
         pending = self._loaded or self._parked
         if isinstance(pending, Exception):
             raise StateError(

@@ -12,7 +12,17 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["Beginning", "Hold", "OneUser", "check_process", "has_interpreter_lock", "refuse_pickling"]
+from torchpipe.node.announce import warn_user
+
+__all__ = [
+    "Beginning",
+    "Hold",
+    "OneUser",
+    "check_process",
+    "has_interpreter_lock",
+    "refuse_pickling",
+    "tell_of_two_ways",
+]
 
 T = TypeVar("T")
 
@@ -117,6 +127,17 @@ class Hold:
 def _let_go(holder: list[int], end: Callable[[], object]) -> None:
     if holder[0] == os.getpid():
         end()
+
+
+def tell_of_two_ways(epoch: int, delivered: int, next_epoch: int, things: str) -> None:
+    """Warn: a state was saved after ``break``, and the loop begins again."""
+    warn_user(
+        f"a state was saved where the loop over epoch {epoch} was left (break, islice), after {delivered} {things}. A "
+        f"run that is resumed from it goes on with the rest of epoch {epoch}; this run begins epoch {next_epoch}. If "
+        "epochs are to be cut short, call loader.set_epoch(loader.epoch) after the break and before you save: then both "
+        "go on with the next epoch",
+        UserWarning,
+    )
 
 
 def has_interpreter_lock() -> bool:
