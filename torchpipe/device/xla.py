@@ -18,6 +18,7 @@ import torch
 
 from torchpipe.device import _as_parallel_loader
 from torchpipe.device.sharding import check_rank, check_specs, specs_for, specs_in
+from torchpipe.device.tensors import Kind, is_wrapper, kind_of, restored, values_of
 from torchpipe.device.tree import path_of, replace_tensors
 
 __all__ = ["XlaBackend"]
@@ -25,10 +26,6 @@ __all__ = ["XlaBackend"]
 _INSTALL = "pip install torch==2.9.0 torch_xla==2.9.0"
 
 _log = logging.getLogger("torchpipe")
-
-_PLAIN_DISPATCH: Any = torch.Tensor.__torch_dispatch__  # of classes whose values are in themselves
-
-_without_overrides: Any = torch._C.DisableTorchFunctionSubclass
 
 _EXACT = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.complex64),
@@ -47,7 +44,7 @@ class _Sent:
     """A moved batch some of whose tensors are to get their subclass back, by the id of the moved one."""
 
     batch: Any
-    kinds: dict[int, tuple[type[torch.Tensor], bool, dict[str, Any]]]  # class, requires_grad, attributes
+    kinds: dict[int, Kind]
 
 
 class XlaBackend:
@@ -125,7 +122,7 @@ class XlaBackend:
             _layout(spec)
 
     def transfer(self, batch: Any, /) -> Any:
-        kinds: dict[int, tuple[type[torch.Tensor], bool, dict[str, Any]]] = {}
+        kinds: dict[int, Kind] = {}
 
         def send(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
             for tensor in tensors:
@@ -137,8 +134,8 @@ class XlaBackend:
                     )
             moved = self._send(batch, tensors)
             for old, new in zip(tensors, moved):
-                if new is not old and type(old) is not torch.Tensor:
-                    kinds[id(new)] = type(old), old.requires_grad, dict(vars(old))
+                if new is not old and (kind := kind_of(old)) is not None:
+                    kinds[id(new)] = kind
             return moved
 
         moved = replace_tensors(batch, send)
@@ -150,7 +147,7 @@ class XlaBackend:
         away = [tensor for tensor in tensors if tensor.device != self._device]
         if not away:
             return tensors
-        here = [_plain(tensor) for tensor in away]
+        here = [values_of(tensor) for tensor in away]
         if self._sharding is None:
             sent: Any = xm.send_cpu_data_to_device(here, self._device)
         else:
@@ -187,7 +184,7 @@ class XlaBackend:
             return f"its layout is {tensor.layout}. Make it dense with to_dense()"
         if tensor.device.type != "cpu":
             return f"it is on {tensor.device}. Keep batches"
-        if hasattr(tensor, "__tensor_flatten__") or type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH:
+        if is_wrapper(tensor):
             return f"it is a {type(tensor).__name__}, whose values are not in itself. Unwrap it"
         if tensor.grad_fn is not None:
             return "it is part of an autograd graph, which ends at the transfer. Use detach()"
@@ -200,7 +197,9 @@ class XlaBackend:
         """Subclasses get their class back here: that is an operation on the device, and this the consumer's thread."""
         if not isinstance(moved, _Sent):
             return moved
-        return replace_tensors(moved.batch, lambda tensors: [_restored(item, moved.kinds) for item in tensors])
+        return replace_tensors(
+            moved.batch, lambda tensors: [restored(item, moved.kinds.get(id(item))) for item in tensors]
+        )
 
     def sync(self) -> None:
         """Start the computation recorded for this device, as ``torch_xla.sync()`` does for the thread's own."""
@@ -226,25 +225,6 @@ def _native() -> Any:
     import torch_xla
 
     return vars(torch_xla)["_XLAC"]
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    if type(tensor) is not torch.Tensor:
-        with _without_overrides():
-            tensor = tensor.detach().as_subclass(torch.Tensor)
-    return tensor.resolve_conj().resolve_neg()
-
-
-def _restored(tensor: torch.Tensor, kinds: dict[int, tuple[type[torch.Tensor], bool, dict[str, Any]]]) -> torch.Tensor:
-    if id(tensor) not in kinds:
-        return tensor
-    kind, requires_grad, attributes = kinds[id(tensor)]
-    if issubclass(kind, torch.nn.Parameter):
-        made: torch.Tensor = torch.nn.Parameter(tensor, requires_grad)
-    else:
-        made = tensor.as_subclass(kind).requires_grad_(requires_grad)
-    made.__dict__.update(attributes)
-    return made
 
 
 def _layout(spec: Any) -> tuple[Any, ...]:
