@@ -134,8 +134,8 @@ def tell_of_two_ways(epoch: int, delivered: int, next_epoch: int, things: str) -
     warn_user(
         f"a state was saved where the loop over epoch {epoch} was left (break, islice), after {delivered} {things}. A "
         f"run that is resumed from it goes on with the rest of epoch {epoch}; this run begins epoch {next_epoch}. If "
-        "epochs are to be cut short, call loader.set_epoch(loader.epoch) after the break, before you save: then both go "
-        "on with the next epoch",
+        "epochs are to be cut short, call loader.set_epoch(loader.epoch) before you save: then both go on with the "
+        "next epoch",
         UserWarning,
     )
 
