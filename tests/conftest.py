@@ -62,6 +62,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("xla") is not None:
                 item.add_marker(pytest.mark.skip(reason="torch_xla is not installed (it needs torch 2.9)"))
+    needing = [item for item in items if item.get_closest_marker("cuda") is not None]
+    if needing and not _has_cuda():
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason="no CUDA here: tools/gpu_check.sh runs these where there is a GPU"))
+
+
+def _has_cuda() -> bool:
+    import torch  # where a test is marked so, it has been imported
+
+    return torch.cuda.is_available()
 
 
 @pytest.hookimpl(trylast=True)
@@ -95,6 +105,16 @@ def _xla_started() -> None:
 
 
 @pytest.fixture(scope="session")
+def _cuda_started() -> None:
+    """The same of CUDA, with its staging memory and a stream."""
+    import torch
+
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        torch.ones(1).pin_memory().to("cuda", non_blocking=True)
+    torch.cuda.synchronize()
+
+
+@pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
     """Runs scripts in processes that need not import torch."""
     with Warm() as process:
@@ -116,6 +136,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     if request.node.get_closest_marker("xla") is not None:
         request.getfixturevalue("_xla_started")
+    if request.node.get_closest_marker("cuda") is not None:
+        request.getfixturevalue("_cuda_started")
     before = leaks.Footprint.take()
     yield
     failed = request.node.stash.get(_FAILED, False)

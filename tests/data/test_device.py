@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from tests.data.datasets import Augmented, FailingAt, Lines, Numbers, StatefulSampler, seeded, text_of
+from tests.device.kinds import DEVICES
 from tests.exact import exact
 from torchpipe import DataLoader
-
-DEVICES = ["cpu", pytest.param("xla", marks=pytest.mark.xla)]
 
 
 def make(data: Any, **options: Any) -> DataLoader[Any]:
@@ -61,9 +60,13 @@ def test_resume_is_at_what_was_handed_out(device: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_exceptions_arrive_in_their_place_and_the_rest_follows(device: str, workers: int) -> None:
-    with make(FailingAt(12, (4,), no), num_workers=workers, device=device) as loader:
+@pytest.mark.parametrize(
+    "place",
+    [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}],
+    ids=["in process", "workers", "threads"],
+)
+def test_exceptions_arrive_in_their_place_and_the_rest_follows(device: str, place: dict[str, Any]) -> None:
+    with make(FailingAt(12, (4,), no), device=device, **place) as loader:
         iterator = iter(loader)
         assert next(iterator).tolist() == [0, 1, 2]
         with pytest.raises(ValueError, match="no") as caught:

@@ -144,16 +144,6 @@ def test_L7_a_numpy_uint16_is_refused_as_a_tensor_of_that_dtype_is() -> None:
         next(iterator)
 
 
-@pytest.mark.parametrize("threads", [2, 4])
-def test_the_order_holds_with_several_transfer_threads(threads: int) -> None:
-    """Large and small batches in turn: the small ones overtake."""
-    sizes = [1 << 20 if number % 3 == 0 else 4 for number in range(30)]
-    items = [torch.full((size,), float(number)) for number, size in enumerate(sizes)]
-    node = ToDevice(Script(items), "xla", 4, host_prefetch=4, transfer_threads=threads)
-    with start(node) as iterator:
-        assert [float(batch[0]) for batch in iterator] == [float(number) for number in range(30)]
-
-
 def test_read_ahead_is_what_was_asked_for() -> None:
     source = Script([torch.ones(2)] * 50)
     with start(ToDevice(source, "xla", 2, host_prefetch=3)) as iterator:

@@ -38,7 +38,7 @@ def test_L2_exact_resume_with_a_function_of_ones_own(monkeypatch: pytest.MonkeyP
     assert "main section" in loader.explain()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_tensors_are_pinned() -> None:
     items = list(DataLoader2(IterableWrapper(range(4)).sharding_filter().map(tensor).pin_memory()))
     assert [item["x"][0].item() for item in items] == [0, 1, 2, 3]
