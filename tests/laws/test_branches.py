@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from reading_services import MultiProcessingReadingService
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
 from tests.laws.graphs import text_of
 from torchpipe import IterDataPipe, NodeIterator
-from torchpipe.errors import GraphError
+from torchpipe.errors import GraphError, ReplayWarning
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.context import Context
 
@@ -196,14 +197,37 @@ class Own(IterDataPipe[Any]):
 
 
 @pytest.mark.parametrize("workers", [None, 2])
-def test_L7_what_the_shards_deliver_is_not_read_again_or_late(workers: int | None) -> None:
-    divided = IterableWrapper(range(8)).sharding_filter()
-    late = IterableWrapper(range(2)).sharding_filter().concat(Own(divided.to_device("cpu")))
-    for graph in (divided.to_device("cpu").cycle(2), late):
-        found = []
-        loader = make_loader(graph, make_service(workers, 2))
-        with loader, pytest.raises(GraphError, match="come once an epoch"):
-            found.extend(loader)
-        assert found == (list(range(8)) if graph is not late else [0, 1])
-    with make_loader(divided.to_device("cpu").cycle(1), make_service(workers, 2)) as loader:
+def test_L7_what_the_shards_deliver_is_not_read_again(workers: int | None) -> None:
+    divided, found = IterableWrapper(range(8)).sharding_filter().to_device("cpu"), []
+    loader = make_loader(divided.cycle(2), make_service(workers, 2))
+    with loader, pytest.raises(GraphError, match="come once an epoch"):
+        found.extend(loader)
+    assert found == list(range(8))
+    with make_loader(divided.cycle(1), make_service(workers, 2)) as loader:
         assert list(loader) == list(range(8))
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_L2_a_branch_that_a_users_node_reads_late(workers: int | None, dispatched: bool) -> None:
+    def graph() -> Any:
+        source = IterableWrapper(range(8))
+        divided = source.sharding_round_robin_dispatch() if dispatched else source.sharding_filter()
+        return IterableWrapper(range(3)).sharding_filter().concat(Own(divided.map(_draw).to_device("cpu")))
+
+    with make_loader(graph(), make_service(None, 2)) as loader:
+        expected = [text_of(loader) for _ in range(2)]
+    assert len(expected[0]) == 11
+    for stop in range(0, 12, 1 if workers is None else 5):
+        with make_loader(graph(), make_service(workers, 2, every=1)) as loader:
+            items = iter(loader)
+            found = []
+            for place in range(min(stop, 11)):
+                found.append(repr(next(items)))
+                if place == 1 and workers:
+                    os.kill(pids(loader)[0], signal.SIGKILL)
+            state = loader.state_dict()
+        with warnings.catch_warnings(), make_loader(graph(), make_service(None, 2)) as loader:
+            warnings.simplefilter("ignore", ReplayWarning)
+            loader.load_state_dict(state)
+            assert stop == 11 or [found + text_of(loader), text_of(loader)] == expected

@@ -36,10 +36,15 @@ __all__ = ["MergeIterator", "Merges"]
 
 
 class Merges:
-    """The merges of one epoch, which share a provider. It starts with the first pull, and ends when all are closed."""
+    """The merges of one epoch, which share a provider. It starts with the first pull, and ends when all are closed.
 
-    def __init__(self, start: StartShards) -> None:
+    One of ``branches`` may have no merge until then: a node of the user's begins to read it later, from its beginning.
+    """
+
+    def __init__(self, start: StartShards, branches: int = 1) -> None:
         self._start = start
+        self._branches = branches
+        self._read: set[int] = set()
         self._lock = threading.Lock()
         self._provider: ShardProvider | None = None
         self._interrupted = False
@@ -47,20 +52,23 @@ class Merges:
 
     def join(self, merge: MergeIterator) -> None:
         """Take part. Raises: GraphError once the shards have begun."""
-        if self._provider is not None:
+        if self._provider is not None and merge.branch in self._read:
             raise GraphError(
                 f"the shards' items of {node_name(merge.node)} come once an epoch, and a node behind it, in the main "
-                "process, begins to read them when the shards are on their way: cycle() and what else reads its input "
-                "twice, or a node of yours that is reached after another branch. Put it before what has to run in the "
-                "main process (to_device, say)"
+                "process, reads them a second time (cycle(), say). Put it before what has to run in the main process "
+                "(to_device, say)"
             )
+        self._read.add(merge.branch)
         self._open.append(merge)
 
     def provider(self) -> ShardProvider:
         """The provider, started at the positions that all merges have when the first of them asks."""
         with self._lock:
             if self._provider is None:
-                self._provider = self._start([place for merge in self._open for place in merge.positions()])
+                places = [place for merge in self._open for place in merge.positions()]
+                for branch in set(range(self._branches)) - {merge.branch for merge in self._open}:
+                    places += self._open[0].beginning_of(branch)
+                self._provider = self._start(places)
             if self._interrupted:
                 self._provider.interrupt()
             return self._provider
@@ -180,7 +188,7 @@ class MergeIterator(NodeIterator[Any]):
 
     def __init__(self, node: DataPipe, context: Context, start: EpochStart, merges: Merges, branch: int = 0) -> None:
         super().__init__(node, context)
-        self._branch = branch
+        self.branch = branch
         self._numbers = start.shards
         self._total = start.num_shards
         self._first_lane = branch * start.num_shards
@@ -247,10 +255,18 @@ class MergeIterator(NodeIterator[Any]):
                 shard=self._numbers[place],
                 cursor=Cursor(snapshot, skip),
                 count=count,
-                branch=self._branch,
+                branch=self.branch,
                 lane=self._lane(place),
             )
             for place, (snapshot, skip, count) in ((place, at.places[place]) for place in at.live)
+        ]
+
+    def beginning_of(self, branch: int) -> list[ShardPosition]:
+        """Where the shards of another branch have to start, from which nobody has read yet."""
+        first = branch * self._total
+        return [
+            ShardPosition(shard=number, cursor=Cursor(None, 0), count=0, branch=branch, lane=first + number)
+            for number in self._numbers
         ]
 
     def _lane(self, place: int) -> int:
@@ -400,7 +416,7 @@ class MergeIterator(NodeIterator[Any]):
         """How long it waited, for whom. Any thread."""
         clock = self.clock
         return MergeStats(
-            branch=self._branch,
+            branch=self.branch,
             wait_s=clock.waited_s(),
             shard_wait_s=tuple(self._pull_s),
             rebuild_s=self._merges.rebuild_s,

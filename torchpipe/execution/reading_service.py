@@ -134,7 +134,7 @@ class ShardedReadingService(ReadingServiceInterface):
         plan = self.plan
         plan.check_num_shards(start.num_shards, start.world_size)
         root = self._main_root(plan.root)
-        merges = Merges(partial(self._start_shards, start))
+        merges = Merges(partial(self._start_shards, start), len(plan.cuts))
 
         self._measured().begin_epoch()
         trace = self._measured().trace_main() if self.measuring and plan.main_nodes else None
