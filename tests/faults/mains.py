@@ -44,15 +44,15 @@ _NUMBER = 9
 
 
 class Bell:
-    """Sends SIGUSR1 to process ``main`` when ``moment`` has come; 0: to nobody. An object, so no part of the graph."""
+    """Sends SIGUSR1 to process ``main`` when ``moment`` has come; 0: to nobody. Hidden attributes, so no part of the graph."""
 
     def __init__(self, main: int, moment: str) -> None:
-        self.main, self.moment = main, moment
+        self._main, self._moment = main, moment
 
     def __call__(self, moment: str) -> bool:
         """Did it ring?"""
-        if moment == self.moment and self.main:
-            os.kill(self.main, signal.SIGUSR1)
+        if moment == self._moment and self._main:
+            os.kill(self._main, signal.SIGUSR1)
             return True
         return False
 

@@ -150,7 +150,7 @@ def test_L4_a_dispatched_item_that_kills_again_and_again_is_named(how: str, tmp_
     got = []
     with make_loader(graph, make_service(2, 2)) as loader:
         code = how[-1] if how.startswith("exit") else how
-        expected = rf"(?s)dispatcher \(pid \d+\).*{code}.*item 31 of the dispatched stream.*AlwaysDie.*number [3-9]"
+        expected = rf"(?s)dispatcher \(pid \d+\).*{code}.*item 31 of the dispatched stream.*AlwaysDie.*died [3-9] times"
         with pytest.raises(WorkerDiedError, match=expected):
             for item in loader:
                 got.append(item)
@@ -164,7 +164,7 @@ def test_L4_a_position_that_kills_again_and_again_is_named(how: str, tmp_path: P
     with make_loader(graph, make_service(2, 2)) as loader:
         code = how[-1] if how.startswith("exit") else how
         with pytest.raises(
-            WorkerDiedError, match=rf"(?s)worker 1 \(pid \d+\).*{code}.*item 15 of shard 1.*AlwaysDie.*number [3-9]"
+            WorkerDiedError, match=rf"(?s)worker 1 \(pid \d+\).*{code}.*item 15 of shard 1.*AlwaysDie.*died [3-9] times"
         ):
             for item in loader:
                 got.append(item)
