@@ -16,7 +16,7 @@ import traceback
 
 from tests.pairs.covering import Row, covering_rows
 from tests.pairs.loader_features import FACTORS, allowed
-from tests.pairs.test_loader import check, name_of
+from tests.pairs.loader_runs import check, name_of
 
 __all__: list[str] = []
 

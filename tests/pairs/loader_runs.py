@@ -20,16 +20,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 
 from tests.data.datasets import Numbers
 from tests.exact import exact
 from tests.pairs.covering import Row
-from tests.pairs.loader_features import loader_options
+from tests.pairs.loader_features import FACTORS, loader_options, refusal_of
 from torchpipe import DataLoader
 
-__all__ = ["expected_of", "got_of", "group", "unchanged_process"]
+__all__ = ["check", "expected_of", "got_of", "name_of", "unchanged_process"]
 
 EPOCHS = 3
 
@@ -252,3 +253,28 @@ def _between(row: Row, run: Run) -> tuple[Run, Batches]:
     state = run.loader.state_dict()
     run.loader.shutdown()
     return Run(row, row["then"], state), found
+
+
+def name_of(row: Row) -> str:
+    """What differs from the plainest."""
+    return "; ".join(f"{name}={level}" for name, level in row.items() if level != FACTORS[name][0]) or "plain"
+
+
+def check(row: Row) -> None:
+    """Raises: AssertionError, or whatever it was, if the row is neither exact nor refused as the registry says."""
+    refusal = refusal_of(row)
+    with unchanged_process(), group(row):
+        if refusal is not None:
+            with pytest.raises(refusal.error, match=refusal.text):
+                got_of(row, expected_of(row)[0])
+            return
+        batches, drawn = expected_of(row)
+        found, drawn_then = got_of(row, batches)
+    if row["in_order"] == "no":
+        batches, found = sorted(batches), sorted(found)
+    assert found == batches
+    if "resume" in row["happens"] and "yes" in (row["generator"], row["distributed"]):
+        drawn, drawn_then = drawn[:2], drawn_then[:2]  # torch's default generator is nothing to such a loader
+    if row["happens"] == "thread":
+        drawn, drawn_then = drawn[2:], drawn_then[2:]  # the main thread drew from the others meanwhile
+    assert drawn_then == drawn

@@ -13,7 +13,7 @@ import pytest
 
 from tests.pairs.covering import Row, covering_rows
 from tests.pairs.loader_features import FACTORS, REFUSALS, allowed, refusal_of
-from tests.pairs.loader_runs import expected_of, got_of, group, unchanged_process
+from tests.pairs.loader_runs import check, name_of
 from tests.pairs.tables import PAGE, with_table
 
 ROWS, COVERED = covering_rows(FACTORS, allowed=allowed, seed=1)
@@ -30,30 +30,6 @@ def _refused_rows() -> Iterator[Row]:
 
 
 ROWS.extend(_refused_rows())
-
-
-def name_of(row: Row) -> str:
-    """What differs from the plainest."""
-    return "; ".join(f"{name}={level}" for name, level in row.items() if level != FACTORS[name][0]) or "plain"
-
-
-def check(row: Row) -> None:
-    refusal = refusal_of(row)
-    with unchanged_process(), group(row):
-        if refusal is not None:
-            with pytest.raises(refusal.error, match=refusal.text):
-                got_of(row, expected_of(row)[0])
-            return
-        batches, drawn = expected_of(row)
-        found, drawn_then = got_of(row, batches)
-    if row["in_order"] == "no":
-        batches, found = sorted(batches), sorted(found)
-    assert found == batches
-    if "resume" in row["happens"] and "yes" in (row["generator"], row["distributed"]):
-        drawn, drawn_then = drawn[:2], drawn_then[:2]  # torch's default generator is nothing to such a loader
-    if row["happens"] == "thread":
-        drawn, drawn_then = drawn[2:], drawn_then[2:]  # the main thread drew from the others meanwhile
-    assert drawn_then == drawn
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
