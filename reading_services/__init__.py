@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from torchpipe.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from reading_services._supervision.start_method import PRELOADED
     from reading_services.distributed import DistributedReadingService
     from reading_services.multiprocessing import MultiProcessingReadingService
     from reading_services.ordinal import OrdinalReadingService
+    from reading_services.processes.start_method import PRELOADED
     from reading_services.sequential import SequentialReadingService
     from torchpipe.execution.preparing import PreparingReadingService
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 
-from reading_services._agreement import AgreementIterator, Exchange, inner_state
-from reading_services._ranked import RankedReadingService
+from reading_services.ranks.agreement import AgreementIterator, Exchange, inner_state
+from reading_services.ranks.ranked import RankedReadingService
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.interface import States

@@ -14,9 +14,9 @@ from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, cast
 
-from reading_services._supervision.options import DispatchPart, WorkerLimits
-from reading_services._supervision.start_method import start_method
-from reading_services._transport.graph_image import GraphImage
+from reading_services.engine.options import WorkerLimits
+from reading_services.processes.graph_image import GraphImage
+from reading_services.processes.start_method import start_method
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.errors import NotSerializableError
@@ -35,7 +35,8 @@ from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.service import ServiceFigures, ServiceStats
 
 if TYPE_CHECKING:
-    from reading_services._supervision.tuned import TunedSupervisor
+    from reading_services.processes.places import ProcessPlaces
+    from reading_services.workers import Workers
 
 __all__ = ["MultiProcessingReadingService", "ServiceStats"]
 
@@ -69,8 +70,8 @@ class MultiProcessingReadingService(ShardedReadingService):
         device_prefetch: how many batches it keeps ahead on the device.
         timeout: seconds without a sign of life after which a worker is taken for stopped, killed and replaced. Choose
             it longer than any native call of yours that keeps the interpreter lock. None: never.
-        max_deaths: deaths at one and the same item that are no accident any more but an error. By a signal that may
-            come from outside (SIGKILL), it takes as many more as rule out chance.
+        max_deaths: deaths at one and the same item that are an error. Give more where workers are killed from outside
+            now and then (SIGKILL, preemption) and an item takes long.
         max_restarts: how many processes this service may replace in its whole life; one death more is an error, whoever
             is to blame (in the next epoch, if nothing was needed of the process in this one). None: any number, so that
             accidents slow a run and never end it.
@@ -148,19 +149,20 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._limits = WorkerLimits(
             window=max(1, self._worker_prefetch_cnt),
             window_bytes=worker_prefetch_bytes,
-            silent_s=timeout or None,
             max_deaths=max_deaths,
             max_restarts=max_restarts,
         )
+        self._silent_s = timeout or None
         self._device = None if device is None else resolve(device, self._device_options)
         self._context = start_method(multiprocessing_context, on_device=device is not None)
         self._graph: GraphImage | None = None
-        self._dispatch: DispatchPart | None = None
-        self._supervisor: TunedSupervisor | None = None
+        self._dispatch: GraphImage | None = None
+        self._places: ProcessPlaces | None = None
+        self._workers: Workers | None = None
         # Here, since workers import this module and need none of it, and not at the first epoch, which it would delay.
-        from reading_services._supervision.tuned import TunedSupervisor
+        import reading_services.processes.places
+        import reading_services.workers  # noqa: F401
 
-        self._new_supervisor = TunedSupervisor
         self._earlier_restarts = 0  # of workers that have been shut down since
         self._earlier_longest = 0
         self._last_figures = ServiceFigures()
@@ -188,12 +190,11 @@ class MultiProcessingReadingService(ShardedReadingService):
         The logger ``torchpipe`` has a warning for each. One whose death became an error counts if it had other shards
         that go on. ``max_restarts`` is a limit to this number.
         """
-        return self._earlier_restarts if self._supervisor is None else self._supervisor.restarts
+        return self._earlier_restarts if self._workers is None else self._workers.supervisor.restarts
 
     def stats(self) -> ServiceStats:
         """Counters of this service's processes; asks nobody. May be called from any thread."""
-        supervisor = self._supervisor
-        longest = 0 if supervisor is None else supervisor.longest_buffer
+        longest = 0 if self._workers is None else self._workers.supervisor.longest_backlog
         return ServiceStats(
             restarts=self.restarts,
             processes=len(self.worker_pids()),
@@ -202,7 +203,7 @@ class MultiProcessingReadingService(ShardedReadingService):
 
     def worker_pids(self) -> list[int]:
         """The process ids of the workers that run just now, in the order of their numbers."""
-        return [] if self._supervisor is None else self._supervisor.worker_pids()
+        return [] if self._places is None else self._places.pids()
 
     def initialize(self, datapipe: DataPipe) -> DataPipe:
         datapipe = super().initialize(datapipe)
@@ -216,11 +217,7 @@ class MultiProcessingReadingService(ShardedReadingService):
         plan = self.plan
         self._graph = _image_of(plan.shard_nodes, self._graphs.branches, self._init_fn, self._reset_fn, self._policy)
         if plan.dispatch is not None:
-            self._dispatch = DispatchPart(
-                branch=plan.dispatch_branch,
-                graph=_image_of(plan.dispatch_nodes, plan.dispatch, self._policy),
-                node_names=_numbered_names(plan.dispatch),
-            )
+            self._dispatch = _image_of(plan.dispatch_nodes, plan.dispatch, self._policy)
 
     def explain(self) -> str:
         shards, workers = self.default_num_shards, min(self._num_workers, self.default_num_shards)
@@ -238,15 +235,14 @@ class MultiProcessingReadingService(ShardedReadingService):
     @measuring.setter
     def measuring(self, value: bool) -> None:
         self._wants_nodes = value
-        if self._supervisor is not None:
-            self._supervisor.measure_nodes(value)
+        if self._workers is not None:
+            self._workers.measure_nodes(value)
 
     def _told(self) -> ServiceFigures:
-        stats, supervisor = self.stats(), self._supervisor
-        told = self._last_figures if supervisor is None else supervisor.figures()
+        stats, workers = self.stats(), self._workers
         return replace(
-            told,
-            workers=min(self._num_workers, self.default_num_shards) if supervisor is None else supervisor.num_workers,
+            self._last_figures if workers is None else workers.figures(),
+            workers=min(self._num_workers, self.default_num_shards) if workers is None else workers.num_workers,
             restarts=stats.restarts,
             longest_dispatch_buffer=stats.longest_dispatch_buffer,
         )
@@ -257,19 +253,19 @@ class MultiProcessingReadingService(ShardedReadingService):
         stream = super().initialize_iteration(start)  # first: it may warn, and a warning be an error
         if self._num_workers:
             # Here, in the caller's thread, and not in the one that will pull: the processes outlive that.
-            self._workers_for(start).start_workers()
+            self._workers_for(start).supervisor.start()
         return stream
 
     def finalize_iteration(self) -> None:
-        if self._supervisor is None:
+        if self._workers is None:
             return
-        if self._supervisor.usable:
-            self._supervisor.end_epoch()
+        if self._workers.usable:
+            self._workers.end_epoch()
         else:
             self._end_workers()
 
     def finalize(self) -> None:
-        images = (self._graph, None if self._dispatch is None else self._dispatch.graph)
+        images = (self._graph, self._dispatch)
         self._graph = self._dispatch = None
         with ExitStack() as stack:
             for image in images:
@@ -278,12 +274,12 @@ class MultiProcessingReadingService(ShardedReadingService):
             stack.callback(self._end_workers)
 
     def _end_workers(self) -> None:
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            self._earlier_restarts = supervisor.restarts
-            self._earlier_longest = max(self._earlier_longest, supervisor.longest_buffer)
-            self._last_figures = supervisor.figures()
-            supervisor.close()
+        workers, self._workers, self._places = self._workers, None, None
+        if workers is not None:
+            self._earlier_restarts = workers.supervisor.restarts
+            self._earlier_longest = max(self._earlier_longest, workers.supervisor.longest_backlog)
+            self._last_figures = workers.figures()
+            workers.close()
 
     def _main_root(self, root: DataPipe) -> DataPipe:
         if self._device is not None:
@@ -300,60 +296,70 @@ class MultiProcessingReadingService(ShardedReadingService):
         if not self._num_workers:
             return self._start_local_shards(start, positions)
         workers = self._workers_for(start)
-        workers.begin_epoch(start, positions, {})
+        workers.begin_epoch(start, positions)
         return _Epoch(workers, self._wait_s)
 
-    def _workers_for(self, start: EpochStart) -> TunedSupervisor:
+    def _workers_for(self, start: EpochStart) -> Workers:
         """The workers for this epoch; other ones than before only if a loaded state brought another shard count."""
-        workers = min(self._num_workers, len(start.shards))
-        if self._supervisor is not None and (self._supervisor.most_workers != workers or not self._supervisor.usable):
+        most = min(self._num_workers, len(start.shards))
+        if self._workers is not None and (self._workers.most != most or not self._workers.usable):
             self._end_workers()
-        if self._supervisor is None:
-            if workers < self._num_workers:
-                _log.warning(
-                    "starting %d of %d workers: this process has %d shards", workers, self._num_workers, workers
-                )
+        if self._workers is None:
+            if most < self._num_workers:
+                _log.warning("starting %d of %d workers: this process has %d shards", most, self._num_workers, most)
             if self._graph is None:  # it was shut down before
                 self._make_images()
-            assert self._graph is not None
-            self._supervisor = self._new_supervisor(
-                num_workers=workers,
-                budget=self._budget,
-                context=self._context,
-                graph=self._graph,
-                node_names=_numbered_names(*self._graphs.branches),
-                limits=self._limits,
-                dispatch=self._dispatch,
-                earlier_restarts=self._earlier_restarts,
-            )
-            self._supervisor.measure_nodes(self._wants_nodes)
-            self._supervisor.uneven = any(map(thins, self.plan.shard_nodes))
-        return self._supervisor
+            self._workers = self._new_workers(most)
+        return self._workers
+
+    def _new_workers(self, most: int) -> Workers:
+        from reading_services.processes.places import ProcessPlaces, Section
+        from reading_services.workers import Workers
+
+        plan = self.plan
+        assert self._graph is not None
+        shards, dispatched = Section(self._graph, _numbered_names(*self._graphs.branches)), None
+        if plan.dispatch is not None:
+            assert self._dispatch is not None
+            dispatched = Section(self._dispatch, _numbered_names(plan.dispatch))
+        self._places = ProcessPlaces(self._context, shards, dispatched, silent_s=self._silent_s)
+        workers = Workers(
+            self._places,
+            most,
+            self._limits,
+            method=self._context.get_start_method(),
+            budget=self._budget,
+            dispatch_branch=-1 if plan.dispatch is None else plan.dispatch_branch,
+            restarts=self._earlier_restarts,
+        )
+        workers.measure_nodes(self._wants_nodes)
+        workers.supervisor.uneven = any(map(thins, plan.shard_nodes))
+        return workers
 
 
 class _Epoch(ShardProvider):
     """The shards of one epoch, as the workers produce them."""
 
-    def __init__(self, supervisor: TunedSupervisor, wait_s: float | None) -> None:
-        self._supervisor = supervisor
+    def __init__(self, workers: Workers, wait_s: float | None) -> None:
+        self._workers = workers
         self._wait_s = wait_s
-        self._rebuilt_before_s = supervisor.rebuild_s
+        self._rebuilt_before_s = workers.rebuild_s
 
     @property
     def rebuild_s(self) -> float:  # type: ignore[override]
-        return self._supervisor.rebuild_s - self._rebuilt_before_s
+        return self._workers.rebuild_s - self._rebuilt_before_s
 
     def pull(self, lane: int) -> Chunk:
         return self.pull_any((lane,))[1]
 
     def pull_any(self, lanes: Sequence[int]) -> tuple[int, Chunk]:
-        return self._supervisor.pull_any(lanes, self._wait_s)
+        return self._workers.pull_any(lanes, self._wait_s)
 
     def interrupt(self) -> None:
-        self._supervisor.interrupt()
+        self._workers.interrupt()
 
     def close(self) -> None:
-        self._supervisor.end_epoch()
+        self._workers.end_epoch()
 
 
 def _numbered_names(*roots: DataPipe) -> dict[int, str]:

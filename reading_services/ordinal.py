@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reading_services._ranked import RankedReadingService
+from reading_services.ranks.ranked import RankedReadingService
 from torchpipe.errors import StateMismatchError
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService
 from torchpipe.node.traits import DataPipe

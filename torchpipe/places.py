@@ -6,7 +6,7 @@ __all__ = ["FORMS", "NAMES"]
 
 NAMES: dict[str, dict[str, str]] = {
     "reading_services": {
-        "PRELOADED": "reading_services._supervision.start_method",
+        "PRELOADED": "reading_services.processes.start_method",
         "DistributedReadingService": "reading_services.distributed",
         "MultiProcessingReadingService": "reading_services.multiprocessing",
         "OrdinalReadingService": "reading_services.ordinal",

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from reading_services._agreement import AgreementIterator, Exchange, inner_state
-from reading_services._ranked import RankedReadingService
+from reading_services.ranks.agreement import AgreementIterator, Exchange, inner_state
+from reading_services.ranks.ranked import RankedReadingService
 from reading_services.distributed import _first_item
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reading_services._agreement import Report, Source, Then, Verdict, decide
+from reading_services.ranks.agreement import Report, Source, Then, Verdict, decide
 from tests.services.ranks import Table, TogetherRank, on_all_ranks
 from torchpipe import DataLoader2
 from torchpipe.errors import RankError

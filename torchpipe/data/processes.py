@@ -31,7 +31,7 @@ def begin_dealt(
     loader: DataLoader[Any], order: Order, fetch: Fetch, epoch: int, position: dict[str, Any] | None
 ) -> DealtBatches:
     """The batches of ``order``, made by the loader's workers: those that persist, or new ones."""
-    from reading_services.dealing import DealingWorkers, WorkerLimits
+    from reading_services.datasets import DealingWorkers, WorkerLimits
 
     lanes = loader.num_workers
     graph = FetchDealt(fetch, as_torch=loader.worker_seeding == "torch", base_seed=order.base_seed)
@@ -76,7 +76,7 @@ def begin_dealt(
 
 def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_seed: int) -> Any:
     """The reading service for the loader's workers over an iterable dataset."""
-    from reading_services.dealing import TimedReadingService
+    from reading_services.datasets import TimedReadingService
 
     return TimedReadingService(
         min(loader.num_workers, shards),
@@ -102,7 +102,7 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
 
 def _start_method(loader: DataLoader[Any]) -> Any:
     """As torch's loader: the platform's default. Where batches go to an accelerator, the one that is safe beside it."""
-    from reading_services.dealing import default_start_method
+    from reading_services.datasets import default_start_method
 
     context: Any = loader.multiprocessing_context
     if context is None and isinstance(loader._device_backend, CpuBackend | None):

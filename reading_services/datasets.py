@@ -1,0 +1,225 @@
+"""Worker processes that make an item of each entry that the main process deals to them: what torch's loader does.
+
+Runs in the main process. The graph's one source reads what is dealt (``context.supply``); whoever uses this decides
+which entry goes to which worker, and when. A worker that dies is replaced, and its successor is dealt again what has
+not come back as an item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from reading_services.engine.ledger import DealtEntries
+from reading_services.engine.options import WorkerLimits
+from reading_services.multiprocessing import MultiProcessingReadingService
+from reading_services.processes.graph_image import GraphImage
+from reading_services.processes.places import ProcessPlaces, Section
+from reading_services.processes.start_method import default_start_method, start_method
+from reading_services.workers import Workers
+from torchpipe.errors import NotSerializableError
+from torchpipe.execution.provider import ShardPosition
+from torchpipe.execution.reading_service import EpochStart
+from torchpipe.execution.shard import Chunk, InitFn
+from torchpipe.node.traits import DataPipe, node_name
+from torchpipe.state import SnapshotPolicy
+from torchpipe.state.pickling import dumps
+from torchpipe.stats import Budget
+from torchpipe.stats.service import ServiceFigures
+
+__all__ = ["DealingWorkers", "TimedReadingService", "WorkerLimits", "default_start_method", "image_for"]
+
+_MOST_LEVELS = 8  # of attributes of attributes, in search of the one that cannot be sent
+
+
+class DealingWorkers:
+    """``num_workers`` processes over ``graph``, a node without inputs, which are dealt what to make items of.
+
+    ``steps``: of the node, how many note for themselves what they take.
+
+    Under fork, processes get the graph as it is when they are started; else it is pickled, here and now.
+
+    Raises: NotSerializableError, naming the attribute that cannot be pickled.
+    """
+
+    def __init__(
+        self,
+        graph: DataPipe,
+        num_workers: int,
+        context: BaseContext | str | None,
+        *,
+        init_fn: InitFn | None,
+        limits: WorkerLimits,
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+        steps: int = 1,
+        budget: Budget | None = None,
+    ) -> None:
+        context = start_method(context, on_device=context is None)
+        self._image = image_for(context, graph, init_fn, policy)
+        names = dict(enumerate([node_name(graph)] * max(1, steps)))
+        self._places = ProcessPlaces(context, Section(self._image, names))
+        self._workers = Workers(self._places, num_workers, limits, method=context.get_start_method(), budget=budget)
+
+    @property
+    def processes(self) -> list[Any]:
+        """The ``multiprocessing`` processes that run just now, in the order of their numbers."""
+        return self._places.processes()
+
+    @property
+    def usable(self) -> bool:
+        """May another epoch begin? Not after a call that was cut short by an interrupt."""
+        return self._workers.usable
+
+    @property
+    def num_workers(self) -> int:
+        """How many there are just now."""
+        return self._workers.num_workers
+
+    @property
+    def rebuild_s(self) -> float:
+        """How long it took so far to rebuild batches from what was sent, in seconds."""
+        return self._workers.rebuild_s
+
+    def begin(
+        self,
+        start: EpochStart,
+        positions: list[ShardPosition],
+        *,
+        stateless: bool,
+        again: Sequence[Sequence[Any]] | None = None,
+    ) -> None:
+        """Begin an epoch. ``stateless``: does an item depend on its entry alone? ``again``: what each cursor skips."""
+        dealt = {
+            item.lane: DealtEntries.begin(
+                item, stateless, [dumps(entry) for entry in (again[item.lane] if again else ())]
+            )
+            for item in positions
+        }
+        self._workers.begin_epoch(start, positions, dealt)
+
+    def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None:
+        """Let ``lane`` make an item of each of ``entries``, after those before; ``over``: there are no more.
+
+        Raises: whatever pickling one raises, before any is dealt.
+        """
+        self._workers.supervisor.deal(lane, [dumps(entry) for entry in entries], over=over)
+
+    def outstanding(self, lane: int) -> int:
+        """How many entries have been dealt to ``lane`` whose items have not arrived."""
+        return self._workers.supervisor.outstanding(lane)
+
+    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
+        """(a lane, its next chunk) of whichever of ``lanes`` has one first. Raises: as the supervisor."""
+        return self._workers.pull_any(lanes, timeout_s)
+
+    def interrupt(self) -> None:
+        """Make a :meth:`pull_any` in another thread return at once. Thread-safe."""
+        self._workers.interrupt()
+
+    def measure_nodes(self, wanted: bool) -> None:
+        """Time the steps of epochs that begin from now on, or do not."""
+        self._workers.measure_nodes(wanted)
+
+    def figures(self) -> ServiceFigures:
+        """What the workers have done in this epoch, or in the last one."""
+        return self._workers.figures()
+
+    def end_epoch(self) -> None:
+        """Let the workers stop; they stay. Idempotent. After a call that was cut short, they end instead."""
+        if self.usable:
+            self._workers.end_epoch()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """End the workers. Idempotent."""
+        try:
+            self._workers.close()
+        finally:
+            self._image.close()
+
+
+class TimedReadingService(MultiProcessingReadingService):
+    """``MultiProcessingReadingService`` as torch's loader wants it: with a limit to each wait, and forked as it is."""
+
+    def __init__(
+        self, num_workers: int, context: BaseContext | str | None, *, wait_s: float | None, **more: Any
+    ) -> None:
+        super().__init__(num_workers, context, **more)
+        self._wait_s = wait_s
+        self._limits = replace(self._limits, batches=True)
+
+    @property
+    def processes(self) -> list[Any]:
+        """The ``multiprocessing`` processes that run just now."""
+        return [] if self._places is None else self._places.processes()
+
+    @property
+    def usable(self) -> bool:
+        """May another epoch begin? After a call that was cut short, with new processes."""
+        return True
+
+    def close(self) -> None:
+        """End all processes. Idempotent."""
+        self.finalize()
+
+    def _make_images(self) -> None:
+        if self._context.get_start_method() != "fork" or self.plan.dispatch is not None:
+            super()._make_images()
+        else:
+            parts = (self._graphs.branches, self._init_fn, self._reset_fn, self._policy)
+            self._graph = GraphImage.inherited(*parts)
+
+
+def image_for(
+    context: BaseContext, graph: DataPipe, init_fn: InitFn | None, policy: Callable[[], SnapshotPolicy]
+) -> GraphImage:
+    """What processes of this start method are given. Raises: NotSerializableError, naming the attribute."""
+    parts = ((graph,), init_fn, None, policy)
+    if context.get_start_method() == "fork":
+        return GraphImage.inherited(*parts)
+    try:
+        return GraphImage.of(*parts)
+    except Exception as error:
+        raise NotSerializableError(_culprit(graph, init_fn, error)) from error
+
+
+def _culprit(graph: DataPipe, init_fn: InitFn | None, error: Exception) -> str:
+    for name, value in [*vars(graph).items(), ("worker_init_fn", init_fn)]:
+        failure = _failure(value)
+        if failure is None:
+            continue
+        path, owner = [name], value
+        while len(path) < _MOST_LEVELS:
+            found = ((key, part, _failure(part)) for key, part in _attributes(value))
+            key, part, inner = next((item for item in found if item[2] is not None), ("", None, None))
+            if inner is None:
+                break
+            path, owner, value, failure = [*path, key], value, part, inner
+        if path[0] == "fetch" and len(path) > 1:  # users know what is in it
+            path = path[1:]
+        if path[:2] == ["worker_init_fn", "user_fn"]:
+            del path[1]
+        what = f"its {path[0]}"
+        if len(path) > 1:
+            what = f"attribute {path[-1]!r} of its {'.'.join(path[:-1])} ({type(owner).__name__})"
+        return (
+            f"the loader cannot be sent to a worker process: {what} cannot be pickled ({type(failure).__name__}: "
+            f"{failure}). Open files, locks, connections and the like when they are first used, or in worker_init_fn; "
+            'multiprocessing_context="fork" needs no pickling'
+        )
+    return f"the loader cannot be sent to a worker process: {error}"
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    return list(getattr(value, "__dict__", {}).items())
+
+
+def _failure(value: Any) -> Exception | None:
+    try:
+        GraphImage.of(value).close()
+    except Exception as error:
+        return error
+    return None

@@ -1,0 +1,198 @@
+"""How many workers should host the shards, and how far they may run ahead: measured, decided, and told the supervisor.
+
+:class:`Tuner` decides from what an interval was like. :class:`Autotune` measures intervals while chunks are pulled, and
+calls ``resize``.
+
+Up, as long as the consumer waits, the workers are at work, and the budget allows it; a step that brought nothing is
+taken back, and is the limit from then on. Down to what is needed, where the consumer hardly waits, but never to a
+number with which it has waited: the choice comes to rest. Where it waits although workers wait for it in turn, they may
+run further ahead instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from reading_services.engine.places import Noted
+from reading_services.engine.supervisor import Supervisor
+from torchpipe.execution.shard import Chunk
+from torchpipe.stats import Budget
+from torchpipe.stats.sheet import AWAITING_CREDIT, MAKING, SENDING
+from torchpipe.stats.text import format_bytes
+
+__all__ = ["Autotune", "Choice", "Interval", "Tuner", "first_workers"]
+
+_log = logging.getLogger("torchpipe")
+
+_INTERVAL_S = 1.0
+_LEAST_CHUNKS = 8  # in an interval
+
+_WAITS = 0.05  # a consumer that waits less does not wait
+_BUSY = 0.7  # a worker that is at work more than that could not do much more
+_GAIN = 1.05  # what a step up has to bring
+_SPARE = 1.15  # of what is needed, so that no more than a little waiting comes of it
+_MOST_WINDOW = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """What happened in ``seconds``: the parts of the time that the consumer waited, and that workers (on average) were
+    at work and waited for it; how many cores a worker and this process used; bytes of memory of the largest worker.
+    """
+
+    seconds: float
+    items: int
+    waited: float
+    busy: float
+    held_back: float
+    worker_cores: float
+    own_cores: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``workers`` processes, each ``window`` messages a shard ahead of the consumer; ``why``, in words."""
+
+    workers: int
+    window: int
+    why: str = ""
+
+
+class Tuner:
+    """``most`` processes can be of use. ``choose`` is called after each interval with what is chosen now."""
+
+    def __init__(self, budget: Budget, most: int) -> None:
+        self._cores = budget.cores or 1.0
+        self._memory_bytes = budget.memory_bytes or 1 << 62
+        self._most = most
+        self._least = 1  # with fewer, the consumer has waited
+        self._before: tuple[Choice, float] | None = None  # the choice before a step up, and its rate
+
+    def choose(self, now: Choice, seen: Interval) -> Choice:
+        """What to go on with: ``now`` itself where all is well."""
+        rate = seen.items / seen.seconds
+        before, self._before = self._before, None
+        by_memory = max(1, self._memory_bytes // max(1, seen.memory_bytes))
+        if by_memory < now.workers:
+            self._most = self._least = by_memory
+            return Choice(by_memory, now.window, f"the largest of them has {format_bytes(seen.memory_bytes)}")
+        if before is not None and rate < _GAIN * before[1]:
+            self._most = self._least = min(self._most, before[0].workers)
+            return replace(before[0], why=f"{now.workers} workers bring no more than {before[0].workers}")
+        if seen.waited < _WAITS:
+            return self._fewer(now, seen)
+        if seen.busy < _BUSY:
+            if seen.held_back > _WAITS and now.window < _MOST_WINDOW and self._room(now, seen):
+                return Choice(now.workers, 2 * now.window, "the loop waits now and then, and so do the workers")
+            return now
+        wanted = math.ceil(now.workers * seen.busy * _SPARE / max(0.05, 1 - seen.waited))
+        by_cores = math.ceil((self._cores - seen.own_cores) / max(0.01, seen.worker_cores))
+        # No more than twice as many at once: what so many bring is measured first
+        workers = max(now.workers, min(wanted, 2 * now.workers, by_memory, by_cores, self._most))
+        if workers == now.workers:
+            return now
+        self._least = now.workers + 1
+        self._before = (now, rate)
+        return Choice(workers, now.window, f"the loop waited {100 * seen.waited:.0f} % of the time")
+
+    def _fewer(self, now: Choice, seen: Interval) -> Choice:
+        needed = max(self._least, math.ceil(now.workers * seen.busy * _SPARE))
+        if needed >= now.workers:
+            return now
+        return Choice(needed, now.window, f"{now.workers} workers were at work {100 * seen.busy:.0f} % of the time")
+
+    def _room(self, now: Choice, seen: Interval) -> bool:
+        """May workers hold twice as much?"""
+        return 2 * now.workers * seen.memory_bytes <= self._memory_bytes
+
+
+def first_workers(budget: Budget | None, most: int) -> int:
+    """With how many workers to begin: with a budget, as many as there are cores."""
+    return most if budget is None else max(1, min(most, int(budget.filled().cores or 1)))
+
+
+class Autotune:
+    """Pulls chunks of ``supervisor``, and gives it as many workers as are of use, within ``budget`` and ``most``."""
+
+    def __init__(self, supervisor: Supervisor, budget: Budget, most: int) -> None:
+        self._supervisor, self._most = supervisor, most
+        self._tuner = Tuner(budget.filled(), most)
+        self._interval = _Measured()
+
+    def begin_epoch(self) -> None:
+        """What was measured before says nothing of this one."""
+        self._interval = _Measured()
+
+    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
+        """As the supervisor's."""
+        if time.monotonic() - self._interval.begun >= _INTERVAL_S and self._interval.chunks >= _LEAST_CHUNKS:
+            self._tune(time.monotonic())  # before anything is taken: if it raises, nothing is lost
+        measured, began = self._interval, time.monotonic()
+        lane, chunk = self._supervisor.pull_any(lanes, timeout_s)
+        measured.waited_s += time.monotonic() - began
+        measured.items += len(chunk.items)
+        measured.chunks += 1
+        return lane, chunk
+
+    def _tune(self, now: float) -> None:
+        supervisor, measured = self._supervisor, self._interval
+        noted = supervisor.noted()
+        seen = measured.until(now, noted)
+        self._interval = _Measured()
+        if seen is None:
+            if supervisor.all_ready:  # else they are starting, which may take seconds
+                self._interval.noted = noted
+            return
+        chosen = Choice(supervisor.num_workers, supervisor.limits.window)
+        choice = self._tuner.choose(chosen, seen)
+        if (choice.workers, choice.window) == (chosen.workers, chosen.window):
+            self._interval.noted = noted
+            return
+        text = f"{choice.workers} of at most {self._most} workers, {choice.window} messages ahead: {choice.why}"
+        _log.info("autotune: %s", text)
+        supervisor.accounts.events.tell("tuned", "main", text)
+        supervisor.resize(choice.workers, choice.window)  # the interval in which they begin says nothing
+
+
+class _Measured:
+    """What was measured since an interval began; without ``noted``, it is not one to go by."""
+
+    def __init__(self) -> None:
+        self.begun = time.monotonic()
+        self.cpu_s = time.process_time()
+        self.noted: dict[int, Noted] = {}
+        self.waited_s = 0.0
+        self.items = self.chunks = 0
+
+    def until(self, now: float, noted: dict[int, Noted]) -> Interval | None:
+        """What it was like; None if workers have come or gone meanwhile, or nothing was noted when it began."""
+        before, seconds = self.noted, now - self.begun
+        if {number: item.pid for number, item in before.items()} != {
+            number: item.pid for number, item in noted.items()
+        }:
+            return None
+        spent = []
+        for number, item in noted.items():
+            since = item.copy()
+            since.add(before[number], -1)
+            spent.append(since.times)
+        count = max(1, len(spent))
+
+        def part(*doing: int) -> float:
+            return sum(times.seconds(item) for times in spent for item in doing) / count / seconds
+
+        return Interval(
+            seconds=seconds,
+            items=self.items,
+            waited=min(1.0, self.waited_s / seconds),
+            busy=min(1.0, part(MAKING, SENDING)),
+            held_back=min(1.0, part(AWAITING_CREDIT)),
+            worker_cores=sum(times.cpu_ns for times in spent) / 1e9 / count / seconds,
+            own_cores=(time.process_time() - self.cpu_s) / seconds,
+            memory_bytes=max((item.times.memory_bytes for item in noted.values()), default=0),
+        )

@@ -1,0 +1,80 @@
+"""What the user is told of a place that has ended: a line for the log, and the error if it is no accident."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reading_services.engine.places import End
+from reading_services.engine.recovery import Decision
+from torchpipe.errors import WorkerDiedError
+
+__all__ = ["Death"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """``end`` of the place ``name``. ``num_shards`` is None between epochs. ``batches``: are items what users of
+    torch's loader call batches, and shards their workers?
+    """
+
+    name: str
+    end: End
+    dispatcher: bool
+    num_shards: int | None
+    batches: bool = False
+
+    def __str__(self) -> str:
+        pid = "" if self.end.pid is None else f" (pid {self.end.pid})"
+        return f"{self.name}{pid} {self.end.cause} while {self._doing()}"
+
+    def consequence(self, decision: Decision, max_deaths: int, restarts: int) -> str:
+        """What is done now, for the log."""
+        if not decision.deaths:
+            often = "" if restarts < 10 else f" ({restarts} so far; max_restarts=... would set an end to it)"
+            return f"starting it anew where it stood; no {self._unit} is to blame{often}"
+        times = "once" if decision.deaths == 1 else f"{decision.deaths} times"
+        return f"starting it anew where it stood (it has died {times} here; {max_deaths} times is an error)"
+
+    @property
+    def _unit(self) -> str:
+        return "batch" if self.batches else "item"
+
+    def _doing(self) -> str:
+        end = self.end
+        if self.num_shards is None or end.lane < 0:
+            return f"making no {self._unit} (starting, or waiting for your loop)"
+        if self.batches:
+            what = "a batch" if len(end.items) == 1 else f"one of {len(end.items)} batches"
+            return f"making {what}" if end.begun else "making no batch (on its way to the next one)"
+        item = f"item {end.items[0]}" if len(end.items) == 1 else f"one of items {end.items[0]} to {end.items[-1]}"
+        where = "the dispatched stream" if self.dispatcher else f"shard {end.lane % self.num_shards}"
+        if not end.begun:
+            return f"making no item (on its way to {item} of {where}, or waiting for what that needs)"
+        return f"making {item} of {where}"
+
+    def error(self, decision: Decision, max_restarts: int | None) -> WorkerDiedError:
+        """The error for an item or a start that has ended its place too often, or for a budget that is used up."""
+        error = WorkerDiedError(self._error_text(decision, max_restarts))
+        error.pid, error.exitcode = self.end.pid, self.end.exitcode
+        return error
+
+    def _error_text(self, decision: Decision, max_restarts: int | None) -> str:
+        where = f" in {self.end.node}" if self.end.node is not None else ""
+        if decision.exhausted:
+            return (
+                f"{self}{where}: one death more than max_restarts={max_restarts} allows. Nothing says that an item is "
+                "to blame. Look for who kills processes (memory that runs out, limits, a scheduler), then go on from "
+                "the loader's state, or give max_restarts=None to survive any number of deaths"
+            )
+        text = f"{self}{where}: it has died {decision.deaths} times here, so what it does here is the likely cause. "
+        if not self.end.begun:
+            return (
+                f"{text}Its stderr says more. If it imports your script as it starts (spawn, forkserver), put what the "
+                'script does behind `if __name__ == "__main__":`'
+            )
+        without = "num_workers=0" if self.batches else "num_workers=0, or InProcessReadingService"
+        return (
+            f"{text}SIGKILL often means that memory ran out, SIGSEGV a crash in native code, an exit code that user "
+            f"code called exit(). Run it without workers ({without}) to see it happen in a debugger. If something "
+            "kills processes now and then and an item takes long, give more of max_deaths"
+        )

@@ -1,0 +1,116 @@
+"""What is known of each lane: what has arrived, what was used, where a restart must begin. Pure data."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from reading_services.engine.messages import ShardStart
+from reading_services.engine.places import Arrival
+from torchpipe.execution.provider import ShardPosition
+from torchpipe.state import Cursor
+
+__all__ = ["DealtEntries", "ShardLedger"]
+
+
+@dataclass(slots=True)
+class DealtEntries:
+    """What was dealt to a lane, an entry for each item, as far as it may have to be dealt again.
+
+    ``stateless``: an item depends on its entry alone, so that nothing before it is ever needed.
+    """
+
+    stateless: bool
+    entries: deque[bytes] = field(default_factory=deque)
+    first: int = 0  # the number of the first entry that is kept
+    over: bool = False
+
+    @classmethod
+    def begin(cls, position: ShardPosition, stateless: bool, again: Iterable[bytes] = ()) -> DealtEntries:
+        """``again``: what the position's cursor skips."""
+        return cls(stateless, deque(again), position.count - position.cursor.skip)
+
+    def forget(self, before: int) -> None:
+        """Entries before number ``before`` are not needed any more."""
+        for _ in range(min(before - self.first, len(self.entries))):
+            self.entries.popleft()
+            self.first += 1
+
+
+@dataclass(slots=True)
+class ShardLedger:
+    """One lane, a shard of a branch, in one epoch.
+
+    At most ``window`` chunks are on their way, waiting for the consumer, or in its hands.
+    """
+
+    lane: int
+    branch: int
+    shard: int
+    window: int
+    cursor: Cursor  # after the last item that arrived
+    count: int  # items of the shard before that point
+    over: bool = False  # its end or its error has arrived
+    arrived: deque[Arrival] = field(default_factory=deque)
+    in_use: bool = False  # has the consumer a chunk in hand?
+    suspect: int = 0  # one of the items before this one may have ended its place
+    dealt: DealtEntries | None = None  # where entries are dealt
+    first: int = 0  # ``count`` when the epoch began here
+    chunks: int = 0  # that have come since, with ``nbytes`` in all
+    nbytes: int = 0
+
+    @classmethod
+    def begin(cls, position: ShardPosition, window: int, dealt: DealtEntries | None = None) -> ShardLedger:
+        return cls(**vars(position), window=window, dealt=dealt, first=position.count)
+
+    def arrive(self, arrival: Arrival) -> None:
+        """Something has come; after the shard's end or error, nothing counts any more."""
+        if self.over:
+            return
+        self.count += arrival.count
+        self.chunks += 1
+        self.nbytes += arrival.nbytes
+        if self.dealt is None or not self.dealt.stateless:
+            self.cursor = self.cursor.after(arrival.count, arrival.snapshot)
+        if self.dealt is not None:
+            self.dealt.forget(self.count - self.cursor.skip)
+        self.over = arrival.over
+        self.arrived.append(arrival)
+
+    def deal(self, entries: list[bytes], over: bool) -> None:
+        """More is dealt to this lane; ``over``: nothing after that."""
+        assert self.dealt is not None, "nothing is dealt in this epoch"
+        self.dealt.entries.extend(entries)
+        self.dealt.over = over
+
+    @property
+    def outstanding(self) -> int:
+        """How many entries have been dealt whose items have not arrived."""
+        dealt = self.dealt
+        return 0 if dealt is None else dealt.first + len(dealt.entries) - self.count
+
+    def release(self) -> int:
+        """The consumer asks for more, so it has used up its chunk: the number of chunks to grant anew."""
+        used, self.in_use = self.in_use, False
+        return 0 if self.over else int(used)
+
+    def take(self) -> Arrival | None:
+        """The next chunk for the consumer, or None if it has to wait."""
+        if not self.arrived:
+            return None
+        self.in_use = True
+        return self.arrived.popleft()
+
+    def restart(self) -> ShardStart:
+        """How a new place has to go on with this shard: after what has arrived, with what is left of the window."""
+        return ShardStart(
+            lane=self.lane,
+            branch=self.branch,
+            shard=self.shard,
+            snapshot=self.cursor.snapshot,
+            skip=self.cursor.skip,
+            count=self.count,
+            held=min(self.window, self.in_use + len(self.arrived)),
+            suspect=self.suspect,
+        )

@@ -1,0 +1,120 @@
+"""What the engine tells a place, and what a place reports: data, no callables.
+
+::
+
+    engine                      place
+      | ---- StartEpoch --------> |   forget the epoch before, begin these shards at these cursors
+      | ---- Deal --------------> |   what the next items of a lane are to be made of, where the engine deals
+      | ---- grant -------------> |   so many chunks of a lane were used: produce as many more
+      | ---- end ---------------> |   stop producing
+      | <--- a chunk ------------ |   items of one lane, as long as the window allows it
+      | <--- Report ------------- |   a warning, an item that was left out, a backlog
+
+``generation`` numbers the beginnings; what belongs to an older one is ignored on both sides. A ``lane`` is one shard of
+one branch of the graph (see ``torchpipe.execution.merge``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchpipe.execution.epoch import Epoch
+
+__all__ = ["Backlog", "Deal", "Message", "Notice", "Report", "ShardStart", "Skipped", "StartDispatch", "StartEpoch"]
+
+
+class Message:
+    """Base of all that is sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardStart:
+    """Begin ``lane`` after ``snapshot`` (None: the start of the epoch) and ``skip`` dropped items.
+
+    It is ``shard`` of ``branch``; ``count`` items of it are before that point. ``held`` chunks of it are still waiting
+    for the consumer. Items before number ``suspect`` are made one by one: one of them may end its place.
+    """
+
+    lane: int
+    branch: int
+    shard: int
+    snapshot: bytes | None
+    skip: int
+    count: int
+    held: int
+    suspect: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartEpoch(Epoch, Message):
+    """Begin ``shards``. ``careful``: make items one by one, and note the node at work before each step (slow)."""
+
+    generation: int
+    shards: tuple[ShardStart, ...]
+    window: int  # chunks that a lane may be ahead
+    window_bytes: int  # and bytes, if that is more than two chunks
+    dispatch_branch: int  # the branch that dispatched items go to; -1: there are none
+    careful: bool
+    dealt: bool = False  # is every item made of an entry that the engine deals?
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deal(Message):
+    """``entries`` of ``lane``, pickled one by one; ``over`` says that no more come. May come before its StartEpoch."""
+
+    generation: int
+    lane: int
+    entries: tuple[bytes, ...]
+    over: bool
+
+    @classmethod
+    def of(cls, generation: int, lane: int, entries: Iterable[bytes], over: bool) -> Deal:
+        return cls(generation=generation, lane=lane, entries=tuple(entries), over=over)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartDispatch(Epoch, Message):
+    """Begin the dispatched part after its first ``mark_position`` items, where ``mark_snapshot`` was taken.
+
+    ``needed`` has, for each shard that goes on, the first of its items that it has not had. ``fail_at`` is a position
+    that has ended dispatchers, and the error to raise in its place. Items before ``suspect`` are made one by one.
+    """
+
+    generation: int
+    mark_position: int
+    mark_snapshot: bytes | None
+    needed: tuple[tuple[int, int], ...]
+    suspect: int
+    careful: bool
+    fail_at: tuple[int, bytes] | None
+
+
+class Report(Message):
+    """What the user is to know, of whatever epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice(Report):
+    """A warning."""
+
+    category: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped(Report):
+    """``on_error`` has left out an item, ``at`` this ``time.time()``. ``shard`` None: before items are dealt."""
+
+    at: float
+    shard: int | None
+    node: str
+    error: str
+    item: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backlog(Report):
+    """``items`` wait for one shard in the dispatcher, more than ever before. Sent at each doubling."""
+
+    items: int

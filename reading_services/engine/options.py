@@ -1,0 +1,26 @@
+"""How far workers run ahead, and what is done about those that die."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["WorkerLimits"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLimits:
+    """``window``: messages that each shard may be ahead; ``window_bytes``: bytes, if that is more than two messages.
+
+    ``max_deaths``: at one item, which is given up then; ``max_restarts``: how many places may be replaced (None: any
+    number). ``batches``: are items what users of torch's loader call batches, and shards their workers?
+    """
+
+    window: int = 2
+    window_bytes: int = 8 << 20
+    max_deaths: int = 3
+    max_restarts: int | None = None
+    batches: bool = False
+
+    def spent(self, restarts: int) -> bool:
+        """Have as many places been replaced as may be?"""
+        return self.max_restarts is not None and restarts >= self.max_restarts

@@ -1,0 +1,178 @@
+"""The seam: a place hosts shards, or the dispatched part of the graph; the engine decides what each place does.
+
+A place is a process of this machine, an actor on another one, or, in tests, an object in memory. The engine knows its
+number, sends it messages and handles events; it never learns how a place runs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from reading_services.engine.messages import Deal, Report, StartDispatch, StartEpoch
+from torchpipe.execution.shard import Chunk
+from torchpipe.stats.node_sheet import Figures
+from torchpipe.stats.sheet import Times
+
+__all__ = ["DISPATCHER", "Arrival", "Came", "End", "Event", "Failed", "Figures", "Gone", "Noted", "Place", "Places",
+           "Ready", "Reported"]  # fmt: skip
+
+DISPATCHER = -1
+"""The number of the place that hosts the dispatched part. The others count from 0."""
+
+
+class Place(Protocol):
+    """A place that was opened. Sending to one that has ended does nothing: an event tells of its end."""
+
+    number: int
+    name: str
+    ready: bool
+    """Has it said that it can begin?"""
+
+    def begin(self, start: StartEpoch | StartDispatch, deals: Sequence[Deal] = ()) -> None:
+        """Forget what it was at, and begin a generation; ``deals`` come first."""
+
+    def grant(self, generation: int, lane: int, chunks: int) -> None:
+        """The consumer has used up ``chunks`` more of a lane: it may produce as many more."""
+
+    def deal(self, message: Deal) -> None:
+        """More entries for a lane."""
+
+    def end(self, generation: int) -> None:
+        """Stop producing."""
+
+    def noted(self) -> Noted | None:
+        """What it has done so far. Asks nobody; None if that is not known."""
+
+
+class Places(ABC):
+    """Opens places and lets go of them. One thread at a time waits; all else may be called by any thread."""
+
+    @abstractmethod
+    def open(self, number: int) -> Place:
+        """Start the place of this number. Raises: OSError if this machine cannot start one."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> list[Event]:
+        """What has happened; waits for it. Events of one place are in their order."""
+
+    @abstractmethod
+    def drop(self, place: Place) -> None:
+        """Let go of a place: after its end, or before, to let it end by itself. No event of it comes any more."""
+
+    @abstractmethod
+    def pending(self, place: Place) -> list[Event]:
+        """What is known of a place already, without a wait. The last event is :class:`Gone` if it has ended."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """End a :meth:`wait` in another thread at once."""
+
+    @abstractmethod
+    def measure_nodes(self, wanted: bool) -> None:
+        """Let places time the nodes of passes that begin from now on, or not."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all places. Idempotent."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Arrival(Chunk):
+    """A chunk that has arrived whole. Its ``count`` items are rebuilt when the consumer takes it: :meth:`open`."""
+
+    count: int = 0
+    nbytes: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Does nothing come after it?"""
+        return self.ended or self.error is not None
+
+    def open(self, shard: int) -> Chunk:
+        """The chunk with its items, once. Items of ``shard`` that cannot be rebuilt become an error in their place."""
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How a place ended, and what it was at.
+
+    ``own``: it brought about its end, by an exit or a crash; otherwise somebody else may have ended it. ``lane`` and
+    ``items`` are what it was making, or on its way to (``begun`` False); lane -1: nothing. Items that were begun
+    together are given together: one of them may be to blame. ``node``: the one at work, if that is known.
+    """
+
+    cause: str
+    own: bool
+    lane: int = -1
+    items: range = range(1)
+    begun: bool = False
+    node: str | None = None
+    pid: int | None = None
+    exitcode: int | None = None
+
+
+@dataclass
+class Noted:
+    """What a place has done since it was opened; ``nodes`` is empty where nodes are not timed."""
+
+    times: Times
+    nodes: list[Figures] = field(default_factory=list)
+    pid: int = 0
+
+    def copy(self) -> Noted:
+        copied = Noted(Times(), [Figures() for _ in self.nodes], self.pid)
+        copied.add(self)
+        return copied
+
+    def add(self, other: Noted, sign: int = 1) -> None:
+        self.times.add(other.times, sign)
+        for mine, theirs in zip(self.nodes, other.nodes):
+            mine.add(theirs, sign)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The place can begin."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """Items of a lane have come."""
+
+    place: Place
+    generation: int
+    lane: int
+    arrival: Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """The place has something to tell the user."""
+
+    place: Place
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The place cannot go on, for this reason, and will end. Starting another one would be of no use."""
+
+    place: Place
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The place has ended."""
+
+    place: Place
+    end: End
+
+
+Event: TypeAlias = Ready | Came | Reported | Failed | Gone

@@ -1,0 +1,464 @@
+"""The supervisor: decides what each place does, keeps what has arrived, and replaces places that end.
+
+Runs in the main process, without a thread of its own: in the threads that consume the stream. One of them at a time
+waits for the places, without the lock; the others wait for it to say that something has changed. All else happens under
+the lock, except for :meth:`Supervisor.interrupt`. The wait for the places ends now and then, for plans that are due.
+
+Recovery is restore: a place that ends is opened anew and begins at the cursors after what has arrived. With a
+dispatcher, any death sets back all: what one place had been dealt can only come again from the dispatcher.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from reading_services.engine.accounts import Accounts
+from reading_services.engine.deaths import Death
+from reading_services.engine.ledger import DealtEntries, ShardLedger
+from reading_services.engine.messages import Backlog, Deal, StartDispatch, StartEpoch
+from reading_services.engine.options import WorkerLimits
+from reading_services.engine.places import (
+    DISPATCHER,
+    Arrival,
+    Came,
+    End,
+    Event,
+    Failed,
+    Gone,
+    Noted,
+    Place,
+    Places,
+    Ready,
+    Reported,
+)
+from reading_services.engine.recovery import SPENT, Plan, Recovery
+from reading_services.engine.whole_calls import WholeCalls
+from torchpipe.errors import IteratorInvalidated, WorkerDiedError
+from torchpipe.execution.dispatch import dispatch_start
+from torchpipe.execution.provider import ShardPosition
+from torchpipe.execution.reading_service import EpochStart
+from torchpipe.execution.shard import Chunk
+from torchpipe.node.failures.remote_error import dump_error
+from torchpipe.stats.service import ServiceFigures
+
+__all__ = ["Supervisor"]
+
+_log = logging.getLogger("torchpipe")
+
+_CLOSED_ELSEWHERE = "the loader was closed from another thread while the next item was awaited"
+_LONG_BACKLOG = 1000
+_LOOK_S = 1.0  # a wait as long as this is begun anew: no wait notices a Ctrl-C that came in the instant before it
+
+
+class Supervisor:
+    """Lets ``num_workers`` places host shards over many epochs; with ``dispatch_branch``, one more hosts what is
+    dispatched to that branch. ``close`` ends them. ``restarts``: of places that were replaced before this one began.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        num_workers: int,
+        limits: WorkerLimits,
+        *,
+        dispatch_branch: int = -1,
+        restarts: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.num_workers, self.limits, self.restarts = num_workers, limits, restarts
+        self.rebuild_s = 0.0
+        # Items that have waited in the dispatcher for one shard; may a shard drop more items than others?
+        self.longest_backlog, self.uneven = 0, True
+        self.accounts = Accounts()
+        self._places, self._dispatch_branch, self._clock = places, dispatch_branch, clock
+        self._calls = WholeCalls()  # of its methods from outside
+        self._open: dict[int, Place] = {}
+        self._dispatch_suspect = 0  # one of the dispatched items before this one may have ended the dispatcher
+        self._fail_at: tuple[int, bytes] | None = None  # a dispatched item that is not to be tried again
+        self._recovery = Recovery(limits.max_deaths)
+        self._lost: dict[int, Death] = {}  # ended when nothing was needed of them: missed in the next epoch
+        self._plans: dict[int, Plan] = {}  # by number: of those that have ended and have yet to begin
+        self._generation = 0
+        self._epoch: EpochStart | None = None
+        self._ledgers: dict[int, ShardLedger] = {}  # by lane
+        self._lock = threading.RLock()  # a Condition is taken in Python code, where Ctrl-C would leave it taken
+        self._changed = threading.Condition(self._lock)
+        self._awaited = self._interrupted = False  # does a thread wait for the places, and is it to come back?
+        self._failed: set[int] = set()  # have said why they cannot go on, and end by themselves
+        self._failure: BaseException | None = None
+
+    @property
+    def usable(self) -> bool:
+        """May another epoch begin? Not after a call that was cut short by an interrupt, nor while one goes on."""
+        return not self._calls.broken
+
+    @property
+    def all_ready(self) -> bool:
+        """Can every place begin?"""
+        return all(number in self._open and self._open[number].ready for number in self._numbers())
+
+    def start(self) -> None:
+        """Open the places that are not open yet: all of them before any is waited for."""
+        with self._calls, self._lock:
+            self._open_missing()
+
+    def begin_epoch(
+        self, start: EpochStart, positions: Sequence[ShardPosition], dealt: Mapping[int, DealtEntries] | None = None
+    ) -> None:
+        """Let places produce ``positions``; the shards of this process go to them in turn, in all branches.
+
+        ``dealt``: of each lane, where what items are made of is dealt."""
+        with self._calls, self._lock:
+            self._generation += 1  # what is still on its way belongs to no lane of this epoch
+            self._epoch, self._interrupted = start, False
+            self._fail_at, self._dispatch_suspect = None, 0
+            self._recovery.begin_epoch()
+            self._plans.clear()
+            window, dealt = self.limits.window, dealt or {}
+            ledgers = [ShardLedger.begin(item, window, dealt.get(item.lane)) for item in positions]
+            self._ledgers = {ledger.lane: ledger for ledger in ledgers}
+            self._open_missing()
+            self.accounts.begin_epoch(self._open.values())
+            self._begin_all()
+
+    def end_epoch(self) -> None:
+        """Let the places stop producing; they stay for the next epoch. Idempotent."""
+        if not self.usable:
+            return  # the next epoch has other ones
+        with self._calls, self._lock:
+            if self._epoch is None:
+                return
+            self.accounts.figures = self.figures()
+            self._epoch = None
+            self._failure = None  # not in begin_epoch: a failure between two epochs is the next one's
+            self._ledgers = {}
+            self._plans.clear()
+            for place in self._open.values():
+                place.end(self._generation)
+
+    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
+        """(a lane, its next chunk), of whichever of ``lanes`` has one first; the one before it has been used up.
+
+        Several threads may pull different lanes. Raises: WorkerDiedError in the chunk if an item keeps ending its
+        place; IteratorInvalidated after :meth:`interrupt`; RuntimeError, in torch's words, after ``timeout_s``; what
+        a place could not start with.
+        """
+        with self._calls:
+            found = self._next_arrival(lanes, timeout_s)
+            if isinstance(found, tuple):
+                began = time.perf_counter()
+                chunk = found[1].open(found[0].shard)
+                self.rebuild_s += time.perf_counter() - began
+                return found[0].lane, chunk
+        try:
+            raise found
+        finally:
+            del found  # its traceback has this frame, which would keep it, and the pass with it
+
+    def deal(self, lane: int, entries: Sequence[bytes], *, over: bool = False) -> None:
+        """Let ``lane`` make an item of each of ``entries``, after those before; ``over``: there are no more."""
+        with self._calls, self._lock:
+            ledger = self._ledgers[lane]
+            ledger.deal(list(entries), over)
+            number = self._worker_of(ledger.shard)
+            if number in self._open and number not in self._plans:  # else it gets all of them when it begins
+                self._open[number].deal(Deal.of(self._generation, lane, entries, over))
+
+    def outstanding(self, lane: int) -> int:
+        """How many entries have been dealt to ``lane`` whose items have not arrived."""
+        return self._ledgers[lane].outstanding
+
+    def resize(self, workers: int, window: int | None = None) -> None:
+        """Let so many places host the shards; ``window``: how far they may run ahead. The stream stays the same.
+
+        Between two pulls. Those that are too many end once they have made what they are at.
+        """
+        with self._calls, self._lock:
+            if window is not None:
+                self.limits = replace(self.limits, window=window)
+                for ledger in self._ledgers.values():
+                    ledger.window = window
+            for number in [number for number in self._open if number >= workers]:
+                self._let_go(number)
+                self._plans.pop(number, None)
+            self.num_workers = workers
+            if self._epoch is not None:
+                self._open_missing()
+                self._begin_all()
+
+    def interrupt(self) -> None:
+        """Make a :meth:`pull_any` in another thread return at once. Thread-safe."""
+        self._interrupted = True
+        self._places.wake()
+
+    def figures(self) -> ServiceFigures:
+        """What the places have done in this epoch, or in the last one. Asks nobody. Any thread."""
+        if self._epoch is None:
+            return self.accounts.figures
+        told = self.accounts.read(list(self._open.values()), list(self._ledgers.values()), self._worker_of)
+        return replace(told, restarts=self.restarts)
+
+    def noted(self) -> dict[int, Noted]:
+        """What each place that hosts shards has done so far, by number."""
+        workers = [place for place in list(self._open.values()) if place.number != DISPATCHER]
+        return {place.number: noted for place in workers if (noted := place.noted()) is not None}
+
+    def close(self) -> None:
+        """End all places. Idempotent."""
+        try:
+            with self._lock:
+                self.accounts.figures = self.figures()
+                self._epoch = None
+                self._ledgers = {}
+        finally:
+            self._places.close()
+
+    # --- what has arrived
+
+    def _next_arrival(
+        self, lanes: Collection[int], timeout_s: float | None
+    ) -> tuple[ShardLedger, Arrival] | BaseException:
+        """(a lane, what has come for it), or what to raise instead."""
+        deadline = None if timeout_s is None else self._clock() + timeout_s
+        with self._lock:
+            wanted = [self._ledgers[lane] for lane in lanes if lane in self._ledgers]
+            for ledger in wanted:
+                released, number = ledger.release(), self._worker_of(ledger.shard)
+                if released and number in self._open:
+                    self._open[number].grant(self._generation, ledger.lane, released)
+            while True:
+                if self._interrupted or len(wanted) < len(lanes):
+                    return IteratorInvalidated(_CLOSED_ELSEWHERE)
+                for ledger in wanted:
+                    if (arrival := ledger.take()) is not None:
+                        return ledger, arrival
+                if self._failure is not None:
+                    return self._failure
+                left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - self._clock())
+                if left_s <= 0:
+                    awaited = {self._worker_of(ledger.shard) for ledger in wanted}
+                    names = ", ".join(place.name for number, place in self._open.items() if number in awaited)
+                    return RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds, waiting for {names}")
+                if self._awaited:
+                    self._changed.wait(left_s)
+                else:
+                    self._wait(left_s)
+
+    def _wait(self, at_most_s: float) -> None:
+        """Wait for anything to happen, without the lock, and handle it."""
+        now = self._clock()
+        # Of one that is late, the place is being started: an event will say when it is ready
+        waits = [plan.start_at - now for plan in self._plans.values() if plan.start_at > now]
+        self._awaited = True
+        try:
+            self._lock.release()  # in the try: an interrupt may come as soon as it returns
+            events = self._places.wait(min([*waits, at_most_s]))
+        finally:
+            self._lock.acquire()
+            self._awaited = False
+            self._changed.notify_all()
+        self._handle(events)
+        self._carry_out_plans()
+
+    def _handle(self, events: Iterable[Event], *, recover: bool = True) -> None:
+        """Raises: the first of what handling them has raised, when all is handled: nothing must be lost."""
+        trouble: list[Exception] = []
+        for event in events:
+            if self._open.get(event.place.number) is not event.place:
+                continue  # it was let go of
+            try:
+                self._handle_one(event, recover)
+            except Exception as error:
+                trouble.append(error)
+        if trouble:
+            raise trouble[0]
+
+    def _handle_one(self, event: Event, recover: bool) -> None:
+        match event:
+            case Came(generation=generation, lane=lane, arrival=arrival):
+                if generation == self._generation and lane in self._ledgers:
+                    self._ledgers[lane].arrive(arrival)
+            case Reported(place=place, report=report):
+                if isinstance(report, Backlog):
+                    self._note_backlog(report.items)
+                self.accounts.hear(place.name, report)
+            case Failed(place=place, error=error):
+                self._failed.add(place.number)
+                self._failure = error
+            case Gone(place=place, end=end):
+                if recover:
+                    self._recover(place, end)
+                else:
+                    self._lose(place, self._death(place, end))
+            case Ready():
+                pass  # the place knows; plans are carried out with each wait
+
+    def _note_backlog(self, items: int) -> None:
+        self.longest_backlog = max(self.longest_backlog, items)
+        level = logging.WARNING if items >= _LONG_BACKLOG and self.uneven else logging.DEBUG
+        _log.log(level, "%d dispatched items wait for a shard that drops less than others", items)
+
+    # --- places that have ended
+
+    def _death(self, place: Place, end: End) -> Death:
+        return Death(
+            name=place.name,
+            end=end,
+            dispatcher=place.number == DISPATCHER,
+            num_shards=None if self._epoch is None else self._epoch.num_shards,
+            batches=self.limits.batches,
+        )
+
+    def _recover(self, place: Place, end: End) -> None:
+        """A place has ended: plan to open it anew, or record what has ended it too often."""
+        number, death, mine = place.number, self._death(place, end), self._mine(place.number)
+        if self._failure is not None or all(item.over for item in mine):
+            self._lose(place, death)
+            return
+        # A place that ends before it is ready has been dealt nothing in this generation
+        before = self._plans.pop(number, None)
+        all_anew = self._dispatch_branch >= 0 and (place.ready if before is None else before.all_anew)
+        self._let_go(number)
+        if self.limits.spent(self.restarts):
+            decision = SPENT
+        else:
+            progress = tuple(item.count for item in mine)
+            decision = self._recovery.record(number, end, progress, dispatcher=death.dispatcher)
+        self._suspect(death)
+        if decision.give_up:
+            self._give_up(death, mine, death.error(decision, self.limits.max_restarts), alone=not decision.exhausted)
+        else:
+            _log.warning("%s: %s", death, death.consequence(decision, self.limits.max_deaths, self.restarts + 1))
+        if not all(item.over for item in mine):
+            self.restarts += 1
+            self.accounts.restarted(number, place.name, str(death))
+            self._plans[number] = Plan(self._clock() + decision.delay_s, all_anew)
+            self._carry_out_plans()
+
+    def _lose(self, place: Place, death: Death) -> None:
+        """Nothing more is needed of it in this epoch."""
+        self._plans.pop(place.number, None)
+        if place.number not in self._failed:  # else it has said why, and its error is raised
+            _log.warning("%s: nothing is needed of it before the next epoch", death)
+            self._lost[place.number] = death
+            self.accounts.events.tell("lost", place.name, str(death))
+        self._let_go(place.number)
+
+    def _let_go(self, number: int) -> None:
+        place = self._open.pop(number)
+        self.accounts.ended(place)
+        self._failed.discard(number)
+        self._places.drop(place)
+
+    def _suspect(self, death: Death) -> None:
+        """Let the items that may be to blame be made one by one from now on."""
+        end = death.end
+        if not end.begun:
+            return
+        if death.dispatcher:
+            self._dispatch_suspect = max(self._dispatch_suspect, end.items.stop)
+        elif end.lane in self._ledgers:
+            ledger = self._ledgers[end.lane]
+            ledger.suspect = max(ledger.suspect, end.items.stop)
+
+    def _give_up(self, death: Death, mine: list[ShardLedger], error: WorkerDiedError, *, alone: bool) -> None:
+        """The error takes the place of the item; without a culprit, of the next one of every shard of that place.
+
+        ``alone``: that item is all that cannot be had; otherwise, the place itself.
+        """
+        if alone and death.dispatcher and death.end.begun:
+            self._fail_at = (death.end.items[0], dump_error(error))
+            return
+        for ledger in mine:
+            if not ledger.over and (death.dispatcher or not alone or death.end.lane in (ledger.lane, -1)):
+                ledger.arrive(Arrival(error=error))
+
+    # --- places that begin
+
+    def _numbers(self) -> list[int]:
+        """The places that there should be: the dispatcher first."""
+        return ([] if self._dispatch_branch < 0 else [DISPATCHER]) + list(range(self.num_workers))
+
+    def _open_missing(self) -> None:
+        for place in list(self._open.values()):
+            self._handle(self._places.pending(place), recover=False)
+        for number in [number for number in self._numbers() if number not in self._open]:
+            if number not in self._lost or not self.limits.spent(self.restarts):
+                self._open[number] = self._places.open(number)
+                self.restarts += self._lost.pop(number, None) is not None
+            elif any(not item.over for item in self._mine(number)):  # it is missed
+                death = self._lost.pop(number)
+                self._give_up(death, self._mine(number), death.error(SPENT, self.limits.max_restarts), alone=False)
+
+    def _carry_out_plans(self) -> None:
+        """Open anew the places whose time has come, and let begin those that are ready."""
+        now = self._clock()
+        for number, plan in list(self._plans.items()):
+            if number not in self._open and plan.start_at <= now:
+                self._open[number] = self._places.open(number)
+            # Once it is ready: others get on meanwhile, and one that ends while it starts sets nobody back
+            if number in self._open and self._open[number].ready:
+                del self._plans[number]
+                if plan.all_anew:
+                    self._begin_all()
+                else:
+                    self._begin(number)
+
+    def _begin_all(self) -> None:
+        """Begin a new generation: the dispatcher at the newest mark that serves all shards, and every worker."""
+        self._generation += 1
+        for number in self._numbers():
+            if number in self._open and number not in self._plans:  # the others begin when they are ready
+                self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        if number == DISPATCHER:
+            self._open[number].begin(self._dispatch_start())
+            return
+        mine = [item for item in self._mine(number) if not item.over]
+        # What was dealt comes first: it may have to go on after some of it
+        deals = [
+            Deal.of(self._generation, item.lane, item.dealt.entries, item.dealt.over) for item in mine if item.dealt
+        ]
+        self._open[number].begin(self._shards_start(number, mine, dealt=bool(deals)), deals)
+
+    def _shards_start(self, number: int, mine: list[ShardLedger], *, dealt: bool) -> StartEpoch:
+        assert self._epoch is not None
+        return StartEpoch(
+            **self._epoch.identity,
+            generation=self._generation,
+            shards=tuple(item.restart() for item in mine),
+            window=self.limits.window,
+            window_bytes=self.limits.window_bytes,
+            dispatch_branch=self._dispatch_branch,
+            careful=self._recovery.careful(number),
+            dealt=dealt,
+        )
+
+    def _dispatch_start(self) -> StartDispatch:
+        """At the newest mark that serves all the shards that go on."""
+        assert self._epoch is not None
+        going_on = [item for item in self._ledgers.values() if item.branch == self._dispatch_branch and not item.over]
+        start = dispatch_start({item.shard: item.cursor.snapshot for item in going_on}, self._epoch.num_shards)
+        return StartDispatch(
+            **self._epoch.identity,
+            generation=self._generation,
+            mark_position=start.mark.position,
+            mark_snapshot=start.mark.snapshot,
+            needed=tuple(start.needed.items()),
+            suspect=self._dispatch_suspect,
+            careful=self._recovery.careful(DISPATCHER),
+            fail_at=self._fail_at,
+        )
+
+    def _worker_of(self, shard: int) -> int:
+        return (0 if self._epoch is None else self._epoch.shards.index(shard)) % self.num_workers
+
+    def _mine(self, number: int) -> list[ShardLedger]:
+        """The lanes that need the place."""
+        ledgers = self._ledgers.values()
+        return [item for item in ledgers if number == DISPATCHER or self._worker_of(item.shard) == number]

@@ -1,0 +1,1 @@
+"""What runs inside a place of any kind: shards, the dispatched part, and what of their items can be sent."""

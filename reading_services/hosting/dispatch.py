@@ -1,0 +1,137 @@
+"""The dispatched part of a graph inside a place: run once, its items handed to the shards that ask for them.
+
+A shard asks for its next items; what it has not asked for stays here, so that nobody blocks on a slow one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from reading_services.engine.messages import Backlog, Notice, Report, StartDispatch
+from reading_services.hosting.items import unsendable
+from reading_services.hosting.left_out import LeftOutItems
+from reading_services.hosting.shards import Watch
+from torchpipe.errors import ReplayWarning
+from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry, Mark
+from torchpipe.node.failures.failure import add_note
+from torchpipe.node.failures.remote_error import load_error
+from torchpipe.node.traits import DataPipe
+from torchpipe.state import SnapshotPolicy
+
+__all__ = ["DispatchHost", "Portion"]
+
+_CHUNK_ITEMS = 32
+_CHUNK_S = 0.002
+_FIRST_REPORT_ITEMS = 256  # fewer may wait for a shard without anybody being told
+
+
+@dataclass(slots=True)
+class Portion:
+    """What a shard gets: items and marks in their order; ``over``: nothing after them, because of ``error`` if any."""
+
+    entries: list[Entry]
+    over: bool
+    error: BaseException | None
+
+
+class DispatchHost:
+    """Runs ``graph``. ``where``, for notes on errors."""
+
+    def __init__(self, graph: DataPipe, policy: Callable[[], SnapshotPolicy], watch: Watch, where: str) -> None:
+        self._open = partial(DispatchSource.open, graph, policy=policy, passing=(SystemExit,))
+        self._watch, self._where = watch, where
+        self._source: DispatchSource | None = None
+        self.epoch: StartDispatch | None = None
+        self._report_at = _FIRST_REPORT_ITEMS
+        self._left_out = LeftOutItems()
+        self._reports: list[Report] = []
+
+    def take_reports(self) -> list[Report]:
+        """What there is to tell the user, once."""
+        reports, self._reports = [*self._reports, *self._left_out.take()], []
+        return reports
+
+    def begin(self, start: StartDispatch) -> None:
+        """End the epoch before, and bring the source to its mark."""
+        self.end()
+        self.epoch = start
+        self._watch.approach(0, start.mark_position)
+        at = DispatchStart(mark=Mark(start.mark_position, start.mark_snapshot), needed=dict(start.needed))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                self._source = self._open(
+                    start.spec(0),
+                    at,
+                    trace=self._watch.trace(careful=start.careful),
+                    on_left_out=partial(self._left_out.note, None),
+                )
+            except Exception as error:
+                add_note(error, "torchpipe: while the dispatcher was starting")
+                self._source = DispatchSource.failed(error, at)
+        self._watch.rest()
+        self._reports += [Notice(category=item.category.__name__, text=str(item.message)) for item in caught]
+        if start.fail_at is not None:
+            position, data = start.fail_at
+            self._source.fail_at = (position, load_error(data))
+
+    def has(self, shard: int) -> bool:
+        """Is there an item for the shard, or nothing more to come?"""
+        source = self._source
+        return source is not None and (source.over or any(isinstance(entry, tuple) for entry in source.waiting(shard)))
+
+    @property
+    def over(self) -> bool:
+        return self._source is not None and self._source.over
+
+    def produce(self) -> int:
+        """Make a few more items and deal them to the shards: how many."""
+        source, epoch = self._source, self.epoch
+        assert source is not None
+        assert epoch is not None
+        one_by_one = epoch.careful or source.position < epoch.suspect
+        chunk = source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, partial(self._watch.begin, 0))
+        self._watch.rest()
+        if chunk.error is not None and (source.fail_at is None or chunk.error is not source.fail_at[1]):
+            add_note(chunk.error, self._where)
+        if chunk.notice is not None:
+            self._reports.append(Notice(category=ReplayWarning.__name__, text=chunk.notice))
+        if source.longest >= self._report_at:
+            self._reports.append(Backlog(items=source.longest))
+            self._report_at = 2 * source.longest
+        return len(chunk.items)
+
+    def take(self, shard: int, items: int) -> Portion:
+        """Of what there is for a shard, up to so many items and the marks around them."""
+        source = self._source
+        assert source is not None
+        entries = source.take_ready(shard, items)
+        over = source.over and not source.waiting(shard)
+        return Portion(entries, over, source.error if over else None)
+
+    def keep_sendable(self, portion: Portion, shard: int, error: Exception) -> None:
+        """Cut the portion before the first item that cannot be sent: its error stands in its place.
+
+        The rest goes back to those that wait: whoever begins anew comes upon the same error.
+        """
+        assert self._source is not None
+        entries = portion.entries
+        items = [entry[0] if isinstance(entry, tuple) else entry for entry in entries]
+        # None: each for itself can be sent
+        index, failure = unsendable(items, "from the dispatcher to a worker") or (0, error)
+        self._source.waiting(shard).extendleft(reversed(entries[index:]))
+        del entries[index:]
+        add_note(failure, self._where)
+        portion.over, portion.error = True, failure
+
+    def end(self) -> None:
+        """Close the source. Idempotent."""
+        source, self._source = self._source, None
+        self.epoch = None
+        self._left_out.take()
+        self._reports.clear()
+        if source is not None:
+            source.close()

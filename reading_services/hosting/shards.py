@@ -1,0 +1,184 @@
+"""Shards at work inside a place: begun at cursors, producing chunks, closed. The same for every kind of place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from reading_services.engine.messages import Notice, Report, ShardStart, StartEpoch
+from reading_services.hosting.items import unsendable
+from reading_services.hosting.left_out import LeftOutItems
+from torchpipe.errors import ReplayWarning
+from torchpipe.execution.dispatch import DispatchSupply
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
+from torchpipe.node.context import Trace
+from torchpipe.node.failures.failure import add_note
+from torchpipe.node.traits import DataPipe
+from torchpipe.state import Cursor, SnapshotPolicy
+
+__all__ = ["ShardHost", "Supply", "Watch", "keep_sendable"]
+
+
+class Watch(Protocol):
+    """Notes what is being made, so that somebody can tell after a death."""
+
+    def approach(self, lane: int, index: int) -> None:
+        """``lane`` is being brought to item ``index``, which is not begun yet."""
+
+    def begin(self, lane: int, index: int, count: int) -> None:
+        """``count`` items from ``index`` on of ``lane`` are being made from now on."""
+
+    def rest(self) -> None:
+        """Nothing is being made."""
+
+    def trace(self, *, careful: bool) -> Trace | None:
+        """What sees each node at work: with ``careful``, to name a culprit; else, to time nodes, if that is wanted."""
+
+
+class Supply(DispatchSupply):
+    """What comes from elsewhere for the shards of a place."""
+
+    def check(self) -> None:
+        """Raises: whatever says that the items are not wanted any more."""
+
+    def close(self) -> None:
+        """Let go of what it holds. Idempotent."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    shard: Shard
+    suspect: int
+
+
+class ShardHost:
+    """``memory(size_bytes)`` gives room to make large items in. ``passing``: what is no error of the user's.
+
+    Reports are told before the chunk that they belong to: :meth:`take_reports`.
+    """
+
+    def __init__(
+        self,
+        graphs: tuple[DataPipe, ...],
+        init_fn: InitFn | None,
+        reset_fn: ResetFn | None,
+        policy: Callable[[], SnapshotPolicy],
+        watch: Watch,
+        *,
+        memory: Callable[[int], Any] | None = None,
+        passing: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        self._graphs, self._reset_fn, self._policy, self._watch = ShardGraphs(graphs, init_fn), reset_fn, policy, watch
+        self._memory, self._passing = memory, passing
+        self.epoch: StartEpoch | None = None
+        self.supply: Supply | None = None
+        self._lanes: dict[int, _Lane] = {}
+        self._installed: Shard | None = None  # whose global random states are in place
+        self._left_out = LeftOutItems()
+        self._reports: list[Report] = []
+
+    @property
+    def lanes(self) -> list[int]:
+        """Those that produce."""
+        return list(self._lanes)
+
+    def take_reports(self) -> list[Report]:
+        """What there is to tell the user, once."""
+        reports, self._reports = [*self._reports, *self._left_out.take()], []
+        return reports
+
+    def begin(self, start: StartEpoch, supply: Supply | None) -> None:
+        """End the epoch before, and let this one be the present one: its shards can be started."""
+        self.end()
+        self.epoch, self.supply = start, supply
+
+    def start(self, start: ShardStart) -> Chunk | None:
+        """Bring a shard to its cursor. None, or the chunk of one that cannot be started: its error."""
+        epoch, supply = self.epoch, self.supply
+        assert epoch is not None
+        self._watch.approach(start.lane, start.count)
+        spec = epoch.spec(start.shard)
+        self._install(None)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                shard = Shard(
+                    self._graphs.of(spec),
+                    spec,
+                    branch=start.branch,
+                    reset_fn=self._reset_fn,
+                    policy=self._policy,
+                    supply=supply,
+                    trace=self._watch.trace(careful=epoch.careful),
+                    memory=self._memory,
+                    on_left_out=partial(self._left_out.note, start.shard),
+                    passing=(SystemExit, *self._passing),
+                )
+                shard.within(partial(shard.start, Cursor(start.snapshot, start.skip), start.count))
+                self._check_wanted()
+                self._lanes[start.lane] = _Lane(shard, start.suspect)
+                return None
+            except Exception as error:
+                self._check_wanted()
+                add_note(error, f"torchpipe: while shard {start.shard} of {epoch.num_shards} was being started")
+                return Chunk(error=error)
+            finally:
+                self._watch.rest()
+                self._reports += [Notice(category=item.category.__name__, text=str(item.message)) for item in caught]
+
+    def produce(self, number: int, limit: int, seconds: float) -> Chunk:
+        """The next chunk of a lane: at most ``limit`` items, of which none is begun after ``seconds``."""
+        lane = self._lanes[number]
+        assert self.epoch is not None
+        if self.epoch.careful or lane.shard.produced < lane.suspect:
+            limit = 1
+        self._install(lane.shard)
+        chunk = lane.shard.produce(limit, seconds, partial(self._watch.begin, number))
+        self._check_wanted()
+        self._watch.rest()
+        if chunk.notice is not None:
+            self._reports.append(Notice(category=ReplayWarning.__name__, text=chunk.notice))
+        return chunk
+
+    def retire(self, number: int) -> None:
+        """Close a shard."""
+        shard = self._lanes.pop(number).shard
+        self._install(shard)
+        shard.close()
+        self._install(None)
+
+    def end(self) -> None:
+        """Close all shards of the epoch. Idempotent."""
+        for number in self.lanes:
+            self.retire(number)
+        self.epoch = None
+        self._left_out.take()
+        self._reports.clear()
+        supply, self.supply = self.supply, None
+        if supply is not None:
+            supply.close()
+
+    def _check_wanted(self) -> None:
+        """Also where the user's code has swallowed what the supply has raised."""
+        if self.supply is not None:
+            self.supply.check()
+
+    def _install(self, shard: Shard | None) -> None:
+        """Let the global random states be those of ``shard``; they stay while no other one is at work."""
+        if shard is not self._installed:
+            if self._installed is not None:
+                self._installed.leave()
+            self._installed = shard
+            if shard is not None:
+                shard.enter()
+
+
+def keep_sendable(chunk: Chunk, error: Exception) -> None:
+    """Cut the chunk before the first item that cannot be sent, which becomes its error."""
+    # None: each for itself can be sent
+    index, chunk.error = unsendable(chunk.items, "from the worker to the main process") or (0, error)
+    del chunk.items[index:]
+    chunk.snapshot, chunk.ended = None, False

@@ -1,0 +1,1 @@
+"""Places that are processes of this machine: how they start, talk, share memory and end."""

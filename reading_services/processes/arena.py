@@ -1,0 +1,192 @@
+"""Shared memory through which one process hands large data to another: slots that are filled, read in place and reused.
+
+An arena is an anonymous file that the main process makes, one for each process that sends; it has no name, so nothing
+is left behind whoever dies. The writer lays out slots in it (:class:`SlotWriter`) and grows it; the reader maps them
+(:class:`SlotReader`) and hands out views. A slot is free again when the last view of it is gone.
+
+::
+
+    offset 0      one byte for each slot: 1 from the writer's allocation until the reader's last view dies, then 0
+    offset 4096   slot after slot, each of 2^k pages, at offsets that the messages carry
+
+A slot can also be reserved: memory in which an item is made, by ``collate`` say, so that it need not be copied there
+later. The writer alone knows of that; the byte is set when the item is sent.
+
+A byte has one writer at a time, so there is no lock. If the sending process dies, its successor gets another arena:
+the views into the old one stay good, since a mapping lives as long as its views.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from reading_services.processes.shared_file import SharedFile
+
+__all__ = ["Arena", "Reservation", "Slot", "SlotReader", "SlotWriter"]
+
+_PAGE_BYTES = 4096
+_MAX_SLOTS = _PAGE_BYTES
+_WASTE = 8  # a slot may be so many times larger than what is put into it
+_MOST_RESERVED = 8  # whoever keeps more items than that, in a shuffle buffer say, keeps them in ordinary memory
+
+
+class Arena(SharedFile):
+    """The shared file. ``flags`` is its first page."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        super().__init__("torchpipe-arena", _PAGE_BYTES, "B", fd)
+        self.flags = self.view
+
+    def map(self, offset: int, capacity: int) -> mmap.mmap:
+        """The memory of a slot. Raises: OSError or ValueError if there is none to be had."""
+        return mmap.mmap(self.fd, capacity, offset=offset)
+
+
+@dataclass(slots=True)
+class Slot:
+    """A slot as its writer has it. ``memory`` is its content."""
+
+    index: int
+    offset: int
+    memory: memoryview
+
+
+@dataclass(slots=True)
+class Reservation:
+    """A slot in which an item is being made, or has been: ``address`` is where its memory begins in this process."""
+
+    slot: Slot
+    address: int
+    owner: weakref.ref[Any]  # dies with the last object in this process that looks into the slot
+
+    @property
+    def open(self) -> bool:
+        """Does anything in this process still look into the slot?"""
+        return self.owner() is not None
+
+
+class SlotWriter:
+    """The writer's side: :meth:`allocate`, fill, tell the reader. ``shortage`` says why there was no slot, if so."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.shortage: OSError | None = None
+        self._arena = arena
+        self._slots: list[Slot] = []
+        self._reserved: dict[int, Reservation] = {}
+        self._end = _PAGE_BYTES
+
+    def allocate(self, size_bytes: int) -> Slot | None:
+        """A free slot for ``size_bytes``, or None if there is no room for another one.
+
+        Of those that are free it is the first, so that as few as possible are in use, and they stay in the cache.
+        """
+        slot = self._free_slot(size_bytes)
+        if slot is not None:
+            self._arena.flags[slot.index] = 1
+        return slot
+
+    def reserve(self, size_bytes: int) -> Any:
+        """An array of ``size_bytes`` in a free slot, for making an item in; None if there is no room, or enough is out.
+
+        The slot is free again when the last view of the array is gone; or it is sent: see :meth:`find` and
+        :meth:`send`.
+        """
+        self._reserved = {index: item for index, item in self._reserved.items() if item.open}
+        slot = self._free_slot(size_bytes) if len(self._reserved) < _MOST_RESERVED else None
+        if slot is None:
+            return None
+        owner = np.frombuffer(slot.memory, np.uint8, size_bytes)
+        self._reserved[slot.index] = Reservation(slot, owner.ctypes.data, weakref.ref(owner))
+        return owner
+
+    def find(self, buffer: memoryview) -> tuple[Reservation, int] | None:
+        """The reservation that ``buffer`` lies in, if it lies in one, and where in it."""
+        if not self._reserved:
+            return None
+        address = np.frombuffer(buffer, np.uint8).ctypes.data
+        for item in self._reserved.values():
+            if item.address <= address < item.address + len(item.slot.memory):
+                return item, address - item.address
+        return None
+
+    def send(self, item: Reservation) -> None:
+        """Hand the slot over to the reader, when nothing in this process looks into it any more."""
+        assert not item.open
+        self._arena.flags[item.slot.index] = 1
+
+    def _free_slot(self, size_bytes: int) -> Slot | None:
+        flags, reserved = self._arena.flags, self._reserved
+        for slot in self._slots:
+            fits = size_bytes <= len(slot.memory) <= max(_PAGE_BYTES, _WASTE * size_bytes)
+            if fits and not flags[slot.index] and not (slot.index in reserved and reserved[slot.index].open):
+                return slot
+        return self._grow(size_bytes)
+
+    def _grow(self, size_bytes: int) -> Slot | None:
+        if len(self._slots) == _MAX_SLOTS:
+            return None
+        capacity = max(_PAGE_BYTES, 1 << (size_bytes - 1).bit_length())
+        try:
+            os.ftruncate(self._arena.fd, self._end + capacity)
+            memory = memoryview(self._arena.map(self._end, capacity))
+        except (OSError, ValueError) as error:
+            self.shortage = error if isinstance(error, OSError) else OSError(str(error))
+            return None
+        slot = Slot(len(self._slots), self._end, memory)
+        self._slots.append(slot)
+        self._end += capacity
+        return slot
+
+
+class SlotReader:
+    """The reader's side. Views may die in any thread."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._maps: dict[int, mmap.mmap] = {}
+        self._leases: dict[int, weakref.ref[Any]] = {}
+        self._opened: set[int] = set()
+        self._pid = os.getpid()
+
+    @property
+    def held(self) -> int:
+        """How many slots have been opened and not let go of."""
+        return len(self._opened)
+
+    def opened(self, *indices: int) -> None:
+        """From now on these slots are in a user's hands."""
+        self._opened.update(indices)
+
+    def lease(self, index: int, offset: int, capacity: int) -> memoryview:
+        """The content of a slot, writable; the slot is free again when the last view of this is gone.
+
+        Raises: OSError or ValueError if it cannot be mapped.
+        """
+        mapped = self._maps.get(index)
+        if mapped is None:
+            mapped = self._maps[index] = self._arena.map(offset, capacity)
+        owner = np.frombuffer(mapped, dtype=np.uint8)
+        self._leases[index] = weakref.ref(owner, partial(self._release, index))
+        return memoryview(owner)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """No more slots are leased: let go of the memory of those that nobody sees. Views stay good. Idempotent."""
+        self._maps.clear()  # not left to the end of this object: its callbacks refer to it while a view lives
+
+    def _release(self, index: int, _: Any) -> None:
+        """Called in any thread, in the middle of anything. A forked child has copies of the views, not the slots."""
+        if os.getpid() != self._pid:
+            return
+        self._leases.pop(index, None)
+        self._opened.discard(index)
+        try:
+            self._arena.flags[index] = 0
+        except ValueError:  # closed meanwhile: nobody writes there any more
+            pass

@@ -1,0 +1,334 @@
+"""Places that are processes of this machine, and the one wait for all that can happen to them.
+
+Runs in the main process. Owns the processes with their sockets and pages, the selector and the wake-up sockets. The
+wait covers messages, room in sockets, the wake-up and the ends of processes; it ends with any of them, or after the
+timeout.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing import util
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from reading_services.engine.messages import Message, Report
+from reading_services.engine.places import DISPATCHER, Came, Event, Failed, Gone, Place, Places, Ready, Reported
+from reading_services.processes import wire
+from reading_services.processes.arrivals import arrival_of
+from reading_services.processes.channel import ChannelClosed, Frame
+from reading_services.processes.dispatch_link import Listener
+from reading_services.processes.dispatcher import run_dispatcher
+from reading_services.processes.graph_image import GraphImage
+from reading_services.processes.process import ProcessPlace
+from reading_services.processes.stopping import ask_to_stop, stop_all
+from reading_services.processes.worker import run_worker
+from torchpipe.ahead.at_exit import begin_exit, is_cut_off
+from torchpipe.errors import IteratorInvalidated
+from torchpipe.node.failures.remote_error import load_error
+
+__all__ = ["ProcessPlaces", "Section"]
+
+_IN_USE_S = 5.0  # a call takes as long as starting a process does
+_LOOK_S = 0.5  # for signs of life
+
+_log = logging.getLogger("torchpipe")
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a process runs: the image of a part of the graph, and its nodes' names by their numbers."""
+
+    image: GraphImage
+    node_names: Mapping[int, str]
+
+
+class ProcessPlaces(Places):
+    """``close`` ends all processes; forgotten ones end with the object, or at exit.
+
+    ``silent_s``: after how long without a sign of life one is killed (None: never).
+    """
+
+    def __init__(
+        self, context: BaseContext, shards: Section, dispatched: Section | None = None, *, silent_s: float | None = None
+    ) -> None:
+        self._context, self._shards, self._dispatched, self._silent_s = context, shards, dispatched, silent_s
+        self._lock = threading.RLock()  # held by whoever is at it, but for the wait itself
+        self._places: dict[int, ProcessPlace] = {}
+        self._leaving: list[ProcessPlace] = []  # let go of before their end
+        self._measures_nodes = False
+        self._looked_at = time.monotonic()
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()  # objects, which close by themselves after a Ctrl-C in here
+        self._listener = None if dispatched is None else Listener()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        closed = (self._selector, self._woken, self._waker, *([] if self._listener is None else [self._listener]))
+        self._owned = (os.getpid(), self._lock, self._places, self._leaving, closed)
+        self._finalizer = weakref.finalize(self, _finalize_forgotten, *self._owned)
+        # Before multiprocessing's own hook, which asks daemonic processes to end and waits for ever for one that is
+        # stopped or deaf; and at the end of a process that multiprocessing itself has started, which has no other hook.
+        util.Finalize(self, self._finalizer, exitpriority=0)
+        _tell_of_the_end()
+
+    def __iter__(self) -> Any:
+        """The processes that were opened and not let go of, in the order of their numbers."""
+        # One that is being started has no pid yet: whoever kills what is given here would kill their own process group
+        return iter([place for _, place in sorted(self._places.items()) if place.pid])
+
+    def pids(self) -> list[int]:
+        """The ids of the processes that are alive: the dispatcher's, if there is one, then the workers'."""
+        return [place.pid for place in self if place.is_alive()]
+
+    def processes(self) -> list[Any]:
+        """The ``multiprocessing`` processes that run just now, in the order of their numbers."""
+        return [place.process for place in self]
+
+    def open(self, number: int) -> Place:
+        with self._lock:
+            self._check_not_cut_off()
+            self._forget_left()
+            if number == DISPATCHER:
+                section, name = self._dispatched, "dispatcher"
+                target: Callable[..., None] = run_dispatcher
+                extra: tuple[Any, ...] = (self._listener.socket,) if self._listener is not None else ()
+            else:
+                section, name = self._shards, f"worker {number}"
+                target = run_worker
+                extra = () if self._listener is None else (self._listener.address,)
+            assert section is not None
+            place = ProcessPlace(
+                number,
+                name,
+                context=self._context,
+                target=target,
+                arguments=(section.image, *extra),
+                node_names=section.node_names,
+                send=self._send,
+            )
+            place.page.times.wanted = self._measures_nodes
+            ours = [other.channel.fileno() for other in self if not other.told_of_end]
+            ours += [self._woken.fileno(), self._waker.fileno()]
+            if self._listener is not None and number != DISPATCHER:
+                ours.append(self._listener.socket.fileno())
+            self._places[number] = place  # first: whatever a Ctrl-C leaves of it is ended with the others
+            try:
+                place.start(tuple(ours))
+            except Exception:
+                if not place.pid:  # else it was a signal's handler that raised, and the process is there
+                    del self._places[number]
+                raise
+            self._selector.register(place.channel, selectors.EVENT_READ, place)
+            if place.handle is not None:
+                self._selector.register(place.handle, selectors.EVENT_READ, place)
+            return place
+
+    def wait(self, timeout_s: float) -> list[Event]:
+        ready = self._selector.select(min(timeout_s, self._look_s))
+        self._check_not_cut_off()
+        events: list[Event] = []
+        with self._lock:
+            for key, mask in ready:
+                place: ProcessPlace | None = key.data
+                if place is None:
+                    self._drain_wake_up()
+                elif self._places.get(place.number) is place:  # not let go of meanwhile
+                    if mask & selectors.EVENT_WRITE:
+                        self._flush(place)
+                    events += self._events_of(place, ended=key.fd == place.handle)
+            if time.monotonic() - self._looked_at >= self._look_s:
+                events += self._missing()
+        return events
+
+    def pending(self, place: Place) -> list[Event]:
+        assert isinstance(place, ProcessPlace)
+        with self._lock:
+            return self._events_of(place, ended=not place.is_alive())
+
+    def drop(self, place: Place) -> None:
+        assert isinstance(place, ProcessPlace)
+        with self._lock:
+            if self._places.get(place.number) is place:
+                del self._places[place.number]
+            if place.ignored or not place.is_alive():
+                self._ignore(place)
+                place.signal(signal.SIGKILL)
+                place.release()
+            else:
+                self._ignore(place)
+                ask_to_stop(place)
+                self._leaving.append(place)
+            self._forget_left()
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it is awake; or closed
+            self._waker.send(b"x")
+
+    def measure_nodes(self, wanted: bool) -> None:
+        with self._lock:
+            self._measures_nodes = wanted
+            for place in self:
+                place.page.times.wanted = wanted
+
+    def close(self) -> None:
+        """End all processes: about 3 s at most. Idempotent. What an interrupt leaves here ends at exit."""
+        if self._finalizer.alive:
+            _finalize(*self._owned)
+            self._finalizer.detach()
+
+    @property
+    def _look_s(self) -> float:
+        return _LOOK_S if self._silent_s is None else min(_LOOK_S, self._silent_s / 4)
+
+    def _send(self, place: ProcessPlace, message: Message) -> None:
+        """Now, or when there is room. To one that has ended, nothing: the wait will tell."""
+        with self._lock:
+            if self._places.get(place.number) is place and not place.ignored:
+                with contextlib.suppress(ChannelClosed):
+                    place.channel.send(message)
+                    self._watch_outbox(place)
+
+    def _flush(self, place: ProcessPlace) -> None:
+        if not place.ignored:
+            with contextlib.suppress(ChannelClosed):
+                place.channel.flush()
+                self._watch_outbox(place)
+
+    def _watch_outbox(self, place: ProcessPlace) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if place.channel.has_outbox else 0)
+        self._selector.modify(place.channel, events, place)
+
+    def _events_of(self, place: ProcessPlace, *, ended: bool) -> list[Event]:
+        """What it has sent whole, and its end. What one that has ended had sent is as good as any."""
+        if place.ignored:
+            return []
+        events: list[Event] = []
+        try:
+            while (frame := place.channel.receive(wait=False)) is not None:
+                events.append(_event_of(place, frame))
+        except ChannelClosed:
+            ended = True
+        if ended:
+            self._ignore(place)
+            events.append(Gone(place, place.examine()))
+        return events
+
+    def _ignore(self, place: ProcessPlace) -> None:
+        """Nothing more is read of it."""
+        if not place.ignored:
+            place.ignored = True
+            self._selector.unregister(place.channel)
+            if place.handle is not None:
+                self._selector.unregister(place.handle)
+
+    def _missing(self) -> list[Event]:
+        """Kill those that have shown no sign of life for too long."""
+        self._looked_at = time.monotonic()
+        events: list[Event] = []
+        for place in self:
+            if place.ignored or not place.is_missing(self._silent_s):
+                continue
+            _log.warning(
+                "%s (pid %d) showed no sign of life%s: killing it (was it stopped, or does native code keep the "
+                "interpreter lock?)",
+                place.name,
+                place.pid,
+                f" for {self._silent_s:g} s" if place.ready else " since it was started",
+            )
+            place.silenced = True
+            place.signal(signal.SIGKILL)
+            place.wait_end(_LOOK_S)
+            events += self._events_of(place, ended=True)
+        return events
+
+    def _forget_left(self) -> None:
+        for place in [place for place in self._leaving if not place.is_alive()]:
+            self._leaving.remove(place)
+            place.release()
+
+    def _check_not_cut_off(self) -> None:
+        """At exit, processes that have ended have not died, and are not replaced. Raises: IteratorInvalidated."""
+        if not self._finalizer.alive and is_cut_off():
+            raise IteratorInvalidated("the program ends, and has ended the workers")
+
+    def _drain_wake_up(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._woken.recv(64):
+                pass
+
+
+def _event_of(place: ProcessPlace, frame: Frame) -> Event:
+    message, payload = frame
+    match message:
+        case wire.ChunkMessage():  # the slot of one that nobody wants is given back with the arrival
+            return Came(place, message.generation, message.lane, arrival_of(message, payload, place.receiver))
+        case wire.Ready():
+            place.ready = True
+            place.seen()
+            return Ready(place)
+        case Report():
+            return Reported(place, message)
+        case wire.Failed(error=data):
+            return Failed(place, load_error(data))
+        case _:
+            raise TypeError(f"the main process cannot handle {message!r}")
+
+
+_tells_of_the_end_of = 0  # a process
+
+
+def _tell_of_the_end() -> None:
+    """Before anything is ended at exit: last registered, first called."""
+    global _tells_of_the_end_of
+    atexit.unregister(begin_exit)
+    atexit.register(begin_exit)
+    if _tells_of_the_end_of != os.getpid():  # what multiprocessing has started calls nothing of atexit's
+        _tells_of_the_end_of = os.getpid()
+        util.Finalize(None, begin_exit, exitpriority=1)
+
+
+def _finalize_forgotten(pid: int, lock: threading.RLock, *owned: Any) -> None:
+    """When the places are collected, or at exit: then a daemon thread may be in the midst of using them."""
+    if os.getpid() != pid:  # where the lock may have been taken for ever
+        return
+    free = lock.acquire(timeout=_IN_USE_S)
+    try:
+        _finalize(pid, threading.RLock(), *owned)
+    finally:
+        if free:
+            lock.release()
+
+
+def _finalize(
+    pid: int,
+    lock: threading.RLock,
+    places: dict[int, ProcessPlace],
+    leaving: list[ProcessPlace],
+    resources: tuple[Any, ...],
+) -> None:
+    """End all processes, and close ``resources``. Never in a forked child. Idempotent."""
+    if os.getpid() != pid:
+        return
+    began = time.monotonic()
+    with lock:
+        try:
+            stop_all([*places.values(), *leaving])
+        finally:  # also when it was interrupted: if that was before it had begun, what lives is left to the next call
+            for number in [number for number, place in places.items() if not place.is_alive()]:
+                del places[number]
+            leaving[:] = [place for place in leaving if place.is_alive()]
+            for resource in resources:
+                resource.close()
+    _log.debug("stopped the workers in %.3f s", time.monotonic() - began)

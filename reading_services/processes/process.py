@@ -1,0 +1,268 @@
+"""One process, its connection, its page and its shared memory, from its start until it is let go of.
+
+Runs in the main process. Owner: ProcessPlaces, which alone creates and ends these. A pidfd tells whether it lives: also
+of one that somebody else has waited for, or whose forkserver is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from reading_services.engine.messages import Deal, Message, StartDispatch, StartEpoch
+from reading_services.engine.places import End, Noted
+from reading_services.processes.arena import Arena
+from reading_services.processes.channel import SocketChannel, socket_pair
+from reading_services.processes.main_module import check_main_module
+from reading_services.processes.payloads import Receiver
+from reading_services.processes.signals import ctrl_c_held, handled_signals
+from reading_services.processes.status_page import Field, StatusPage
+from reading_services.processes.wire import EndEpoch, Grant
+from reading_services.processes.worker import WorkerSetup
+from torchpipe.stats.sheet import STARTING
+
+__all__ = ["ProcessPlace"]
+
+_REAP_S = 1.0
+_STARTUP_S = 120.0  # importing torch included
+_SERVER_GONE = 255  # what multiprocessing says of a process whose forkserver has died
+_OWN_SIGNALS = frozenset(
+    getattr(signal, name)
+    for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ")
+)
+
+
+class ProcessPlace:
+    """A place that is a process: see :class:`reading_services.engine.places.Place`.
+
+    ``target(setup, socket, page, arena, *arguments)`` is what it runs. ``node_names``: those of its nodes, by their
+    numbers. ``send`` takes a message to it.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        *,
+        context: BaseContext,
+        target: Callable[..., None],
+        arguments: Sequence[Any],
+        node_names: Mapping[int, str],
+        send: Callable[[ProcessPlace, Message], None],
+    ) -> None:
+        self.number, self.name, self.ready = number, name, False
+        self.silenced = False  # killed because it showed no sign of life
+        self.ignored = False  # nothing more is read of it
+        self._context: Any = context
+        self._target, self._arguments, self._node_names, self._send = target, arguments, node_names, send
+        self.page = StatusPage(nodes=max(node_names, default=-1) + 1)
+        self.arena = Arena()
+        self.receiver = Receiver(self.arena)
+        ours, self._theirs = socket_pair()
+        self.channel = SocketChannel(ours, queued=True)
+        self.process: Any = None
+        self.pid = 0  # until it has been started
+        self.handle: int | None = None
+        self._trouble: Exception | None = None  # why it could not be started
+        self._beat, self._silent_s = -1, 0.0
+        self._seen_at = self._asked_at = time.monotonic()
+
+    # --- what the engine says
+
+    def begin(self, start: StartEpoch | StartDispatch, deals: Sequence[Deal] = ()) -> None:
+        for deal in deals:
+            self._send(self, deal)
+        self._send(self, start)
+
+    def grant(self, generation: int, lane: int, chunks: int) -> None:
+        self._send(self, Grant(generation=generation, lane=lane, chunks=chunks))
+
+    def deal(self, message: Deal) -> None:
+        self._send(self, message)
+
+    def end(self, generation: int) -> None:
+        self._send(self, EndEpoch(generation=generation))
+
+    def noted(self) -> Noted | None:
+        try:
+            return Noted(self.page.times.read(), self.page.sheet.read() if self.page.times.wanted else [], self.pid)
+        except ValueError:  # its page has gone a moment ago
+            return None
+
+    # --- its life
+
+    def start(self, inherited_fds: tuple[int, ...]) -> None:
+        """Start the process. ``inherited_fds`` are the main process's ends that a forked child must let go of.
+
+        If the forkserver dies that is to fork it, it is found dead as any other one, by whoever waits for it.
+        """
+        method, handled = self._context.get_start_method(), handled_signals()
+        if method != "fork":
+            check_main_module(self.name)
+        setup = WorkerSetup(
+            number=self.number,
+            parent_pid=os.getpid(),
+            # The signal comes when the starting *thread* ends. A forkserver's child has the server for a parent, which
+            # lives until the last of its children has ended.
+            death_signal=threading.current_thread() is threading.main_thread(),
+            inherited_fds=(*inherited_fds, self.channel.fileno()) if method == "fork" else (),
+            ignored_signals=handled,
+        )
+        self.process = self._context.Process(
+            target=self._target,
+            args=(setup, self._theirs, self.page, self.arena, *self._arguments),
+            name="torchpipe-" + self.name.replace(" ", "-"),
+            daemon=True,
+        )
+        try:
+            self.page.times.turn_to(STARTING)
+            if method != "fork":
+                resource_tracker.ensure_running()  # it unblocks SIGINT in the end: not within the block below
+            try:
+                with ctrl_c_held(handled):
+                    if method == "forkserver":
+                        forkserver.ensure_running()
+                    else:
+                        self.process.start()
+                if method == "forkserver":
+                    self.process.start()  # waits until the server has imported torch: Ctrl-C need not wait for that
+            except (ConnectionError, EOFError, ChildProcessError) as error:
+                if method != "forkserver":
+                    raise
+                self.process, self._trouble = None, error
+                self.channel.socket.shutdown(socket.SHUT_RDWR)
+                return
+            self.pid = int(self.process.pid)
+            self.handle = _handle_of(self.pid)
+        except BaseException:  # it may be there or not
+            if self.process is not None and self.process.pid is not None:
+                self.process.kill()
+                self.process.join(_REAP_S)
+            self.process = None
+            self.release()
+            raise
+        finally:
+            self._theirs.close()
+
+    def is_alive(self) -> bool:
+        return self.handle is not None and not self.wait_end(0)
+
+    def wait_end(self, timeout_s: float) -> bool:
+        """Has it ended, at the latest after so long?"""
+        if self.handle is None:
+            return True
+        poller = select.poll()
+        poller.register(self.handle, select.POLLIN)
+        return bool(poller.poll(max(0.0, timeout_s) * 1000))
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it lives."""
+        if self.handle is not None:
+            try:
+                signal.pidfd_send_signal(self.handle, number)
+            except ProcessLookupError:
+                pass
+
+    def is_missing(self, timeout_s: float | None) -> bool:
+        """Has it shown no sign of life for ``timeout_s`` in which this side has been looking, four times or more?
+
+        Before it is ready, for 120 s. A time in which this side did not look does not count: both may have been stopped
+        (Ctrl-Z, a container or a machine that is paused), or wait for a processor.
+        """
+        limit_s = timeout_s if self.ready else _STARTUP_S
+        now, beat = time.monotonic(), self.page[Field.BEAT]
+        if limit_s is not None:
+            self._silent_s += min(now - self._asked_at, limit_s / 3)
+        self._asked_at = now
+        if beat != self._beat:
+            self._beat = beat
+            self.seen()
+        return limit_s is not None and self._silent_s > limit_s
+
+    def seen(self) -> None:
+        """It has shown a sign of life."""
+        self._seen_at, self._silent_s = time.monotonic(), 0.0
+
+    def examine(self) -> End:
+        """How the process ended, and what it was at. One that has closed its connection and lives on is killed."""
+        lane, index, count, node, begun = (
+            self.page[slot] for slot in (Field.LANE, Field.INDEX, Field.COUNT, Field.NODE, Field.BEGUN)
+        )
+        if not self.wait_end(_REAP_S):
+            self.signal(signal.SIGKILL)
+            self.wait_end(_REAP_S)
+        code = self._exitcode()
+        return End(
+            cause=self._cause(code),
+            own=self._is_own(code),
+            lane=lane,
+            items=range(index, index + max(1, count)),
+            begun=bool(begun) and lane >= 0,
+            node=self._node_names.get(node),
+            pid=self.pid or None,
+            exitcode=code,
+        )
+
+    def _exitcode(self) -> int | None:
+        """As multiprocessing says it. None if it lives, or only whoever waited for it knows."""
+        if self.process is None or not self.wait_end(0):
+            return None
+        self.process.join(_REAP_S)
+        code: int | None = self.process.exitcode
+        return None if self._server_gone(code) else code
+
+    def _server_gone(self, code: int | None) -> bool:
+        return code == _SERVER_GONE and self._context.get_start_method() == "forkserver"
+
+    def _cause(self, code: int | None) -> str:
+        if self._trouble is not None:
+            return f"could not be started ({type(self._trouble).__name__}: {self._trouble}; has the forkserver died?)"
+        if code is None:
+            return "was killed, as it showed no sign of life" if self.silenced else "has ended (nobody knows how)"
+        return _how(code)
+
+    def _is_own(self, code: int | None) -> bool:
+        """Has it brought about its end? Somebody else's SIGKILL and one for want of memory look alike: no."""
+        if self.silenced:
+            return not self.ready
+        if code is None:
+            return self._trouble is not None
+        return code >= 0 or -code in _OWN_SIGNALS
+
+    def release(self) -> None:
+        """Let go of all that belongs to it. It has ended, or is killed. Idempotent."""
+        self.channel.close()
+        self._theirs.close()
+        self.page.close()
+        self.receiver.close()
+        self.arena.close()
+        self._exitcode()  # waits for it
+        self.process = None  # not closed: users may hold it, and ask how it ended
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            os.close(handle)
+
+
+def _handle_of(pid: int) -> int | None:
+    """None if it has ended, and somebody has waited for it."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name} (signal {-code})"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,61 @@
+"""Which way processes are started, and what a forkserver has imported before it is asked for the first one.
+
+Runs in the main process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from multiprocessing.context import BaseContext
+from pathlib import Path
+
+from torchpipe import errors
+from torchpipe.places import NAMES
+
+__all__ = ["PRELOADED", "default_start_method", "start_method"]
+
+PRELOADED = (
+    "reading_services.processes.dispatcher",
+    *sorted({place for names in NAMES.values() for place in names.values()}),
+)
+"""All that workers may need: what the server of forkserver has imported, none of them imports, for itself, again.
+
+For the list of modules that a program gives to ``set_forkserver_preload``.
+"""
+
+
+def start_method(name: BaseContext | str | None, *, on_device: bool) -> BaseContext:
+    """The context ``name``, or of that name. None: forkserver where a device is or will be in use, else the default.
+
+    The server of a forkserver that is named here, or chosen here, imports torch once, for all workers. A program has
+    one list of what it imports, and none can ask what is on it: whoever gives a context keeps the one that he has set.
+
+    Raises: ValueError for a name that this platform does not have.
+    """
+    if isinstance(name, BaseContext):
+        return name
+    known = multiprocessing.get_all_start_methods()
+    if name is not None and name not in known:
+        raise ValueError(f"multiprocessing_context must be one of {', '.join(known)} or None, got {name!r}")
+    if name is None and "forkserver" in known and (on_device or _accelerator_runtime_lives()):
+        # Forking a process that has the runtime's threads is unsafe; a forkserver is forked before they exist.
+        name = "forkserver"
+    context = multiprocessing.get_context(name or default_start_method())
+    if context.get_start_method() == "forkserver":
+        # The server looks for modules in the current folder first, whatever this process's path says: another copy of
+        # torchpipe there must not end up in the workers, which would follow this process's path without a preload.
+        here = Path("torchpipe")
+        shadowed = here.exists() and not here.samefile(Path(errors.__file__).parent)
+        context.set_forkserver_preload(["torch"] if shadowed else list(PRELOADED))
+    return context
+
+
+def default_start_method() -> str:
+    """The name of the program's, or the platform's. multiprocessing's own question would settle it for the program."""
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+def _accelerator_runtime_lives() -> bool:
+    torch = sys.modules.get("torch")
+    return "torch_xla" in sys.modules or (torch is not None and torch.cuda.is_initialized())

@@ -1,0 +1,61 @@
+"""How processes are ended: from asking them to killing them. Runs in the main process.
+
+Each rung is bounded, so that the whole of it takes 5 s at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Sequence
+
+from reading_services.processes.channel import ChannelClosed
+from reading_services.processes.process import ProcessPlace
+from reading_services.processes.wire import Stop
+
+__all__ = ["ask_to_stop", "stop_all"]
+
+_log = logging.getLogger("torchpipe")
+
+_GRACE_S = 1.0
+_KILLED_S = 3.0  # a killed process has no say in it: the kernel takes its time on a busy machine
+
+
+def ask_to_stop(place: ProcessPlace) -> None:
+    """Let it end once it has made what it is at."""
+    try:
+        place.channel.send(Stop())
+    except ChannelClosed:
+        pass
+    place.channel.close()  # ends one that waits for room in the socket
+
+
+def stop_all(places: Sequence[ProcessPlace]) -> None:
+    """Ask, wait, terminate, kill, report: for all of them at once.
+
+    An interrupt (Ctrl-C, a signal handler that raises) takes it straight to the last rung: nobody comes here again.
+    """
+    try:
+        for place in places:
+            ask_to_stop(place)
+        for number in (0, signal.SIGTERM, signal.SIGKILL):
+            if _all_ended(places, number):
+                break
+    except BaseException:
+        _all_ended(places, signal.SIGKILL)
+        raise
+    finally:
+        for place in places:
+            if place.is_alive():
+                _log.error("%s (pid %d) survived SIGKILL for %.1f s", place.name, place.pid, _KILLED_S)
+            place.release()
+
+
+def _all_ended(places: Sequence[ProcessPlace], number: int) -> bool:
+    """Have all ended, soon after this signal (0: none)?"""
+    if number:
+        for place in places:
+            place.signal(number)
+    deadline = time.monotonic() + (_KILLED_S if number == signal.SIGKILL else _GRACE_S)
+    return all(place.wait_end(deadline - time.monotonic()) for place in places)

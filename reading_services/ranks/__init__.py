@@ -1,0 +1,1 @@
+"""What the reading services of several ranks agree on."""
