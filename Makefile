@@ -58,7 +58,7 @@ test-pythons: $(PYTHONS:%=.venv-py%/.stamp) ## all tests, on each newer Python (
 
 test-trainers: $(TRAINERS)/.stamp ## train, kill and resume inside Lightning, Accelerate, transformers and others (minutes)
 	@# By file, since importing a trainer takes long; the process that has no more files waits for the other one.
-	$(TRAINERS)/bin/python -m pytest -n 2 --dist loadfile -o timeout_grace=600 tests/trainers $(ARGS)
+	$(TRAINERS)/bin/python -m pytest -n 2 --dist loadfile tests/trainers $(ARGS)
 
 test-browser: $(VENV)/.stamp ## look at reports in headless Chromium, which must be on the PATH (apt-get install chromium)
 	TORCHPIPE_TEST_BROWSER=1 $(VENV)/bin/python -m pytest tests/browser $(ARGS)

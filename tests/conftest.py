@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib.util
 import multiprocessing
 import os
@@ -15,10 +16,7 @@ import pytest
 from hypothesis.internal.conjecture import junkdrawer
 
 from tests import leaks
-from tests.settling import settle
 from tests.warm import XLA_MODULES, Warm
-
-pytest_plugins = ["tests.limits"]
 
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=30, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
@@ -76,7 +74,7 @@ def _has_cuda() -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What collecting has made stays for good: neither this process's collections nor its children's look at it.
+    """What collecting has made stays: no collection looks at it, in this process or in those that it forks.
 
     The server of forkserver lives as long as this process: if it was first started by a test that knows no reading
     service, every later worker would import torch anew.
@@ -85,7 +83,8 @@ def pytest_collection_finish() -> None:
         from reading_services._supervision.start_method import PRELOADED
 
         multiprocessing.set_forkserver_preload(list(PRELOADED))
-    settle()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
