@@ -102,7 +102,7 @@ def pytest_collection_finish() -> None:
     service, every later worker would import torch anew.
     """
     if "torchpipe" in sys.modules:  # not where no test needs it: importing torch takes seconds
-        from reading_services._supervision.start_method import PRELOADED
+        from reading_services.processes.start_method import PRELOADED
 
         multiprocessing.set_forkserver_preload(list(PRELOADED))
     gc.collect()

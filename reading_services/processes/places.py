@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import util
 from multiprocessing.context import BaseContext
@@ -83,7 +83,7 @@ class ProcessPlaces(Places):
         util.Finalize(self, self._finalizer, exitpriority=0)
         _tell_of_the_end()
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[ProcessPlace]:
         """The processes that were opened and not let go of, in the order of their numbers."""
         # One that is being started has no pid yet: whoever kills what is given here would kill their own process group
         return iter([place for _, place in sorted(self._places.items()) if place.pid])
@@ -119,7 +119,7 @@ class ProcessPlaces(Places):
                 send=self._send,
             )
             place.page.times.wanted = self._measures_nodes
-            ours = [other.channel.fileno() for other in self if not other.told_of_end]
+            ours = [other.channel.fileno() for other in self]
             ours += [self._woken.fileno(), self._waker.fileno()]
             if self._listener is not None and number != DISPATCHER:
                 ours.append(self._listener.socket.fileno())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reading_services._supervision.start_method import start_method
+from reading_services.processes.start_method import start_method
 
 _SCRIPT = """
 import multiprocessing
