@@ -221,7 +221,7 @@ def tests(run: Run, name: str, marks: str, paths: list[str], until: float) -> di
     command = [sys.executable, "-m", "pytest", "-q", "-m", marks, "-p", "tools.gpu_tests", "-p", "no:cacheprovider"]
     command += ["-o", f"timeout={HANGS_S}", "-o", "timeout_grace=5", "--continue-on-collection-errors"]
     if importlib.util.find_spec("xdist") is not None:
-        command += ["-n", str(min(8, run.document["machine"]["cores"])), "--dist", "worksteal"]
+        command += ["-n", str(min(12, run.document["machine"]["cores"])), "--dist", "worksteal"]
     environment = {**os.environ, "GPU_CHECK_REPORTS": str(report)}
     environment["HYPOTHESIS_PROFILE"] = "ci"  # the same examples each time
     with report.with_suffix(".log").open("w") as log:
