@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
 from torchpipe.errors import GraphError
 from torchpipe.graph import replace_node
-from torchpipe.iter import IterableWrapper
+from torchpipe.iter import IterableWrapper, IterDataPipe
 from torchpipe.map import (
     Batcher,
     Concater,
@@ -25,6 +27,13 @@ from torchpipe.map import (
 from torchpipe.testing import check_node
 
 LETTERS = SequenceWrapper("abcde")
+
+
+class ThatDraws(IterDataPipe[tuple[int, float]]):
+    """Does not know its length."""
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return iter([(index, random.random()) for index in range(6)])
 
 
 def double(item: int) -> tuple[int, int]:
@@ -105,6 +114,25 @@ def test_L1_and_L2_in_a_graph() -> None:
     expected = sorted(item for batch in DataLoader2(make()) for item in batch)
     with DataLoader2(make(), reading_service=MultiProcessingReadingService(2)) as loader:
         assert sorted(item for batch in loader for item in batch) == expected
+
+
+@pytest.mark.filterwarnings("ignore:len.. of to_map_datapipe")
+def test_what_a_loader_asks_by_the_way_does_not_read_a_table() -> None:
+    """In a thread, that would draw from the process's generators, beside the loop."""
+    graph = ThatDraws().to_map_datapipe().to_iter_datapipe()
+    with DataLoader2(graph, reading_service=MultiProcessingReadingService(1, "fork")) as loader:
+        loader.seed(1)
+        items = iter(loader)
+        first = [next(items) for _ in range(3)]
+        before = random.getstate()
+        asked = [lambda: loader.epoch, loader.stats, loader.state_dict]
+        threads = [threading.Thread(target=ask) for ask in asked]
+        for thread in threads:
+            thread.start(), thread.join()
+        assert random.getstate() == before
+        with DataLoader2(graph) as whole:
+            whole.seed(1)
+            assert [*first, *items] == list(whole)
 
 
 def test_wrong_arguments_are_refused() -> None:

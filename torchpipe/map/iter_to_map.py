@@ -95,12 +95,20 @@ class IterToMapConverter(MapDataPipe[Any]):
         except KeyError:
             raise IndexError(f"Index {index} is invalid for IterToMapConverter.") from None
 
+    @property
+    def counts_by_reading(self) -> bool:
+        """Would ``len()`` read all of the input? What asks by the way, in any thread, does not ask then."""
+        return self._loaded.items is None and self._length_of_input() is None
+
+    def _length_of_input(self) -> int | None:
+        try:
+            return len(self.datapipe)
+        except (TypeError, NotImplementedError):
+            return None
+
     def __len__(self) -> int:
         if self._loaded.items is None:
-            try:
-                return len(self.datapipe)
-            except (TypeError, NotImplementedError):
-                warn_user(
-                    "len() of to_map_datapipe() reads all of its input, which does not know its length", UserWarning
-                )
+            if (length := self._length_of_input()) is not None:
+                return length
+            warn_user("len() of to_map_datapipe() reads all of its input, which does not know its length", UserWarning)
         return len(self._items())
