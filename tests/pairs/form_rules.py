@@ -55,9 +55,13 @@ class Limit:
 
 LIMITS: list[Limit] = [
     Limit(
-        what="functions, or nodes of yours, that draw from the global random states behind `to_device`",
+        what="functions, or nodes of yours, that draw from the global random states behind `to_device`, or before a "
+        "`to_map_datapipe` that stands behind it",
         why="they run in your process and draw from its states: use `random_map`, or put them before it",
-        when=lambda chain: _draws_behind(chain, "main"),
+        when=lambda chain: (
+            _draws_behind(chain, "main")
+            or (_behind(chain, "main", "collects") and any(number in FORMS[key].draws for key, number in chain))
+        ),
         example="IterableWrapper:0 | to_device:0 | map:0",
     ),
 ]

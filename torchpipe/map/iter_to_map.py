@@ -65,16 +65,19 @@ class IterToMapConverter(MapDataPipe[Any]):
         if self._loaded.source is not self.datapipe:  # a copy of this node, that reads another one
             self._loaded = _Loaded(self.datapipe)
         if self._loaded.items is None:
-            items: dict[Any, Any] = {}
-            context = Context.for_graph(self.datapipe, seed=0, threads=False)  # which would not have those states
-            with GlobalRandom(_KEY).installed(), context.iterate(self.datapipe) as stream:
-                for item in stream:
-                    key, value = self._pair(item)
-                    if key in items:
-                        warn_user(f"Found duplicate key {key!r}: the last one counts. Check key_value_fn", UserWarning)
-                    items[key] = value
-            self._loaded.items = items
+            self._loaded.items = GlobalRandom(_KEY).within(self._read)
         return self._loaded.items
+
+    def _read(self) -> dict[Any, Any]:
+        items: dict[Any, Any] = {}
+        context = Context.for_graph(self.datapipe, seed=0, threads=False)  # which would not have those states
+        with context.iterate(self.datapipe) as stream:
+            for item in stream:
+                key, value = self._pair(item)
+                if key in items:
+                    warn_user(f"Found duplicate key {key!r}: the last one counts. Check key_value_fn", UserWarning)
+                items[key] = value
+        return items
 
     def _pair(self, item: Any) -> Any:
         pair = item if self.key_value_fn is None else self.key_value_fn(item)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import random
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,6 +199,27 @@ def test_L2_later_draws_are_refused_at_the_resume() -> None:
     with pytest.raises(GraphError, match="draws from the global random states"):
         next(resumed)
     assert random.getstate() == before
+
+
+def test_what_another_thread_draws_meanwhile_is_no_fault_of_the_function() -> None:
+    """Home-made prefetchers iterate in a thread while the main one trains."""
+    asked, drawn = queue.SimpleQueue[int](), queue.SimpleQueue[None]()
+
+    def waits_for_a_draw(item: int) -> Iterator[int]:
+        asked.put(item)
+        drawn.get()
+        yield item
+
+    found: list[int] = []
+    node = IterableWrapper(range(3)).interleave(waits_for_a_draw)
+    thread = threading.Thread(target=lambda: found.extend(iterate(node)))
+    thread.start()
+    for _ in range(3):
+        asked.get(timeout=20)
+        random.random()
+        drawn.put(None)
+    thread.join()
+    assert found == [0, 1, 2]
 
 
 def test_wrong_arguments_and_results_are_refused() -> None:
