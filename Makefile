@@ -4,6 +4,7 @@ PYTHON ?= python3
 ARGS ?=
 # Marks of tests to choose, for `make test` and its like: MARKS='not any_torch'
 export MARKS ?=
+DAILY = not nightly$(if $(MARKS), and ($(MARKS)))
 UV_VERSION := 0.13.8
 
 VENV := .venv
@@ -27,7 +28,7 @@ TESTS_FREE_THREADED := tests/data tests/device tests/test_two_threads.py tests/t
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test test-newest test-pythons test-trainers test-browser test-notebook soak bench bench-plot check format stubs docs constraints clean
+.PHONY: help demo examples test-quick test test-newest test-nightly test-pythons test-trainers test-browser test-notebook soak bench bench-plot check format stubs docs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -40,11 +41,25 @@ demo: $(VENV)/.stamp ## train on real digits with a crash and a resume (examples
 examples: $(VENV)/.stamp ## train on real data, be killed, go on exactly: each example in turn, under a minute each
 	@for script in $(EXAMPLES); do echo "===== $$script ====="; $(VENV)/bin/python $$script $(ARGS) || exit 1; done
 
-test: $(VENV)/.stamp ## all tests, on torch 2.9 + torch_xla 2.9
-	tools/run_tests.sh $(VENV) $(ARGS)
+test-quick: $(VENV)/.stamp ## the least to run after a change: all nodes, states, planning, a smoke of each law (two minutes)
+	MARKS="quick" tools/run_tests.sh $(VENV) $(ARGS)
 
-test-newest: $(NEWEST)/.stamp ## all tests but XLA's, on the newest torch
-	tools/run_tests.sh $(NEWEST) $(ARGS)
+test: $(VENV)/.stamp ## all tests but the nightly ones, on torch 2.9 + torch_xla 2.9
+	MARKS="$(DAILY)" tools/run_tests.sh $(VENV) $(ARGS)
+
+test-newest: $(NEWEST)/.stamp ## the same but XLA's, on the newest torch
+	MARKS="$(DAILY)" tools/run_tests.sh $(NEWEST) $(ARGS)
+
+test-nightly: $(VENV)/.stamp $(NEWEST)/.stamp ## everything, with fresh seeds: whole matrices, storms, soak, trainers, other Pythons (hours)
+	@failed=; for part in "tests on torch 2.9" "tests on the newest torch" pairs soak test-trainers test-pythons examples; do \
+		echo "===== $$part ====="; \
+		case $$part in \
+			"tests on torch 2.9") HYPOTHESIS_PROFILE=thorough MARKS= tools/run_tests.sh $(VENV);; \
+			"tests on the newest torch") MARKS= tools/run_tests.sh $(NEWEST);; \
+			*) $(MAKE) $$part;; \
+		esac || failed="$$failed, $$part"; \
+	done; \
+	[ -z "$$failed" ] || { echo "failed$$failed"; exit 1; }
 
 test-pythons: $(PYTHONS:%=.venv-py%/.stamp) ## all tests, on each newer Python (they must be on the PATH)
 	@failed=; for python in $(PYTHONS); do \
@@ -58,7 +73,7 @@ test-pythons: $(PYTHONS:%=.venv-py%/.stamp) ## all tests, on each newer Python (
 
 test-trainers: $(TRAINERS)/.stamp ## train, kill and resume inside Lightning, Accelerate, transformers and others (minutes)
 	@# By file, since importing a trainer takes long; the process that has no more files waits for the other one.
-	$(TRAINERS)/bin/python -m pytest -n 2 --dist loadfile -o timeout_grace=600 tests/trainers $(ARGS)
+	$(TRAINERS)/bin/python -m pytest -n 2 --dist loadfile tests/trainers $(ARGS)
 
 test-browser: $(VENV)/.stamp ## look at reports in headless Chromium, which must be on the PATH (apt-get install chromium)
 	TORCHPIPE_TEST_BROWSER=1 $(VENV)/bin/python -m pytest tests/browser $(ARGS)

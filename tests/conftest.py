@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib.util
 import multiprocessing
 import os
@@ -15,10 +16,7 @@ import pytest
 from hypothesis.internal.conjecture import junkdrawer
 
 from tests import leaks
-from tests.settling import settle
 from tests.warm import XLA_MODULES, Warm
-
-pytest_plugins = ["tests.limits"]
 
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=30, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
@@ -49,15 +47,37 @@ _FAILED = pytest.StashKey[bool]()
 # Slow tests of processes, scripts, bytes and text: what they rest on of torch, others test as well.
 _ANY_TORCH = (
     "benchmarks", "cli", "data/test_scripts.py", "docs", "examples", "export", "faults", "state/test_fuzz.py",
-    "test_hanging.py", "test_importing.py", "test_layers.py", "test_run.py", "test_two_threads.py", "test_warm.py",
-    "testing", "typing", "views",
+    "test_importing.py", "test_layers.py", "test_two_threads.py", "testing", "typing", "views",
 )  # fmt: skip
+
+# `make test-quick`, in under two minutes: every form, states, planning and other pure parts, and a smoke of each law.
+_QUICK = (
+    "formats", "graph", "iter", "laws/test_smoke.py", "map", "pairs/test_forms.py", "state", "test_adapters.py",
+    "test_bad_input.py", "test_epochs.py", "test_failure.py", "test_global_random.py", "test_layers.py",
+    "test_loader_state.py", "test_manual_seed.py", "test_node_protocol.py", "test_registering.py", "test_replay.py",
+    "test_seeds.py", "test_wrong_arguments.py", "testing/test_nodes.py",
+)  # fmt: skip
+# `make test-nightly`: whole matrices, storms, interrupts at every instruction, thousands of forged or mutated states.
+_NIGHTLY = (
+    "benchmarks", "data/test_L2_interrupts.py", "examples", "faults/test_matrix.py", "faults/test_random_graphs.py",
+    "laws/test_L2_interrupts.py", "laws/test_L2_interrupted_waits.py", "laws/test_L2_signal_handlers.py",
+    "laws/test_L4_soak.py", "laws/test_L4_storms.py", "state/test_fuzz.py", "stats/test_planted.py",
+)  # fmt: skip
+
+
+def _tier(path: str, item: pytest.Item) -> str | None:
+    if path.startswith(_NIGHTLY) and item.get_closest_marker("sample") is None:
+        return "nightly"
+    return "quick" if path.startswith(_QUICK) and item.get_closest_marker("xla") is None else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.removeprefix("tests/").startswith(_ANY_TORCH):
+        path = item.nodeid.removeprefix("tests/")
+        if path.startswith(_ANY_TORCH):
             item.add_marker("any_torch")
+        if (tier := _tier(path, item)) is not None:
+            item.add_marker(tier)
     if importlib.util.find_spec("torch_xla") is None:
         for item in items:
             if item.get_closest_marker("xla") is not None:
@@ -76,7 +96,7 @@ def _has_cuda() -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What collecting has made stays for good: neither this process's collections nor its children's look at it.
+    """What collecting has made stays: no collection looks at it, in this process or in those that it forks.
 
     The server of forkserver lives as long as this process: if it was first started by a test that knows no reading
     service, every later worker would import torch anew.
@@ -85,7 +105,8 @@ def pytest_collection_finish() -> None:
         from reading_services._supervision.start_method import PRELOADED
 
         multiprocessing.set_forkserver_preload(list(PRELOADED))
-    settle()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,7 +23,6 @@ __all__ = ["Footprint", "kill_left", "left_since", "wait_nothing_left"]
 
 SHARED_MEMORY = Path("/dev/shm")
 GRACE_S = 5.0
-KERNEL_LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 # Threads that libraries start once and keep: fsspec's event loop, tqdm's monitor.
 LIBRARY_THREADS = ("fsspecIO", "tqdm", "execnet", "pymp-")
 # Opened once by libraries, or belonging to no one: devices, kernel tables, interpreter and package files.
@@ -81,15 +79,12 @@ def _descendants() -> set[int]:
 
 
 def _children() -> list[psutil.Process]:
-    if not KERNEL_LISTS_CHILDREN:
-        found = psutil.Process().children(recursive=True)
-    else:
-        found = []
-        for pid in _descendants():
-            try:
-                found.append(psutil.Process(pid))
-            except psutil.NoSuchProcess:
-                continue
+    found = []
+    for pid in _descendants():
+        try:
+            found.append(psutil.Process(pid))
+        except psutil.NoSuchProcess:
+            continue
     helpers, _ = _singletons()
     return [process for process in found if process.pid not in helpers]
 
@@ -169,11 +164,7 @@ def wait_nothing_left(before: Footprint, *, grace_s: float = GRACE_S) -> list[st
 
 
 def kill_left(before: Footprint) -> None:
-    """Kill child processes that came since ``before``, and end threads that run calls: the next test starts clean."""
-    if (call_threads := sys.modules.get("torchpipe.ahead.call_threads")) is not None:
-        for threads in list(call_threads._running):  # a failed test's traceback keeps what would be collected
-            if not before.threads.issuperset(threads.threads):
-                threads.close()
+    """Kill child processes that came since ``before``: the next test starts clean."""
     left = [process for process in _children() if process not in before.processes]
     for process in left:
         try:

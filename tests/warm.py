@@ -33,8 +33,6 @@ from typing import Any, Self
 
 import psutil
 
-from tests.settling import settle
-
 __all__ = ["XLA_MODULES", "Warm"]
 
 ROOT = Path(__file__).parents[1]
@@ -234,7 +232,8 @@ def _run(job: dict[str, Any]) -> None:
 if __name__ == "__main__":
     for module in sys.argv[1:]:
         importlib.import_module(module)
-    settle()
+    gc.collect()
+    gc.freeze()
     if (job := serve()) is None:
         os._exit(0)  # without taking down, in a second, what has been imported
     become(job)

@@ -16,7 +16,7 @@ from tests.warm import Warm
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("spmd_script.py")
 
-pytestmark = [pytest.mark.xla, pytest.mark.slow]
+pytestmark = pytest.mark.xla
 
 
 def run_script(warm_xla: Warm, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -116,7 +116,6 @@ def test_L1_an_interrupt_while_an_epoch_begins_or_ends_leaves_the_users_random_s
     assert number > 20
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Interrupt, Alarm, Late])
 @pytest.mark.parametrize("name", ["shuffle", "dispatched"])
 def test_L2_an_interrupt_while_reading_from_workers(name: str, kind: type[BaseException]) -> None:
