@@ -108,7 +108,7 @@ ROWS: list[Any] = [
     *calls(
         "to_device",
         to_cpu,
-        *(({"prefetch": 0, name: 2}, ValueError, "prefetch") for name in ("host_prefetch", "transfer_threads")),
+        *(({"prefetch": 0, name: 2}, ValueError, name) for name in ("host_prefetch", "transfer_threads")),
         *(({"device": name, "input_sharding": {"x": None}}, ValueError, "input_sharding") for name in ("cpu", "cuda")),
     ),
     *calls(

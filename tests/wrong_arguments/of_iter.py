@@ -108,6 +108,7 @@ LEAST = {
         "cycle: count",
         "header: limit",
         "in_memory_cache: size",
+        "list_files_by_fsspec: retries",
         "max_token_bucketize: min_len",
         "on_error: budget",
         "open_files_by_fsspec: retries",
@@ -188,7 +189,6 @@ LEAST = {
     ),
 }
 FUNCTIONS = (
-    "async_map_batches: async_fn",
     "batch: wrapper_class",
     "bucket_by_length: length_fn",
     "bucketbatch: sort_key",
@@ -281,6 +281,8 @@ FORMS += [  # counts, lengths and weights
     wrong("batch", ValueError, "drop_last", 2, drop_last=True, last="keep"),
     wrong("prefetch", TypeError, "buffer_size", True),
     wrong("take", TypeError, "count", None),
+    *(wrong("bucket_by_length", TypeError, "boundaries", value, 3) for value in (3, None, "no")),
+    wrong("bucket_by_length", TypeError, "batch_size", [3], 1.5),
     wrong("bucket_by_length", ValueError, "boundaries", [], 3),
     wrong("bucket_by_length", ValueError, "boundaries", [3, 3], 3),
     wrong("bucket_by_length", ValueError, "batch_size", [3], [3]),
@@ -333,6 +335,7 @@ FORMS += [  # counts, lengths and weights
     wrong("fullsync", ValueError, "timeout", 0),
     wrong("fullsync", TypeError, "timeout", "1"),
     *(wrong(f"read_from_{of}", ValueError, "timeout", timeout=0) for of in ("gdrive", "http", "remote")),
+    *(wrong(f"read_from_{of}", TypeError, "timeout", timeout="1") for of in ("gdrive", "http", "remote")),
     *(wrong(f"read_from_{of}", TypeError, "headerz", headerz={}) for of in ("gdrive", "http", "remote")),
     *(
         wrong(f"{form}_files_by_s3", ValueError, "request_timeout_ms", request_timeout_ms=0)
@@ -367,7 +370,7 @@ FORMS += [  # functions, and the columns they are given
     wrong("threadpool_map", TypeError, "thread_name_prefix", str, thread_name_prefix="x"),
     wrong("random_map", ValueError, "rng", lambda item: item),
     wrong("random_map", TypeError, "fn", "x"),
-    wrong("async_map_batches", ValueError, "async_fn", list, 1),
+    *(wrong("async_map_batches", ValueError, "async_fn", value, 1) for value in (list, 3)),
     wrong("async_map_batches", ValueError, "output_col", later, 1, None, 2),
     wrong("async_map_batches", ValueError, "input_col", later, 1, [0, 1]),
     wrong("zip_with_iter", ValueError, "merge_fn", merge_fn=lambda item: item),
@@ -384,7 +387,7 @@ FORMS += [  # files and what is in them
     wrong("open_files", ValueError, "encoding", mode="b", encoding="utf-8"),
     wrong("load_from_tfrecord", ValueError, "spec", {"rows": ((-1, -1), None)}),
     wrong("read_tfrecord", TypeError, "spec", ["x"]),
-    *(wrong(form, TypeError, "file_type", 3) for form in ("decompress", "extract")),
+    *(wrong(form, ValueError, "file_type", 3) for form in ("decompress", "extract")),
     *(wrong(form, LookupError, "encoding", decode=True, encoding="no such") for form in sorted(FREE_OF)),
     *(wrong(form, LookupError, "errors", decode=True, errors="no such") for form in sorted(FREE_OF)),
     *(wrong(form, TypeError, "delimit", delimit=";") for form in ("parse_csv", "parse_csv_as_dict")),
@@ -412,11 +415,10 @@ FORMS += [  # files and what is in them
     wrong("read_webdataset", TypeError, "handler", handlers={"x": 1}),
     wrong("read_zip", TypeError, "mask", mask=["*.png"]),
     *(wrong(form, ValueError, "device", device="cuda") for form in ("dataframe", "load_parquet_as_df")),
-    *(
-        wrong(form, ValueError, "mode", mode)
-        for form in ("save_to_disk", "save_by_fsspec", "save_by_iopath")
-        for mode in ("r", "a")
-    ),
+    wrong("save_to_disk", ValueError, "mode", "a"),
+    wrong("list_files", TypeError, "masks", masks=3),
+    wrong("list_files", TypeError, "masks", masks=["*", 3]),
+    *(wrong(f"list_files_by_{of}", TypeError, "masks", masks=3) for of in ("fsspec", "iopath", "s3")),
     *(
         wrong(f"{form}_by_iopath", TypeError, option, **{option: 3})
         for form in ("list_files", "open_files", "save")

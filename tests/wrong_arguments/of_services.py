@@ -73,7 +73,7 @@ RANKS: list[Row] = [
         ({"states": "some"}, ValueError, "states"),
     ),
     ("SequentialReadingService: none", lambda: SequentialReadingService(), ValueError, "service"),
-    ("SequentialReadingService: a text", lambda: SequentialReadingService("a"), TypeError, "service"),  # type: ignore[arg-type]
+    ("SequentialReadingService: a text", lambda: SequentialReadingService("a"), TypeError, "services"),  # type: ignore[arg-type]
     ("SequentialReadingService: one twice", one_twice, ValueError, "service"),
     *(
         (
@@ -106,7 +106,7 @@ LOADERS: list[Row] = [
         ({"datapipe": [1, 2]}, TypeError, "datapipe"),
         ({"datapipe": None}, TypeError, "datapipe"),
         ({"datapipe_adapter_fn": 3}, TypeError, "datapipe_adapter_fn"),
-        ({"datapipe_adapter_fn": [str, 3]}, TypeError, "datapipe_adapter_fn"),
+        ({"datapipe_adapter_fn": [lambda datapipe: datapipe, 3]}, TypeError, "datapipe_adapter_fn"),
         ({"datapipe_adapter_fn": lambda datapipe: None}, TypeError, "adapter"),
         ({"reading_service": MultiProcessingReadingService}, TypeError, "reading_service"),
         ({"reading_service": 2}, TypeError, "reading_service"),
@@ -115,7 +115,7 @@ LOADERS: list[Row] = [
     ("seed: seed", lambda: loader().seed(-1), ValueError, "seed"),
     ("set_epoch: epoch", lambda: loader().set_epoch("x"), TypeError, "epoch"),
     ("set_epoch: epoch", lambda: loader().set_epoch(-1), ValueError, "epoch"),
-    ("state_dict: of", lambda: loader().state_dict("each"), ValueError, "state_dict"),
+    ("state_dict: states", lambda: loader().state_dict("each"), ValueError, "states"),
     ("explain: format", lambda: loader().explain("png"), ValueError, "format"),
     ("watch: every_s", lambda: loader().watch(0), ValueError, "every_s"),
     ("watch: every_s", lambda: loader().watch(float("nan")), ValueError, "every_s"),

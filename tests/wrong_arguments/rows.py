@@ -19,4 +19,4 @@ def calls(name: str, call: Callable[..., Any], *wrong: tuple[dict[str, Any], typ
 
 
 def marked(rows: Iterable[Row], mark: pytest.MarkDecorator) -> list[Any]:
-    return [pytest.param(*row, marks=mark) for row in rows]
+    return [pytest.param(*row, marks=mark, id=row[0]) for row in rows]
