@@ -9,9 +9,7 @@ from typing import Any
 from tests.wrong_arguments.rows import Row
 from torchpipe.map import SequenceWrapper, TokenFile
 
-__all__ = ["FORMS", "NEEDED", "NODES"]
-
-NEEDED: dict[str, dict[str, Any]] = {"batch": {"batch_size": 1}, "unzip": {"sequence_length": 2}}
+__all__ = ["FORMS", "NODES"]
 
 
 def wrong(form: str, error: type[Exception], parameter: str, *given: Any, **options: Any) -> Row:

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.wrong_arguments import of_data, of_devices, of_iter, of_map, of_others, of_services
+from tests.wrong_arguments.right import needed, others_of
 from tests.wrong_arguments.rows import Row
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.functional import registered
 
-NEEDED = {"iter": of_iter.NEEDED, "map": of_map.NEEDED}
 OF_PATHS = {form for form in registered("iter") if form.startswith(("list_", "read_"))} - {
     "list_files_by_s3",
     "read_from_gdrive",
@@ -47,12 +47,12 @@ def inputs(kind: str) -> list[Row]:
     word = "IterDataPipe" if kind == "iter" else "MapDataPipe"
     rows: list[Row] = []
     for form, cls in registered(kind).items():
-        needed = NEEDED[kind].get(form, {})
+        rest = needed(kind, form)
         for wrong in ([1], 3, other([1])):
-            rows.append((f"{kind} {form}: input", partial(cls, wrong, **needed), TypeError, word))
+            rows.append((f"{kind} {form}: input", partial(cls, wrong, **rest), TypeError, word))
         if next(iter(inspect.signature(cls).parameters.values())).kind is inspect.Parameter.VAR_POSITIONAL:
-            rows.append((f"{kind} {form}: no input", partial(cls, **needed), ValueError, "datapipe"))
-            rows.append((f"{kind} {form}: second input", partial(cls, right([1]), [1], **needed), TypeError, word))
+            rows.append((f"{kind} {form}: no input", partial(cls, **rest), ValueError, "datapipe"))
+            rows.append((f"{kind} {form}: second input", partial(cls, right([1]), [1], **rest), TypeError, word))
     return [
         (name, call, error, "paths" if kind == "iter" and name.split()[1].rstrip(":") in OF_PATHS else word)
         for name, call, error, word in rows
@@ -88,13 +88,6 @@ def test_a_wrong_argument_is_refused_by_its_name(
 def test_each_form_with_arguments_has_rows_or_takes_nothing_wrong(kind: str) -> None:
     forms = of_iter.FORMS if kind == "iter" else of_map.FORMS
     have = {name.split(": ")[0].removeprefix("map ") for name, *_ in forms}
-    takes = {
-        form
-        for form, cls in registered(kind).items()
-        if any(
-            parameter.kind is not parameter.VAR_POSITIONAL
-            for parameter in list(inspect.signature(cls).parameters.values())[1:]
-        )
-    }
+    takes = {form for form, cls in registered(kind).items() if others_of(cls)}
     assert takes - have == set(NOTHING_WRONG[kind])
     assert have <= set(registered(kind))

@@ -21,7 +21,7 @@ class Decoding(NamedTuple):
         """Raises: LookupError for an encoding, or a way to treat errors, that Python does not have."""
         for name, known, value in (("encoding", codecs.lookup, encoding), ("errors", codecs.lookup_error, errors)):
             try:
-                known(value)  # type: ignore[operator]
+                known(value)
             except (LookupError, TypeError, ValueError) as error:
                 what = "an encoding" if name == "encoding" else "a way to treat errors, such as 'strict' or 'ignore',"
                 raise LookupError(f"{name} must be {what} that Python has, got {value!r}: {error}") from None

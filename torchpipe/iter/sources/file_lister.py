@@ -47,8 +47,10 @@ class FileLister(Lister):
     ) -> None:
         roots: Any = root
         if not isinstance(root, TorchIterDataPipe):
-            several = isinstance(root, Iterable) and not isinstance(root, str | os.PathLike)
-            roots = tuple(map(_path, root if several else (root,)))
+            given: Any = root
+            if isinstance(root, str | os.PathLike) or not isinstance(root, Iterable):
+                given = (root,)
+            roots = tuple(map(_path, given))
             for path in roots:
                 if not os.path.exists(path):
                     _missing(path)
