@@ -74,6 +74,7 @@ ROWS: list[Row] = [
         ({"worker_seeding": "torch"}, ValueError, "worker_seeding"),
         ({"last_batch": "rollover"}, ValueError, "last_batch"),
         ({"uneven": "stop"}, ValueError, "uneven"),
+        ({}, RuntimeError, "distributed"),
     ),
     *calls(
         "DataLoader of threads",

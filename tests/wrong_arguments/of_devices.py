@@ -57,7 +57,7 @@ def wrapped(**options: Any) -> Any:
 def device_loader() -> Any:
     import torchpipe.xla.drop_in
 
-    return torchpipe.xla.drop_in.PerDeviceLoader([], "cpu")
+    return torchpipe.xla.drop_in.PerDeviceLoader([], "cpu")  # type: ignore[arg-type]
 
 
 OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -136,7 +136,7 @@ ROWS: list[Any] = [
         ({"policy": SnapshotPolicy()}, TypeError, "policy"),
     ),
     *(
-        ("SerialExecutor: " + parameter, partial(SerialExecutor, *arguments), error, parameter)
+        ("SerialExecutor: " + parameter, partial(SerialExecutor, *arguments), error, parameter)  # type: ignore[arg-type]
         for arguments, error, parameter in [
             ((3,), TypeError, "path"),
             (("/tmp",), ValueError, "path"),

@@ -32,7 +32,7 @@ FORMS: list[Row] = [
 
 FILE: Callable[..., Any] = partial(TokenFile, __file__)
 NODES: list[Row] = [
-    ("SequenceWrapper: sequence", lambda: SequenceWrapper(iter([1])), TypeError, "sequence"),
+    ("SequenceWrapper: sequence", lambda: SequenceWrapper(iter([1])), TypeError, "sequence"),  # type: ignore[arg-type]
     ("TokenFile: step", partial(FILE, dtype="uint8", step=3), ValueError, "step"),
     ("TokenFile: no dtype", FILE, ValueError, "dtype"),
     ("TokenFile: no length", partial(FILE, dtype="uint8"), TypeError, "length"),

@@ -30,7 +30,7 @@ def exporter(**options: Any) -> Any:
 
 ROWS: list[Row] = [
     *(
-        (function.__name__, partial(function, [1]), TypeError, word)
+        (function.__name__, partial(function, [1]), TypeError, word)  # type: ignore[arg-type]
         for function, word in (
             (plan, "IterDataPipe"),
             (to_dot, "IterDataPipe"),
@@ -56,7 +56,7 @@ ROWS: list[Row] = [
         ({"step": 3}, TypeError, "step"),
     ),
     ("check_seed: seed", lambda: check_seed(-1), ValueError, "seed"),
-    *(("check_seed: seed", partial(check_seed, value), TypeError, "seed") for value in (1.0, "1", None)),
+    *(("check_seed: seed", partial(check_seed, value), TypeError, "seed") for value in (1.0, "1", None)),  # type: ignore[arg-type]
     *(
         ("functional_datapipe: name", partial(functional_datapipe, name), ValueError, "name")
         for name in ("two words", "", "1st", "a.b", "a-b")
@@ -72,7 +72,7 @@ ROWS: list[Row] = [
     ("check_compression", lambda: check_compression("zip"), ValueError, "compression"),
     ("recompress", lambda: recompress("a", "b.txt"), ValueError, "recompress"),
     *(
-        ("example_parser: spec", partial(example_parser, spec), error, word)
+        ("example_parser: spec", partial(example_parser, spec), error, word)  # type: ignore[arg-type]
         for spec, error, word in (
             (["x"], TypeError, "spec"),
             ({"x": torch.float32}, ValueError, "spec"),

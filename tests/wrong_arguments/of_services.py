@@ -32,7 +32,7 @@ def loader(**options: Any) -> Any:
 
 
 def limited(**options: Any) -> None:
-    iter(loader()).limit(**options)  # type: ignore[attr-defined]
+    iter(loader()).limit(**options)
 
 
 def one_twice() -> Any:
