@@ -16,13 +16,7 @@ from torchpipe.errors import GraphError
 from torchpipe.graph import replace_node
 from torchpipe.iter import IterableWrapper, IterDataPipe
 from torchpipe.map import (
-    Batcher,
-    Concater,
-    InMemoryCacheHolder,
-    IterToMapConverter,
     SequenceWrapper,
-    UnZipper,
-    Zipper,
 )
 from torchpipe.testing import check_node
 
@@ -133,28 +127,6 @@ def test_what_a_loader_asks_by_the_way_does_not_read_a_table() -> None:
         with DataLoader2(graph) as whole:
             whole.seed(1)
             assert [*first, *items] == list(whole)
-
-
-def test_wrong_arguments_are_refused() -> None:
-    cases: list[Any] = [
-        (lambda: LETTERS.batch(0), ValueError, "batch_size"),
-        (lambda: LETTERS.batch(1, wrapper_class=3), TypeError, "wrapper_class"),  # type: ignore[arg-type]
-        (lambda: Concater(), ValueError, "at least one"),
-        (lambda: Zipper(), ValueError, "at least one"),
-        (lambda: LETTERS.concat([1]), TypeError, "MapDataPipe"),  # type: ignore[arg-type]
-        (lambda: LETTERS.zip([1]), TypeError, "MapDataPipe"),  # type: ignore[arg-type]
-        (lambda: LETTERS.unzip(0), ValueError, "sequence_length"),
-        (lambda: LETTERS.unzip(1, [0]), ValueError, "nothing is left"),
-        (lambda: LETTERS.unzip(2, [2]), ValueError, "column to skip"),
-        (lambda: IterToMapConverter(LETTERS), TypeError, "IterDataPipe"),  # type: ignore[arg-type]
-        (lambda: IterableWrapper([1]).to_map_datapipe(3), TypeError, "key_value_fn"),  # type: ignore[arg-type]
-    ]
-    for call, error, message in cases:
-        with pytest.raises(error, match=message):
-            call()
-    for kind in (Batcher, InMemoryCacheHolder, UnZipper):
-        with pytest.raises(TypeError, match="MapDataPipe"):
-            kind([1], 1) if kind is not InMemoryCacheHolder else kind([1])  # type: ignore[arg-type,call-arg]
 
 
 def test_L1_random_numbers_drawn_for_what_is_read_at_once_are_its_own() -> None:
