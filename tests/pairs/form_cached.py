@@ -47,25 +47,25 @@ def _empty() -> None:
     shutil.rmtree("cached", ignore_errors=True)
 
 
-def check_changed(chain: Chain) -> str:
-    """With another number of one step. Returns "changed", "the same" if that makes the same items, or why it says
-    nothing. Raises: AssertionError if old items are read.
+def check_changed(chain: Chain, *, last: bool = False) -> str:
+    """With another number of one step, of such a one that it makes other items; ``last``: with each of the last step.
+
+    Returns "changed", "the same" if no number makes others, or why it says nothing. Raises: AssertionError if old items
+    are read.
     """
     chain = cached_part(chain)
     if not chain or alone(chain):
         return "not cached"
     chance = random.Random(zlib.crc32(name_of(chain).encode()))
-    _empty()
+    places = [len(chain) - 1] if last else chance.sample(range(len(chain)), len(chain))
+    outcome = "the same"
     with unchanged_process():
-        try:
-            old = _items(chain)
-        except Exception as error:
-            return _refusal(chain, error)
-        for place in chance.sample(range(len(chain)), len(chain)):
-            changed = _changed(chain, place, chance)
+        for changed in (other for place in places for other in _changed(chain, place, chance, all_numbers=last)):
             if alone(changed):
                 continue
+            _empty()
             try:
+                old = _items(chain)
                 found = _items(changed)
                 _empty()
                 expected = _items(changed)
@@ -73,16 +73,19 @@ def check_changed(chain: Chain) -> str:
                 return _refusal(changed, error)
             assert found == expected, f"the cache of {name_of(chain)} gives old items for {name_of(changed)}"
             if expected != old:
-                return "changed"
-            _empty()
-            old = _items(chain)
-    return "the same"
+                outcome = "changed"
+                if not last:
+                    break
+    return outcome
 
 
-def _changed(chain: Chain, place: int, chance: random.Random) -> Chain:
+def _changed(chain: Chain, place: int, chance: random.Random, *, all_numbers: bool) -> list[Chain]:
     key, number = chain[place]
-    another = chance.choice([one for one in NUMBERS if one != number])
-    return (*chain[:place], (key, another), *chain[place + 1 :])
+    others = [one for one in NUMBERS if one != number]
+    return [
+        (*chain[:place], (key, other), *chain[place + 1 :])
+        for other in (others if all_numbers else [chance.choice(others)])
+    ]
 
 
 def names_files(chain: Chain) -> bool:

@@ -183,11 +183,14 @@ def covering_chains(
         yield finished(chain)
 
 
-def chain_with(key: str, seed: int = 0) -> Chain:
-    """A short chain that ends with this form."""
-    chance = random.Random(f"{key} {seed}")
+def chain_with(key: str, number: int = 0) -> Chain:
+    """A short chain that ends with this form; items within items come to it, where it takes such."""
+    nested = (("IterableWrapper", 0), ("map/triple", 0), ("enumerate", 0), (key, number))
+    if fits(nested):
+        return nested
     kind = next(kind for kind in ("", *_from("")) if key in _next(kind))
-    return (*_led(chance, (), kind), (key, chance.choice(NUMBERS)))
+    keys = _from("")[kind] if kind else ()
+    return (*((before, 0) for before in keys), (key, number))
 
 
 def simpler(chain: Chain) -> Iterator[Chain]:
