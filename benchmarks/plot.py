@@ -54,15 +54,24 @@ _MORE = {
     "p19r": (("own_cpu_ms", "CPU ms of the process"), ("state_bytes", "bytes")),
     "p13": (("us_per_batch", "us a batch of 32"),),
     "p8": (("first_batch_ratio", "first batch, x load"), ("worst_gap_ratio", "worst gap, x load")),
+    "p8c": (("gb_per_s", "GB/s without a step"), ("step_ms", "ms of the step alone")),
     "p20": (("p2_percent", "% in P2"), ("p4_percent", "% in P4")),
     "p9": (("memory_growth_mb", "growth MB"), ("descriptor_growth", "descriptors"), ("segment_growth", "segments")),
 }
-_NO_LOADERS = ("in_process", "packing_in_process", "generator", "builtin_map", "xla_naive")  # for comparison only
+_NO_LOADERS = (
+    "in_process",
+    "packing_in_process",
+    "generator",
+    "builtin_map",
+    "xla_naive",
+    "cuda_naive",
+)  # for comparison only
 _OWN = (  # the first that a workload has is compared
     "dataloader",
     "torchpipe",
     "packing_torchpipe",
     "xla_torchpipe",
+    "cuda_torchpipe",
     "tables",
     "tables_workers",
     "shards",

@@ -10,7 +10,7 @@ import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -130,10 +130,16 @@ class MultiProcessingReadingService(ShardedReadingService):
         self._main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt, at_least=0)
         device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
         self._device_options = DeviceOptions.among(locals())
-        if device is None and self._device_options != DeviceOptions(device_prefetch=device_prefetch):
+        plain = DeviceOptions(device_prefetch=device_prefetch)
+        if device is None and self._device_options != plain:
+            given = [
+                field.name
+                for field in fields(plain)
+                if getattr(self._device_options, field.name) != getattr(plain, field.name)
+            ]
             raise ValueError(
-                "options of the device stage have no meaning without device=...: name the device here, or give them to "
-                "to_device() in the graph"
+                f"options of the device stage ({', '.join(given)}) have no meaning without device=...: name the device "
+                "here, or give them to to_device() in the graph"
             )
         max_deaths = check_count("max_deaths", max_deaths, at_least=1)
         max_restarts = None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0)

@@ -55,7 +55,7 @@ _QUICK = (
     "formats", "graph", "iter", "laws/test_smoke.py", "map", "pairs/test_forms.py", "state", "test_adapters.py",
     "test_bad_input.py", "test_epochs.py", "test_failure.py", "test_global_random.py", "test_layers.py",
     "test_loader_state.py", "test_manual_seed.py", "test_node_protocol.py", "test_registering.py", "test_replay.py",
-    "test_seeds.py", "test_wrong_arguments.py", "testing/test_nodes.py",
+    "test_seeds.py", "wrong_arguments", "testing/test_nodes.py",
 )  # fmt: skip
 # `make test-nightly`: whole matrices, storms, interrupts at every instruction, thousands of forged or mutated states.
 _NIGHTLY = (

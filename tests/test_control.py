@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 
@@ -126,14 +125,3 @@ def test_a_limit_that_is_met_at_the_end() -> None:
         loader.load_state_dict(state)
         assert loader.epoch == 1
         assert len(list(loader)) == 6  # nothing was left of the first one
-
-
-@pytest.mark.parametrize(
-    ("value", "error"), [(0, ValueError), (-3, ValueError), (1.5, TypeError), ("2", TypeError), (True, TypeError)]
-)
-def test_a_wrong_limit_is_refused(value: Any, error: type[Exception]) -> None:
-    with make_loader(IterableWrapper(range(6)), make_service(None, 1)) as loader:
-        iterator = iter(loader)
-        with pytest.raises(error, match=r"num_batches.*got"):
-            iterator.limit(value)
-        assert len(list(iterator)) == 6

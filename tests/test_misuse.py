@@ -261,11 +261,6 @@ def test_a_graph_that_leads_back_to_itself() -> None:
         DataLoader2(graph)
 
 
-def test_fewer_shards_than_workers() -> None:
-    with pytest.raises(ValueError, match=r"num_shards=2 is less than num_workers=3"):
-        MultiProcessingReadingService(3, num_shards=2)
-
-
 @EXECUTORS
 def test_an_interrupt_in_next_loses_nothing(workers: int | None, tmp_path: Path) -> None:
     """Ctrl-C while an item is awaited: the state counts what was delivered, and the loader goes on from it."""

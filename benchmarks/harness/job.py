@@ -47,3 +47,8 @@ class Job:
     def deliveries(self) -> int:
         """How many items a whole pass delivers if ``batch_size`` and ``workers`` divide ``count``."""
         return self.count if self.batch_size is None else self.count // self.batch_size
+
+    def whole(self, count: int) -> int:
+        """The least number of samples from ``count`` on of which its workers make whole batches, each as many."""
+        together = (self.batch_size or 1) * max(1, self.workers)
+        return -(-count // together) * together

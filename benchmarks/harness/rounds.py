@@ -14,13 +14,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks.harness.environments import ROOT, interpreter
 from benchmarks.harness.summary import BUSY
 from benchmarks.peers import PEERS
 
-__all__ = ["in_turn", "run_child", "run_rounds"]
+__all__ = ["in_turn", "result_of", "run_child", "run_rounds"]
 
 LIMIT_S = 120.0
 _SURE = 2  # rounds that are run whatever the time
@@ -50,24 +50,30 @@ def run_child(
             command, cwd=ROOT, env=environment, stdout=output, stderr=problems, start_new_session=True
         )
         try:
-            child.wait(limit_s)
-            ended = True
+            code: int | None = child.wait(limit_s)
         except subprocess.TimeoutExpired:
-            ended = False
+            code = None
         finally:
             _end_session(child)
-        output.seek(0)
-        problems.seek(0)
-        lines, trouble = output.read().splitlines(), problems.read()[-2000:]
+        return result_of(output, problems, blank, code, limit_s)
+
+
+def result_of(
+    output: IO[str], problems: IO[str], blank: dict[str, Any], code: int | None, limit_s: float
+) -> dict[str, Any]:
+    """What a process wrote: its last line of JSON, else ``blank`` with an error. ``code``: of its exit, if it ended."""
+    output.seek(0)
+    problems.seek(0)
+    lines, trouble = output.read().splitlines(), problems.read()[-2000:]
     for line in reversed(lines):
         if line.startswith("{"):
             result: dict[str, Any] = json.loads(line)
             if "error" in result:
                 result["stderr"] = trouble
             return result
-    if not ended:
+    if code is None:
         return {**blank, "error": f"no result within {limit_s:.0f} s: it hangs, or is far too slow", "stderr": trouble}
-    return {**blank, "error": f"exit code {child.returncode} without a result", "stderr": trouble}
+    return {**blank, "error": f"exit code {code} without a result", "stderr": trouble}
 
 
 def _end_session(child: subprocess.Popen[bytes]) -> None:

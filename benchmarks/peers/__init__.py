@@ -56,6 +56,10 @@ PEERS = {
     "xla_torchpipe": Peer("xla_torchpipe", "torchpipe to_device", "xla"),
     "xla_mp_device": Peer("xla_mp_device", "MpDeviceLoader", "xla"),
     "xla_naive": Peer("xla_naive", "tensor.to in the loop", "xla"),
+    "cuda_torchpipe": Peer("cuda_torchpipe", "torchpipe DataLoader, device='cuda'"),
+    "cuda_torchpipe_pinned": Peer("cuda_torchpipe_pinned", "torchpipe DataLoader, pinned, copied in the loop"),
+    "cuda_pinned": Peer("cuda_pinned", "torch DataLoader, pinned, copied in the loop"),
+    "cuda_naive": Peer("cuda_naive", "torch DataLoader, tensor.to in the loop"),
 }
 
 

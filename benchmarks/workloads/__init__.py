@@ -19,6 +19,7 @@ WORKLOADS = {
     "p6": "p6_resume",
     "p7": "p7_stage_cost",
     "p8": "p8_device",
+    "p8c": "p8c_cuda",
     "p9": "p9_memory",
     "p10": "p10_map_style",
     "p11": "p11_made_images",

@@ -5,6 +5,7 @@ Runs in the runner's or the measured process; whoever comes first writes them.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import tarfile
@@ -38,14 +39,14 @@ def tars() -> tuple[str, ...]:
 
 
 def _make(files: list[Path]) -> None:
-    try:
-        import numpy as np
-        import skimage
-        from PIL import Image
-    except ImportError as missing:
-        raise Unsupported(f"the photographs are made with scikit-image: {missing}; `make bench` has it") from None
+    carrier = importlib.util.find_spec("skimage")
+    if carrier is None or carrier.origin is None:
+        raise Unsupported("the photographs are cut from those in scikit-image, which is not here; `make bench` has it")
+    import numpy as np
+    from PIL import Image
+
     _FOLDER.mkdir(parents=True, exist_ok=True)
-    folder = Path(skimage.__file__).parent / "data"
+    folder = Path(carrier.origin).parent / "data"
     photos = [Image.open(next(folder.glob(f"{name}.*g"))).convert("RGB") for name in _PHOTOS]
     draw = np.random.default_rng(0)
     contents = []

@@ -17,8 +17,8 @@ UNIT = p2_dict_batches.UNIT
 PEERS = ["dataloader", "torch", "stateful", "spdl_dataloader"]
 
 
-def run(peer: ModuleType, seconds: float) -> dict[str, Any]:
-    return p2_dict_batches.run(peer, seconds)
+def run(peer: ModuleType, seconds: float, *, workers: int = 2) -> dict[str, Any]:
+    return p2_dict_batches.run(peer, seconds, workers=workers)
 
 
 if __name__ == "__main__":

@@ -32,9 +32,9 @@ def check(batch: Any) -> Iterable[int]:
     return p3_images.check(batch - 1)  # bytes: 0 becomes 255 again
 
 
-def run(peer: ModuleType, seconds: float) -> dict[str, Any]:
-    job = replace(p3_images.job(peer), make=make)
-    count = 2 * len(p3_images.ids(1 << 12))
+def run(peer: ModuleType, seconds: float, *, workers: int = 2) -> dict[str, Any]:
+    job = replace(p3_images.job(peer), make=make, workers=workers)
+    count = job.whole(2 * len(p3_images.ids(1 << 12)))
     return measure_stream(peer, job, seconds, check=check, check_count=count, ids=p3_images.ids)
 
 

@@ -17,8 +17,8 @@ UNIT = p4_jpeg.UNIT
 PEERS = ["dataloader", "torch", "stateful", "spdl_dataloader"]
 
 
-def run(peer: ModuleType, seconds: float) -> dict[str, Any]:
-    return p4_jpeg.run(peer, seconds)
+def run(peer: ModuleType, seconds: float, *, workers: int = 2, least_s: float = 2.0) -> dict[str, Any]:
+    return p4_jpeg.run(peer, seconds, workers=workers, least_s=least_s)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -49,11 +50,12 @@ def job() -> Job:
     return Job(count=100_000_000, make=make, batch_size=BATCH, item_bytes=BATCH * 72)
 
 
-def run(peer: ModuleType, seconds: float) -> dict[str, Any]:
+def run(peer: ModuleType, seconds: float, *, workers: int = 2) -> dict[str, Any]:
     if getattr(peer, "NUMPY_ONLY", False):
         raise Unsupported("delivers numpy arrays: see P2n")
+    wanted = replace(job(), workers=workers)
     return measure_stream(
-        peer, job(), seconds, check=check, check_count=BATCH * 100, ids=lambda count: Counter(range(count))
+        peer, wanted, seconds, check=check, check_count=wanted.whole(3200), ids=lambda count: Counter(range(count))
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -80,8 +81,12 @@ def job(peer: ModuleType) -> Job:
     return Job(count=10_000_000, make=make, batch_size=BATCH, item_bytes=size)
 
 
-def run(peer: ModuleType, seconds: float, *, consume: Callable[[Any], object] | None = None) -> dict[str, Any]:
-    return measure_stream(peer, job(peer), seconds, check=check, check_count=_POOL * 2, ids=ids, consume=consume)
+def run(
+    peer: ModuleType, seconds: float, *, workers: int = 2, consume: Callable[[Any], object] | None = None
+) -> dict[str, Any]:
+    wanted = replace(job(peer), workers=workers)
+    checked = wanted.whole(_POOL * 2)
+    return measure_stream(peer, wanted, seconds, check=check, check_count=checked, ids=ids, consume=consume)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import functools
 import io
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -101,12 +102,14 @@ def job(peer: ModuleType) -> Job:
     )
 
 
-def run(peer: ModuleType, seconds: float) -> dict[str, Any]:
+def run(peer: ModuleType, seconds: float, *, workers: int = 2, least_s: float = 2.0) -> dict[str, Any]:
     try:
         import PIL  # noqa: F401
     except ImportError:
         raise Unsupported("Pillow is not in this environment") from None
-    return measure_stream(peer, job(peer), max(seconds, 2.0), check=check, check_count=_photos.COUNT, ids=ids)
+    wanted = replace(job(peer), workers=workers)
+    checked = wanted.whole(_photos.COUNT)
+    return measure_stream(peer, wanted, max(seconds, least_s), check=check, check_count=checked, ids=ids)
 
 
 if __name__ == "__main__":

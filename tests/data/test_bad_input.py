@@ -54,12 +54,6 @@ def test_what_torch_refuses_is_refused_in_its_words(name: str) -> None:
     assert expected is not None
 
 
-@pytest.mark.parametrize("options", [{"timeout": 5}, {"prefetch_factor": 0, "num_workers": 1}])
-def test_what_torch_refuses_by_assertions_when_it_is_iterated_is_refused_at_once(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
-        DataLoader(Numbers(9), **options)
-
-
 @pytest.mark.parametrize("value", [-1, True, 1.5, "1", None])
 @pytest.mark.parametrize(
     "name", ["batch_size", "sampler", "batch_sampler", "drop_last", "dataset", "persistent_workers"]
@@ -73,33 +67,6 @@ def test_what_is_frozen_stays(name: str, value: Any) -> None:
         found.append(str(caught.value))
     assert found[0] == found[1]
     assert loaders[1].batch_size == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "words"),
-    [
-        ({"num_workers": 10_000}, ValueError, "10000 is more than 4096"),
-        ({"worker_seeding": "epoch"}, ValueError, "worker_seeding must be one of 'batch', 'torch'"),
-        ({"on_worker_death": "ignore"}, ValueError, "on_worker_death must be one of"),
-        ({"max_deaths": 0}, ValueError, "max_deaths"),
-        ({"max_restarts": -1}, ValueError, "max_restarts"),
-        ({"device": "cpu", "device_prefetch": 0}, ValueError, "device_prefetch"),
-        ({"last_batch": "roll"}, ValueError, "last_batch must be"),
-        ({"last_batch": "rollover", "drop_last": True}, ValueError, "mutually exclusive"),
-        ({"last_batch": "keep", "batch_sampler": [[1]]}, ValueError, "mutually exclusive"),
-        ({"last_batch": "rollover", "batch_size": None}, ValueError, "mutually exclusive"),
-        ({"last_batch": "rollover", "batch_size": 0}, ValueError, "batch_size"),
-        ({"last_batch": "rollover", "shuffle": True, "sampler": [1]}, ValueError, "mutually exclusive"),
-    ],
-)
-def test_what_only_we_refuse(options: dict[str, Any], kind: type[Exception], words: str) -> None:
-    with pytest.raises(kind, match=words):
-        DataLoader(Numbers(9), **options)
-
-
-def test_rollover_is_not_for_iterable_datasets() -> None:
-    with pytest.raises(ValueError, match="map-style"):
-        DataLoader(Lines(9), last_batch="rollover")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch.utils.data import DistributedSampler, IterableDataset
+from torch.utils.data import DistributedSampler
 
 from torchpipe import DataLoader
 from torchpipe.data.ranks.dealt import _Share
@@ -83,34 +83,6 @@ class Counting(Sevens):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         return
-
-
-class Streaming(IterableDataset[int]):
-    def __iter__(self) -> Any:
-        return iter(range(3))
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
-        ({"sampler": range(3)}, ValueError, "leave sampler and batch_sampler out"),
-        ({"batch_sampler": [[1]], "batch_size": 1}, ValueError, "leave sampler and batch_sampler out"),
-        ({"dataset": Streaming()}, ValueError, "map-style datasets: .*DistributedReadingService"),
-        ({"in_order": False}, ValueError, "in_order=False is refused"),
-        ({"worker_seeding": "torch"}, ValueError, "worker_seeding='torch' is refused"),
-        ({"last_batch": "rollover"}, ValueError, "last_batch='rollover' is refused"),
-        ({"dataset": Counting()}, ValueError, "a dataset with a state_dict of its own is refused"),
-        ({"uneven": "stop"}, ValueError, "uneven must be one of 'drop', 'pad', 'raise'"),
-        ({"uneven": "pad", "distributed": False}, ValueError, "nothing divides here: give distributed=True"),
-        ({}, RuntimeError, "init_process_group"),
-    ],
-)
-def test_what_a_count_for_all_ranks_rules_out_is_refused(
-    options: dict[str, Any], error: type[Exception], match: str
-) -> None:
-    arguments: dict[str, Any] = {"dataset": Sevens(), "distributed": True, **options}
-    with pytest.raises(error, match=match):
-        DataLoader(arguments.pop("dataset"), **arguments)
 
 
 def _of(rank: int, dataset: Any, **options: Any) -> DataLoader[Any]:

@@ -405,12 +405,6 @@ class Stateful(Drawing):
 def test_L7_threads_refuse_what_they_cannot_do() -> None:
     with pytest.raises(ValueError, match=r"state of its own \(state_dict\)"):
         iter(DataLoader(Stateful(), num_workers=1, **THREAD))
-    with pytest.raises(ValueError, match="draw from get_worker_info"):
-        DataLoader(Drawing(), num_workers=1, worker_seeding="torch", **THREAD)
-    with pytest.raises(ValueError, match="starts no process: multiprocessing_context='fork'"):
-        DataLoader(Drawing(), num_workers=1, multiprocessing_context="fork", **THREAD)
-    with pytest.raises(ValueError, match="'multiprocessing', 'thread', got 'threads'"):
-        DataLoader(Drawing(), num_workers=1, worker_method="threads")  # type: ignore[arg-type]
 
     class Itself(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:

@@ -300,29 +300,10 @@ def test_other_devices_are_not_synced() -> None:
     assert indices(wrap(Plain(3), "cpu")) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
-        ({"prefetch": 3}, TypeError, "prefetch"),
-        ({"loader_prefetch_size": -1}, ValueError, "loader_prefetch_size"),
-        ({"device_prefetch_size": None}, TypeError, "device_prefetch_size"),
-        ({"batches_per_execution": 0}, ValueError, "batches_per_execution"),
-        ({"host_to_device_transfer_threads": 0}, ValueError, "host_to_device_transfer_threads"),
-        ({"on": "tpu"}, ValueError, "'cpu', 'cuda'"),
-        ({"on": "cpu", "input_sharding": object()}, ValueError, "input_sharding is for XLA devices"),
-    ],
-)
-def test_L7_bad_arguments_are_refused_at_once(options: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        wrap(Saved(3), **options)
-
-
 def test_L7_a_device_that_is_not_fed_is_refused() -> None:
     loader = ours().ParallelLoader(Saved(3), [device()])
     with pytest.raises(ValueError, match="this loader feeds xla:0, not 'xla:5'"):
         loader.per_device_loader("xla:5")
-    with pytest.raises(TypeError, match=r"needs a torchpipe ParallelLoader, got builtins\.list"):
-        ours().PerDeviceLoader([], device())
 
 
 def test_L7_a_state_that_does_not_fit_is_refused_when_it_is_loaded() -> None:

@@ -28,65 +28,6 @@ from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.state import Cursor, decode, encode
 from torchpipe.testing import FakeBackend
 
-REFUSED = [
-    ({"device_prefetch": -1}, ValueError, "device_prefetch must be at least 0"),
-    ({"host_prefetch": 1.5}, TypeError, "host_prefetch must be an integer"),
-    ({"host_prefetch": 1, "host_prefetch_bytes": 0}, ValueError, "host_prefetch_bytes must be at least 1"),
-    ({"device_prefetch_bytes": 0}, ValueError, "device_prefetch_bytes must be at least 1"),
-    ({"host_prefetch_bytes": 10}, ValueError, "a queue that is not there: set host_prefetch"),
-    ({"transfer_threads": 0}, ValueError, "transfer_threads must be at least 1"),
-    ({"device_prefetch": 0, "host_prefetch": 2}, ValueError, "Let at least 1 be ahead"),
-    ({"device_prefetch": 0, "transfer_threads": 2}, ValueError, "Let at least 1 be ahead"),
-    ({"dtype": "bfloat17"}, ValueError, "dtype must be a torch.dtype or the name of one, .* got 'bfloat17'"),
-    ({"dtype": torch.int8}, ValueError, "torch.int8 is none"),
-    ({"dtype": 16}, ValueError, "dtype must be a torch.dtype"),
-    ({"sync": "always"}, ValueError, "sync must be one of 'none', 'loader', got 'always'"),
-    ({"sync": None}, ValueError, "sync must be one of"),
-    ({"batches_per_execution": 4}, ValueError, "needs sync='loader'"),
-    ({"sync": "loader", "batches_per_execution": 0}, ValueError, "at least 1"),
-    (
-        {"sync": "loader", "batches_per_execution": 4, "wait_every": 6},
-        ValueError,
-        "multiple of batches_per_execution=4",
-    ),
-    ({"on_new_shape": "ignore"}, ValueError, "on_new_shape must be one of 'allow', 'warn', 'pad', 'drop', 'raise'"),
-    ({"convert_numpy": 1}, TypeError, "convert_numpy must be True or False"),
-    ({"pad_value": "0"}, TypeError, "pad_value must be a number"),
-    ({"pad_to": [8, 16]}, ValueError, "needs on_new_shape='pad'"),
-    ({"on_new_shape": "pad", "pad_to": []}, ValueError, "ascending"),
-    ({"on_new_shape": "pad", "pad_to": [16, 8]}, ValueError, r"ascending, such as .*; got \[16, 8\]"),
-    ({"on_new_shape": "pad", "pad_to": {"x": 8}}, ValueError, "a dict of such lists by the keys of the batch; got 8"),
-    ({"input_sharding": object()}, ValueError, "input_sharding is for device='xla'"),
-]
-
-
-@pytest.mark.parametrize(("options", "error", "message"), REFUSED)
-def test_what_does_not_fit_is_refused_where_it_is_written(
-    options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    names = {"device_prefetch": "prefetch"}
-    with pytest.raises(error, match=message.removeprefix("device_") if "device_prefetch must" in message else message):
-        IterableWrapper([1]).to_device("cpu", **{names.get(name, name): value for name, value in options.items()})
-    if options.get("device_prefetch", 1) < 1:
-        message = "device_prefetch must be at least 1"
-    with pytest.raises(error, match=message):
-        MultiProcessingReadingService(device="cpu", **options)
-
-
-def test_options_without_a_device_are_refused() -> None:
-    with pytest.raises(ValueError, match="have no meaning without device="):
-        MultiProcessingReadingService(host_prefetch=2)
-
-
-def test_a_backend_that_cannot_sync_is_refused() -> None:
-    class Bare:
-        name, releases_source = "bare", True
-        prepare = transfer = receive = close = FakeBackend.close
-
-    for options in ({"sync": "loader"}, {"wait_every": 2}):
-        with pytest.raises(ValueError, match="need a backend that has sync"):
-            ToDevice(IterableWrapper([1]), Bare(), **options)
-
 
 @pytest.mark.parametrize("constructor", [ToDevice, MultiProcessingReadingService])
 def test_every_option_can_be_written_with_the_same_default(constructor: Any) -> None:

@@ -134,24 +134,7 @@ def test_a_child_forked_while_the_lock_is_held_does_not_hold_it(tmp_path: Path) 
     result.close()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
-    [
-        ((3,), TypeError, "int"),
-        (("/tmp",), ValueError, "name a file in it"),
-        (("lock", "soon"), TypeError, "number of seconds"),
-        (("lock", -1), ValueError, "at least 0"),
-    ],
-)
-def test_L7_bad_arguments_are_refused(arguments: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        SerialExecutor(*arguments)
-
-
-def test_L7_what_is_no_function_is_refused(tmp_path: Path) -> None:
-    executor: Any = SerialExecutor(tmp_path / "lock")
-    with pytest.raises(TypeError, match="write lambda"):
-        executor.run(3)
+def test_the_folder_of_the_lock_is_made(tmp_path: Path) -> None:
     assert SerialExecutor(tmp_path / "made" / "when" / "needed").run(lambda: 1) == 1
     (tmp_path / "file").touch()
     impossible = SerialExecutor(tmp_path / "file" / "lock")

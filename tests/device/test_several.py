@@ -9,7 +9,6 @@ import weakref
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,8 +16,6 @@ from tests.device.dealing import DEPTHS, TAILS, drain, expected, several
 from tests.device.loaders import Plain, Saved, index_of, indices
 from tests.sources import feed_threads, wait_until
 from torchpipe.errors import IteratorInvalidated
-from torchpipe.state import SnapshotPolicy
-from torchpipe.xla.several_devices import SeveralDevices
 
 
 @given(length=st.integers(0, 14), devices=st.integers(1, 4), tail=TAILS, depths=DEPTHS, data=st.data())
@@ -230,24 +227,6 @@ def test_L5_no_more_is_read_ahead_than_was_asked_for(host: int, device: int) -> 
         wait_until(lambda bound=bound: len(loader.read) == bound)
     group.close()
     assert len(loader.read) <= bound
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
-        ({"devices": []}, ValueError, "at least one device"),
-        ({"devices": "cpu"}, TypeError, r"write \['cpu'\]"),
-        ({"devices": ["cuda:0", torch.device("cuda:0")]}, ValueError, "cuda:0 is given twice"),
-        ({"devices": ["tpu"]}, ValueError, "'cpu', 'cuda'"),
-        ({"tail": "keep"}, ValueError, '"drop", "pad" or "raise"'),
-        ({"host_prefetch": -1}, ValueError, "host_prefetch"),
-        ({"device_prefetch": "2"}, TypeError, "device_prefetch"),
-        ({"policy": SnapshotPolicy()}, TypeError, "makes a SnapshotPolicy"),
-    ],
-)
-def test_L7_bad_arguments_are_refused_at_once(options: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        SeveralDevices(Saved(3), **{"devices": ["cpu"], **options})
 
 
 def test_per_device_samples_needs_a_length() -> None:

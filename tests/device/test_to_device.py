@@ -187,18 +187,6 @@ def test_names_resolve_to_backends() -> None:
     assert resolve("cpu") is not resolve("cpu")
 
 
-@pytest.mark.parametrize("name", ["tpu", "", "cpu:x", "meta", "mps"])
-def test_L7_an_unknown_device_is_refused_where_it_is_named(name: str) -> None:
-    with pytest.raises(ValueError, match="'cpu', 'cuda'"):
-        ToDevice(IterableWrapper([1]), name)
-
-
-@pytest.mark.parametrize("value", [0, None, 1.5])
-def test_L7_what_names_no_device_is_refused(value: Any) -> None:
-    with pytest.raises(TypeError, match="device must be"):
-        ToDevice(IterableWrapper([1]), value)
-
-
 def test_L7_missing_torch_xla_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices.xla.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
     with pytest.raises(ImportError, match=r"pip install torch==2\.9\.0 torch_xla==2\.9\.0"):
@@ -209,12 +197,6 @@ def test_L7_missing_torch_xla_is_reported_at_once(monkeypatch: pytest.MonkeyPatc
 def test_L7_missing_cuda_is_reported_at_the_first_batch() -> None:
     with start(ToDevice(IterableWrapper([1]), "cuda")) as iterator, pytest.raises(RuntimeError, match="no CUDA device"):
         next(iterator)
-
-
-@pytest.mark.parametrize(("value", "error"), [(-1, ValueError), ("2", TypeError)])
-def test_the_depth_is_checked(value: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="prefetch"):
-        ToDevice(IterableWrapper([1]), "cpu", value)
 
 
 def in_loader(graph: Any, **options: Any) -> DataLoader2[Any]:

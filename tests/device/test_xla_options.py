@@ -151,15 +151,3 @@ def test_read_ahead_is_what_was_asked_for() -> None:
         wait_until(lambda: len(source.journal.pulled) >= 6)
         wait_until(lambda: iterator.stats().waiting == 3 and iterator.stats().ready == 2)  # type: ignore[attr-defined]
         assert len(source.journal.pulled) == 6
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_sharding_is_refused_for_other_devices(device: str) -> None:
-    with pytest.raises(ValueError, match="input_sharding is for device='xla'"):
-        ToDevice(Script([1]), device, input_sharding={"x": None})
-
-
-@pytest.mark.parametrize("tree", [{}, [], "data", {"x": "data"}, {"x": None}, [None]])
-def test_what_is_no_sharding_is_refused(tree: Any) -> None:
-    with pytest.raises(TypeError, match="input_sharding"):
-        ToDevice(Script([1]), "xla", input_sharding=tree)

@@ -137,8 +137,6 @@ def test_an_infinite_source() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"must be SHARDING_PRIORITIES\.MULTIPROCESSING, got .*DISTRIBUTED"):
-        IterableWrapper(range(3)).sharding_round_robin_dispatch(SHARDING_PRIORITIES.DISTRIBUTED)
     twice = IterableWrapper(range(3)).sharding_filter().sharding_round_robin_dispatch()
     with pytest.raises(GraphError, match="two sharding points on one path"):
         make_loader(twice, make_service(None, 2))

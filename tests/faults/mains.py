@@ -44,7 +44,7 @@ _NUMBER = 9
 
 
 class Bell:
-    """Sends SIGUSR1 to process ``main`` when ``moment`` has come; 0: to nobody. Hidden attributes, so no part of the graph."""
+    """Sends SIGUSR1 to process ``main`` when ``moment`` has come; 0: to nobody. Hidden, so no part of the graph."""
 
     def __init__(self, main: int, moment: str) -> None:
         self._main, self._moment = main, moment

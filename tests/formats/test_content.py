@@ -15,7 +15,7 @@ import zstandard
 
 from tests.reads import bytes_read_by
 from torchpipe.errors import StateError
-from torchpipe.formats.places.content import Content, check_compression, recompress
+from torchpipe.formats.places.content import Content, recompress
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
@@ -153,13 +153,6 @@ def test_urls_are_opened_by_fsspec() -> None:
     again = Content("memory://torchpipe-content/a.gz")
     again.go_to(mark)
     assert again.stream.read() == (PART * 2)[80:]
-
-
-def test_what_is_no_compression_is_refused() -> None:
-    with pytest.raises(ValueError, match="compression must be one of 'infer', 'gzip'.*got 'zip'"):
-        check_compression("zip")
-    with pytest.raises(ValueError, match="recompress writes"):
-        recompress("a", "b.txt")
 
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

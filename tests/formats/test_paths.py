@@ -62,19 +62,14 @@ def test_urls_have_globs_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("given", "message"),
     [
-        ("missing-{1..2}", FileNotFoundError, "test found no file 'missing-1' .*working directory"),
-        ("missing-*", FileNotFoundError, "test found no file for 'missing-\\*'"),
-        ([], ValueError, "at least one path"),
-        (3, TypeError, "needs paths, got 3 of type int"),
-        ([3], TypeError, "needs paths, got 3 of type int"),
-        ({"a"}, TypeError, "of type set"),
-        ([b"a"], TypeError, "got b'a' of type bytes"),
+        ("missing-{1..2}", "test found no file 'missing-1' .*working directory"),
+        ("missing-*", "test found no file for 'missing-\\*'"),
     ],
 )
-def test_what_is_no_file_is_refused(given: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_what_is_no_file_is_refused(given: str, message: str) -> None:
+    with pytest.raises(FileNotFoundError, match=message):
         expand_paths("test", given)
 
 

@@ -251,9 +251,3 @@ def test_of_several_dispatchers_the_first_node_behind_all_is_dispatched() -> Non
     assert split.dispatch is not None
     assert node_name(split.dispatch) == "Zipper"
     assert names(split.shard_nodes) == ["Mapper"]
-
-
-def test_what_is_no_node_is_refused() -> None:
-    root: Any = [1, 2]
-    with pytest.raises(TypeError, match=r"expected an IterDataPipe or MapDataPipe, got \[1, 2\] of type list"):
-        plan(root)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from torchpipe.iter import IterableWrapper
 from torchpipe.map import Mapper, SequenceWrapper
 
 
@@ -37,14 +35,3 @@ def test_torchs_loader_reads_them() -> None:
     batches = list(DataLoader(SequenceWrapper(range(5)).map(double), batch_size=2))
     assert [batch.tolist() for batch in batches] == [[0, 2], [4, 6], [8]]
     assert torch.equal(batches[0], torch.tensor([0, 2]))
-
-
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"use torchpipe\.iter\.IterableWrapper"):
-        SequenceWrapper(iter([1]))
-    with pytest.raises(TypeError, match="SequenceWrapper"):
-        Mapper([1], double)
-    with pytest.raises(TypeError, match="SequenceWrapper"):
-        Mapper(IterableWrapper([1]), double)
-    with pytest.raises(TypeError, match="fn must be a function"):
-        SequenceWrapper([1]).map(3)

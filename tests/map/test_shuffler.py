@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from torchpipe import DataLoader2, Shuffle
 from torchpipe.errors import StateError
-from torchpipe.iter import IterableWrapper
-from torchpipe.map import SequenceWrapper, Shuffler, shuffler
+from torchpipe.map import SequenceWrapper, shuffler
 from torchpipe.node.datapipe import iterate
 from torchpipe.randomness.permuting import ComputedOrder
 from torchpipe.randomness.seeds import permutation
@@ -162,14 +161,6 @@ def test_L5_the_state_is_small_and_any_position_is_reached_at_once() -> None:
     iterator.load_state_dict(iterate(graph, seed=1).state_dict() | {"position": 10**5 - 2})
     assert len(list(iterator)) == len(read) == 2
     assert len(encode(iterator.state_dict())) < 100
-
-
-def test_wrong_arguments_are_refused() -> None:
-    wrong: Any = IterableWrapper([1])
-    with pytest.raises(TypeError, match="needs a MapDataPipe, got IterableWrapper"):
-        Shuffler(wrong)
-    with pytest.raises(TypeError, match="indices must be a list of keys"):
-        numbers(3).shuffle(indices=iter([1]))
 
 
 def test_data_that_became_shorter_is_an_error() -> None:

@@ -170,10 +170,6 @@ def test_bad_files_are_refused_when_the_node_is_made(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.idx is damaged: sequence 1 should be 0 tokens from byte 1099511627776"):
         TokenFile(path)[1]
     index.unlink()
-    with pytest.raises(ValueError, match=r"has no a\.idx beside it, .* give dtype"):
-        TokenFile(path)
-    with pytest.raises(TypeError, match=r"is one run of 6 tokens: give length"):
-        TokenFile(path, dtype="uint16")
     with pytest.raises(ValueError, match="no whole number of int64: 12 bytes"):
         TokenFile(path, 2, dtype="int64")
 
@@ -198,9 +194,5 @@ def test_bad_arrays_and_arguments_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(ValueError, match=r"a\.npy is no \.npy file"):
         TokenFile(path, 2)
-    with pytest.raises(ValueError, match="step=3 is of windows: give length"):
-        TokenFile(path, step=3)
-    with pytest.raises(ValueError, match="only local files can be mapped into memory"):
-        TokenFile("s3://bucket/a.bin", 3, dtype="uint16")
     with pytest.raises(FileNotFoundError, match="TokenFile found no file"):
         TokenFile(tmp_path / "missing.bin")

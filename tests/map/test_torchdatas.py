@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,19 +14,20 @@ from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
 from torchpipe.errors import GraphError
 from torchpipe.graph import replace_node
-from torchpipe.iter import IterableWrapper
+from torchpipe.iter import IterableWrapper, IterDataPipe
 from torchpipe.map import (
-    Batcher,
-    Concater,
-    InMemoryCacheHolder,
-    IterToMapConverter,
     SequenceWrapper,
-    UnZipper,
-    Zipper,
 )
 from torchpipe.testing import check_node
 
 LETTERS = SequenceWrapper("abcde")
+
+
+class ThatDraws(IterDataPipe[tuple[int, float]]):
+    """Does not know its length."""
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return iter([(index, random.random()) for index in range(6)])
 
 
 def double(item: int) -> tuple[int, int]:
@@ -107,26 +110,23 @@ def test_L1_and_L2_in_a_graph() -> None:
         assert sorted(item for batch in loader for item in batch) == expected
 
 
-def test_wrong_arguments_are_refused() -> None:
-    cases: list[Any] = [
-        (lambda: LETTERS.batch(0), ValueError, "batch_size"),
-        (lambda: LETTERS.batch(1, wrapper_class=3), TypeError, "wrapper_class"),  # type: ignore[arg-type]
-        (lambda: Concater(), ValueError, "at least one"),
-        (lambda: Zipper(), ValueError, "at least one"),
-        (lambda: LETTERS.concat([1]), TypeError, "MapDataPipe"),  # type: ignore[arg-type]
-        (lambda: LETTERS.zip([1]), TypeError, "MapDataPipe"),  # type: ignore[arg-type]
-        (lambda: LETTERS.unzip(0), ValueError, "sequence_length"),
-        (lambda: LETTERS.unzip(1, [0]), ValueError, "nothing is left"),
-        (lambda: LETTERS.unzip(2, [2]), ValueError, "column to skip"),
-        (lambda: IterToMapConverter(LETTERS), TypeError, "IterDataPipe"),  # type: ignore[arg-type]
-        (lambda: IterableWrapper([1]).to_map_datapipe(3), TypeError, "key_value_fn"),  # type: ignore[arg-type]
-    ]
-    for call, error, message in cases:
-        with pytest.raises(error, match=message):
-            call()
-    for kind in (Batcher, InMemoryCacheHolder, UnZipper):
-        with pytest.raises(TypeError, match="MapDataPipe"):
-            kind([1], 1) if kind is not InMemoryCacheHolder else kind([1])  # type: ignore[arg-type,call-arg]
+@pytest.mark.filterwarnings("ignore:len.. of to_map_datapipe")
+def test_what_a_loader_asks_by_the_way_does_not_read_a_table() -> None:
+    """In a thread, that would draw from the process's generators, beside the loop."""
+    graph = ThatDraws().to_map_datapipe().to_iter_datapipe()
+    with DataLoader2(graph, reading_service=MultiProcessingReadingService(1, "fork")) as loader:
+        loader.seed(1)
+        items = iter(loader)
+        first = [next(items) for _ in range(3)]
+        before = random.getstate()
+        asked = [lambda: loader.epoch, loader.stats, loader.state_dict]
+        threads = [threading.Thread(target=ask) for ask in asked]
+        for thread in threads:
+            thread.start(), thread.join()
+        assert random.getstate() == before
+        with DataLoader2(graph) as whole:
+            whole.seed(1)
+            assert [*first, *items] == list(whole)
 
 
 def test_L1_random_numbers_drawn_for_what_is_read_at_once_are_its_own() -> None:

@@ -1,30 +1,43 @@
-"""The table of combinations that are refused, or not exact, in docs/guarantees.md: made from the registries here.
+"""The tables of combinations that are refused, or not exact, in docs/guarantees.md: made from the registries here.
 
 python -m tests.pairs.tables        writes it anew
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.pairs.loader_features import LIMITS, REFUSALS
+from tests.pairs import form_rules, loader_features
 
 __all__ = ["PAGE", "with_table"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
 _BEGIN, _END = "<!-- made by python -m tests.pairs.tables -->\n", "<!-- end -->\n"
 
+Refusals = Sequence[loader_features.Refusal] | Sequence[form_rules.Refusal]
+Limits = Sequence[loader_features.Limit] | Sequence[form_rules.Limit]
 
-def _table() -> str:
-    refused = [f"| {refusal.what} | is refused: {refusal.instead} |" for refusal in REFUSALS]
-    inexact = [f"| {limit.what} | is not exact: {limit.why} |" for limit in LIMITS]
-    return "\n".join(["| of a `DataLoader` | |", "|---|---|", *refused, *inexact]) + "\n"
+
+def _table(title: str, refusals: Refusals, limits: Limits) -> str:
+    refused = [f"| {refusal.what} | is refused: {refusal.instead} |" for refusal in refusals]
+    inexact = [f"| {limit.what} | is not exact: {limit.why} |" for limit in limits]
+    return "\n".join([f"| {title} | |", "|---|---|", *refused, *inexact]) + "\n"
+
+
+def _tables() -> str:
+    return "\n".join(
+        [
+            _table("of a `DataLoader`", loader_features.REFUSALS, loader_features.LIMITS),
+            _table("of nodes in a graph", form_rules.REFUSALS, form_rules.LIMITS),
+        ]
+    )
 
 
 def with_table(page: str) -> str:
     before, _, rest = page.partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n{_table()}\n{_END}{after}"
+    return f"{before}{_BEGIN}\n{_tables()}\n{_END}{after}"
 
 
 if __name__ == "__main__":

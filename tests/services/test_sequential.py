@@ -60,30 +60,7 @@ def test_what_prepares_runs_alone_in_process() -> None:
     assert _run(_random_graph(), PreparingReadingService()) == _run(_random_graph(), InProcessReadingService())
 
 
-@pytest.mark.parametrize(
-    ("services", "error", "match"),
-    [
-        ((), ValueError, "at least one"),
-        ((InProcessReadingService(), MultiProcessingReadingService(1)), TypeError, "InProcess.* must be the last"),
-        (
-            (MultiProcessingReadingService(1), DistributedReadingService()),
-            TypeError,
-            "MultiProcessing.* must be the last",
-        ),
-        (("a service",), TypeError, "got 'a service'"),
-    ],
-)
-def test_services_that_do_not_go_together_are_refused(
-    services: tuple[Any, ...], error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=match):
-        SequentialReadingService(*services)
-
-
-def test_one_service_twice_is_refused() -> None:
-    service = PreparingReadingService()
-    with pytest.raises(ValueError, match="twice"):
-        SequentialReadingService(service, service)
+def test_two_services_that_divide_are_refused() -> None:
     with pytest.raises(ValueError, match="FixedRank and FixedRank each divide"):
         DataLoader2(_random_graph(), reading_service=SequentialReadingService(FixedRank(0, 2), FixedRank(0, 2)))
 
@@ -224,6 +201,3 @@ def test_the_seed_of_an_epoch_can_come_from_a_service() -> None:
 def test_without_a_process_group_there_is_an_error_that_helps() -> None:
     with pytest.raises(RuntimeError, match="init_process_group"):
         DataLoader2(_random_graph(), reading_service=DistributedReadingService())
-    for arguments in ({"uneven": "stop"}, {"timeout": 0}, {"agree_every": 0}):
-        with pytest.raises(ValueError):
-            DistributedReadingService(**arguments)

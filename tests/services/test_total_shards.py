@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reading_services import (
-    DistributedReadingService,
     MultiProcessingReadingService,
     OrdinalReadingService,
     SequentialReadingService,
@@ -425,12 +424,6 @@ def test_a_state_of_another_total_is_refused_with_both() -> None:
 
 
 def test_what_a_total_rules_out_is_refused_when_the_loader_is_made() -> None:
-    with pytest.raises(ValueError, match="total_shards=6 cannot be hosted by 4 ranks.*1, 2, 3, 6"):
-        make_loader(UNEVEN, FixedRank(0, 4, 6))
-    with pytest.raises(ValueError, match="makes 5000 shards on each of 2 ranks, and a rank hosts at most 4096"):
-        make_loader(UNEVEN, FixedRank(0, 2, 10_000))
-    with pytest.raises(ValueError, match="num_shards=3 on each of 2 ranks does not make total_shards=4"):
-        make_loader(UNEVEN, SequentialReadingService(FixedRank(0, 2, 4), make_service(None, 3)))
     with pytest.raises(GraphError, match="no sharding point, so each of 4 shards"):
         make_loader(IterableWrapper(range(9)), FixedRank(0, 1, 4))
     graph: Any = IterableWrapper(range(9)).sharding_filter().to_device("cpu")
@@ -438,11 +431,6 @@ def test_what_a_total_rules_out_is_refused_when_the_loader_is_made() -> None:
         make_loader(graph.batch(2), FixedRank(0, 2, 4))
     with pytest.raises(GraphError, match="2 branches meet after the shards"):
         make_loader(_two_branches(), FixedRank(0, 2, 4, "pad"))
-    for arguments in ({"total_shards": 0}, {"total_shards": True}, {"states": "some"}):
-        with pytest.raises((ValueError, TypeError)):
-            DistributedReadingService(**arguments)  # type: ignore[arg-type]
-    with make_loader(UNEVEN, FixedRank(0, 1, 4)) as loader, pytest.raises(ValueError, match='"own" or "all", got'):
-        loader.state_dict("each")  # type: ignore[arg-type]
 
 
 def test_a_node_that_holds_items_after_the_shards_cannot_be_dealt() -> None:

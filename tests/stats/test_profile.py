@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchpipe import DataLoader, DataLoader2, IterDataPipe, profile
+from torchpipe import DataLoader2, IterDataPipe, profile
 from torchpipe.iter import IterableWrapper
 from torchpipe.stats import Profile
 
@@ -144,27 +144,3 @@ def test_a_graph_without_items() -> None:
 def test_what_the_graph_raises_is_raised() -> None:
     with pytest.raises(TypeError, match="can only concatenate"):
         profile(IterableWrapper("abc").map(plus_one), seconds=0.01)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "text"),
-    [
-        ({"seconds": 0}, ValueError, "positive number, got 0"),
-        ({"seconds": float("nan")}, ValueError, "positive number, got nan"),
-        ({"seconds": "1"}, ValueError, "positive number, got '1'"),
-        ({"workers": (0,)}, ValueError, "workers"),
-        ({"workers": (1.5,)}, TypeError, "workers"),
-        ({"step": 3}, TypeError, "step must be a function of a batch, got 3"),
-    ],
-    ids=repr,
-)
-def test_nonsense_is_refused_at_once(arguments: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind, match=text):
-        profile(numbers(), **arguments)
-
-
-def test_what_is_no_graph_is_refused() -> None:
-    with pytest.raises(TypeError, match="profile needs a datapipe or a DataLoader2, got \\[1\\]"):
-        profile([1])
-    with pytest.raises(TypeError, match=r"its stats\(\) say"):
-        profile(DataLoader([1]))  # type: ignore[arg-type]

@@ -57,9 +57,11 @@ def example_parser(spec: Mapping[str, tuple[Sequence[int], Any]] | None) -> Call
                 f"spec of {name!r} must be a pair (shape, dtype) such as ((3,), torch.float32), got {rule!r}"
             )
         if not all(type(size) is int and size >= -1 for size in rule[0]) or list(rule[0]).count(-1) > 1:
-            raise ValueError(f"the shape of {name!r} must be of whole numbers, one of them -1 at most, got {rule[0]!r}")
+            raise ValueError(
+                f"spec: the shape of {name!r} must be of whole numbers, one of them -1 at most, got {rule[0]!r}"
+            )
         if not (rule[1] is None or isinstance(rule[1], torch.dtype)):
-            raise TypeError(f"the dtype of {name!r} must be one of torch's, or None, got {rule[1]!r}")
+            raise TypeError(f"spec: the dtype of {name!r} must be one of torch's, or None, got {rule[1]!r}")
     return functools.partial(parse_example, spec=dict(spec))
 
 

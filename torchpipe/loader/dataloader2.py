@@ -32,7 +32,7 @@ from torchpipe.loader.untraced import untraced
 from torchpipe.node.announce import warn_user
 from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import Division, division, is_node
+from torchpipe.node.traits import Division, division, is_node, walk
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_random_states
 from torchpipe.randomness.seeds import check_seed, fresh_seed, next_fresh_seed
@@ -247,6 +247,9 @@ class DataLoader2(Viewable, Generic[T_co]):
         )
 
     def _total(self) -> int | None:
+        """The length, if asking for it costs and changes nothing."""
+        if any(getattr(node, "counts_by_reading", False) for node in walk(self.datapipe)):
+            return None
         try:
             return len(self)
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell

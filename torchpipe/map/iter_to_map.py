@@ -65,16 +65,19 @@ class IterToMapConverter(MapDataPipe[Any]):
         if self._loaded.source is not self.datapipe:  # a copy of this node, that reads another one
             self._loaded = _Loaded(self.datapipe)
         if self._loaded.items is None:
-            items: dict[Any, Any] = {}
-            context = Context.for_graph(self.datapipe, seed=0, threads=False)  # which would not have those states
-            with GlobalRandom(_KEY).installed(), context.iterate(self.datapipe) as stream:
-                for item in stream:
-                    key, value = self._pair(item)
-                    if key in items:
-                        warn_user(f"Found duplicate key {key!r}: the last one counts. Check key_value_fn", UserWarning)
-                    items[key] = value
-            self._loaded.items = items
+            self._loaded.items = GlobalRandom(_KEY).within(self._read)
         return self._loaded.items
+
+    def _read(self) -> dict[Any, Any]:
+        items: dict[Any, Any] = {}
+        context = Context.for_graph(self.datapipe, seed=0, threads=False)  # which would not have those states
+        with context.iterate(self.datapipe) as stream:
+            for item in stream:
+                key, value = self._pair(item)
+                if key in items:
+                    warn_user(f"Found duplicate key {key!r}: the last one counts. Check key_value_fn", UserWarning)
+                items[key] = value
+        return items
 
     def _pair(self, item: Any) -> Any:
         pair = item if self.key_value_fn is None else self.key_value_fn(item)
@@ -95,12 +98,20 @@ class IterToMapConverter(MapDataPipe[Any]):
         except KeyError:
             raise IndexError(f"Index {index} is invalid for IterToMapConverter.") from None
 
+    @property
+    def counts_by_reading(self) -> bool:
+        """Would ``len()`` read all of the input? What asks by the way, in any thread, does not ask then."""
+        return self._loaded.items is None and self._length_of_input() is None
+
+    def _length_of_input(self) -> int | None:
+        try:
+            return len(self.datapipe)
+        except (TypeError, NotImplementedError):
+            return None
+
     def __len__(self) -> int:
         if self._loaded.items is None:
-            try:
-                return len(self.datapipe)
-            except (TypeError, NotImplementedError):
-                warn_user(
-                    "len() of to_map_datapipe() reads all of its input, which does not know its length", UserWarning
-                )
+            if (length := self._length_of_input()) is not None:
+                return length
+            warn_user("len() of to_map_datapipe() reads all of its input, which does not know its length", UserWarning)
         return len(self._items())

@@ -30,7 +30,7 @@ class UnZipper(MapDataPipe[T]):
         check_map_input("unzip (map-style)", source_datapipe)
         sequence_length = check_count("sequence_length", sequence_length, at_least=1)
         skipped = {
-            check_count("a column to skip", column, at_least=0, at_most=sequence_length - 1)
+            check_count("each of columns_to_skip", column, at_least=0, at_most=sequence_length - 1)
             for column in columns_to_skip or ()
         }
         columns = [column for column in range(sequence_length) if column not in skipped]

@@ -71,7 +71,7 @@ def check_length(value: object) -> int:
     return check_count("length", value, at_least=-1)
 
 
-def check_input(name: str, value: object) -> None:
+def check_input(name: str, value: object, place: str = "input") -> None:
     """Raises: TypeError, with the way out, unless ``value`` is an iterable node, torchpipe's or torch's."""
     if isinstance(value, TorchIterDataPipe):
         return
@@ -81,13 +81,14 @@ def check_input(name: str, value: object) -> None:
         advice = "wrap it in IterableWrapper(...)"
     else:
         advice = "begin the pipeline with a node such as IterableWrapper(...) or FileLister(...)"
-    raise TypeError(f"{name} needs an IterDataPipe as its input, got {_shown(value)}: {advice}")
+    raise TypeError(f"{name} needs an IterDataPipe as its {place}, got {_shown(value)}: {advice}")
 
 
-def check_map_input(name: str, value: object) -> None:
+def check_map_input(name: str, value: object, place: str = "input") -> None:
     """Raises: TypeError, with the way out, unless ``value`` is a map-style node, torchpipe's or torch's."""
     if not isinstance(value, TorchMapDataPipe):
-        raise TypeError(f"{name} needs a MapDataPipe, got {_shown(value)}: wrap a sequence in SequenceWrapper(...)")
+        advice = "wrap a sequence in SequenceWrapper(...)"
+        raise TypeError(f"{name} needs a MapDataPipe as its {place}, got {_shown(value)}: {advice}")
 
 
 def check_function(name: str, value: object) -> None:
@@ -113,9 +114,10 @@ def check_columns(name: str, fn: Any, input_col: object) -> None:
     try:
         signature.bind(*range(count))
     except TypeError as error:
-        given = "the item" if input_col is None else f"the columns {input_col!r}"
+        given = "the item" if input_col is None else f"the columns {input_col!r} (input_col)"
         raise ValueError(
-            f"{callable_name(fn)}{signature} is to be called with {count} positional argument(s), {given}: {error}"
+            f"{name} is called with {count} positional argument(s), {given}, which {callable_name(fn)}{signature} does "
+            f"not take: {error}"
         ) from None
 
 

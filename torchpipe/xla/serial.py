@@ -39,6 +39,8 @@ class SerialExecutor:
     def __init__(
         self, path: str | os.PathLike[str], timeout: float | None = None, *, warn_every_s: float = 60.0
     ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"path must be that of the lock's file, got {path!r} of type {type(path).__name__}")
         self.path = os.path.abspath(os.fspath(path))
         if os.path.isdir(self.path):
             raise ValueError(f"path must be a file's, got the directory {self.path!r}: name a file in it")

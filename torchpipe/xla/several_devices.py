@@ -286,7 +286,7 @@ def _check_devices(devices: Iterable[str | torch.device | Backend]) -> tuple[str
     named = [torch.device(device) if isinstance(device, str) else device for device in chosen]
     for index, device in enumerate(named):
         if isinstance(device, torch.device) and device.type != "cpu" and device in named[:index]:
-            raise ValueError(f"device {device} is given twice: each device has one iterator")
+            raise ValueError(f"devices has {device} twice: each device has one iterator, so name it once")
     return chosen
 
 

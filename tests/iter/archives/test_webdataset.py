@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchpipe.errors import StateError
-from torchpipe.iter import IterableWrapper, WebDataset
+from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
 from torchpipe.testing import CountingSource, check_node
@@ -79,5 +79,3 @@ def test_two_files_of_one_ending_and_wrong_items_are_refused() -> None:
     for item in items:
         with pytest.raises(TypeError, match="webdataset needs"):
             list(IterableWrapper([item]).webdataset())
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        WebDataset([])  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reading_services import MultiProcessingReadingService
 from torchpipe import Context, DataLoader2, IterDataPipe, NodeIterator
 from torchpipe.errors import GraphError, StateError
-from torchpipe.iter import Demultiplexer, Forker, IterableWrapper, RoundRobinDemultiplexer, UnZipper
+from torchpipe.iter import IterableWrapper
 from torchpipe.iter._shared.streams import wrap_stream
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
@@ -385,18 +385,9 @@ def test_branches_stay_in_one_part_of_the_graph() -> None:
         assert list(loader) == [(item, item) for item in range(9)]
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_items_are_errors() -> None:
     source = IterableWrapper(range(3))
     cases: list[Any] = [
-        (lambda: source.fork(0), ValueError, "num_instances"),
-        (lambda: source.fork(2, buffer_size=-2), ValueError, "buffer_size"),
-        (lambda: source.fork(2, copy="x"), ValueError, "copy must be"),  # type: ignore[arg-type]
-        (lambda: source.demux(0, parity), ValueError, "num_instances"),
-        (lambda: source.demux(2, 3), TypeError, "classifier_fn"),  # type: ignore[arg-type]
-        (lambda: source.round_robin_demux(0), ValueError, "num_instances"),
-        (lambda: source.unzip(0), ValueError, "sequence_length"),  # type: ignore[misc]
-        (lambda: source.unzip(2, columns_to_skip=[0, 1]), ValueError, "nothing is left"),  # type: ignore[misc]
-        (lambda: source.unzip(2, columns_to_skip=[2]), ValueError, "column to skip"),  # type: ignore[misc]
         (lambda: list(source.unzip(2)[0]), TypeError, "takes sequences, got item 0 of type int: 0"),  # type: ignore[misc]
         (lambda: list(IterableWrapper([(1, 2, 3)]).unzip(2)[0]), ValueError, "of length 3"),
         (lambda: list(source.demux(2, lambda item: 2)[0]), ValueError, "between 0 and 1, 2 is returned for item 0"),
@@ -407,6 +398,3 @@ def test_wrong_arguments_are_refused() -> None:
     for call, error, message in cases:
         with pytest.raises(error, match=message):
             call()
-    for kind, rest in [(Forker, (2,)), (Demultiplexer, (2, parity)), (UnZipper, (2,)), (RoundRobinDemultiplexer, (2,))]:
-        with pytest.raises(TypeError, match="IterableWrapper"):
-            kind([], *rest)  # type: ignore[operator]

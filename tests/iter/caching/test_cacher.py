@@ -533,21 +533,3 @@ def test_L2_branches_that_stand_apart_draw_again_as_they_did(chunk_items: int) -
         with make_loader(spec, make_service(None, 1)) as loader:
             loader.load_state_dict(state)
             assert list(map(repr, loader)) == second
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "kind", "message"),
-    [
-        ((3,), {}, TypeError, "path must be a folder, got 3"),
-        (("s3://bucket/x",), {}, ValueError, "needs a folder with locks"),
-        (("x",), {"max_bytes": 3}, ValueError, "give one of them"),
-        ((), {"max_bytes": -1}, ValueError, "max_bytes must be at least 0"),
-        ((), {"chunk_items": 0}, ValueError, "chunk_items must be at least 1"),
-        ((), {"lease_timeout_s": -1}, ValueError, "lease_timeout_s must be 0 s or more"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: Any, options: Any, kind: Any, message: str) -> None:
-    with pytest.raises(NotADirectoryError, match="is a file"):
-        IterableWrapper([1]).cache(__file__)
-    with pytest.raises(kind, match=message):
-        IterableWrapper([1]).cache(*arguments, **options)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from torchpipe import DataLoader2
-from torchpipe.iter import InMemoryCacheHolder, IterableWrapper
+from torchpipe.iter import IterableWrapper
 from torchpipe.testing import CountingSource, check_node
 
 
@@ -27,10 +25,3 @@ def test_a_bound_in_megabytes() -> None:
 
 def test_L2_exact_resume() -> None:
     check_node(lambda: CountingSource(range(5)).shuffle().in_memory_cache(1), pulls=lambda k: 5)
-
-
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="size"):
-        IterableWrapper([1]).in_memory_cache(-1)
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        InMemoryCacheHolder([])  # type: ignore[arg-type]

@@ -13,13 +13,8 @@ import pytest
 from torchpipe.errors import StateError
 from torchpipe.iter import (
     FSSpecFileLister,
-    FSSpecFileOpener,
-    FSSpecSaver,
     IoPathFileLister,
-    IoPathFileOpener,
-    IoPathSaver,
     IterableWrapper,
-    Saver,
 )
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
@@ -184,33 +179,16 @@ def test_forms_for_users_of_iopath(tmp_path: Path) -> None:
     assert [stream.read() for _, stream in opened] == [b"text"]
     saved = IterableWrapper([("y", b"y")]).save_by_iopath("wb", lambda name: f"{tmp_path}/{name}")
     assert [Path(path).read_bytes() for path in saved] == [b"y"]
-    for make in (
-        lambda: IoPathFileLister(str(tmp_path), pathmgr=3),  # type: ignore[arg-type]
-        lambda: IoPathFileOpener(IterableWrapper(["a"]), handler=3),  # type: ignore[arg-type]
-        lambda: IoPathSaver(IterableWrapper([("a", "b")]), pathmgr=3),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(TypeError, match="in whose place fsspec is used"):
-            make()
 
 
-def test_wrong_arguments_are_refused() -> None:
+def test_wrong_items_are_errors() -> None:
     items: Any = IterableWrapper([3])
     cases: list[Any] = [
-        (lambda: FSSpecFileLister(3), TypeError, ""),  # type: ignore[arg-type]
-        (lambda: FSSpecFileLister([3]), TypeError, "URLs or paths"),  # type: ignore[list-item]
         (lambda: list(items.list_files_by_fsspec()), TypeError, "URLs or paths, got 3"),
         (lambda: list(items.open_files_by_fsspec()), TypeError, "URLs or paths, got 3"),
-        (lambda: items.open_files_by_fsspec(retries=-1), ValueError, "retries"),
         (lambda: list(items.save_by_fsspec()), TypeError, "pairs"),
         (lambda: list(items.save_to_disk()), TypeError, "pairs"),
-        (lambda: items.save_to_disk("r"), ValueError, "mode must be one of"),
-        (lambda: items.save_to_disk("a"), ValueError, "mode must be one of"),
-        (lambda: items.save_to_disk(filepath_fn=3), TypeError, "filepath_fn"),
-        (lambda: items.save_by_fsspec(filepath_fn=3), TypeError, "filepath_fn"),
     ]
     for call, error, message in cases:
-        with pytest.raises(error, match=message or None):
+        with pytest.raises(error, match=message):
             call()
-    for kind in (FSSpecFileOpener, FSSpecSaver, Saver):
-        with pytest.raises(TypeError, match="IterableWrapper"):
-            kind([])  # type: ignore[arg-type]

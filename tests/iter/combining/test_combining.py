@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchpipe.iter import Concater, IterableWrapper, Zipper
-from torchpipe.map import SequenceWrapper
 from torchpipe.testing import CountingSource, check_node
 
 LENGTHS = st.lists(st.integers(0, 4), min_size=1, max_size=4)
@@ -43,13 +41,3 @@ def test_one_node_may_be_several_inputs() -> None:
     node = IterableWrapper(range(5)).shuffle()
     assert all(one == other for one, other in node.zip(node))
     assert sorted(node.concat(node)) == sorted([*range(5), *range(5)])
-
-
-@pytest.mark.parametrize("kind", [Zipper, Concater])
-def test_wrong_arguments_are_refused(kind: Any) -> None:
-    with pytest.raises(ValueError, match="at least one datapipe"):
-        kind()
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        kind(IterableWrapper([1]), [1])
-    with pytest.raises(TypeError, match="to_iter_datapipe"):
-        kind(SequenceWrapper([1]))

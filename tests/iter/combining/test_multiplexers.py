@@ -85,21 +85,3 @@ def test_L8_forged_states_are_refused() -> None:
         for change in changes:
             with pytest.raises(StateError):
                 iterate(node).load_state_dict(iterate(node).state_dict() | change)
-
-
-@pytest.mark.parametrize("kind", [Multiplexer, MultiplexerLongest, ZipperLongest])
-def test_wrong_arguments_are_refused(kind: Any) -> None:
-    with pytest.raises(ValueError, match="at least one datapipe"):
-        kind()
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        kind(IterableWrapper([1]), [1])
-
-
-@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "1"])
-def test_wrong_weights_are_refused(weight: Any) -> None:
-    with pytest.raises(ValueError, match="positive number"):
-        SampleMultiplexer({IterableWrapper([1]): weight})
-    with pytest.raises(ValueError, match="at least one"):
-        SampleMultiplexer({})
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        SampleMultiplexer({"a": 1})  # type: ignore[dict-item]

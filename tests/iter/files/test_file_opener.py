@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from torchpipe.errors import StateError
-from torchpipe.iter import FileLister, FileOpener, IterableWrapper
+from torchpipe.iter import FileLister, IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import encode
 from torchpipe.testing import CountingSource, check_node
@@ -83,14 +82,3 @@ def test_len(paths: list[str]) -> None:
     assert len(IterableWrapper(paths).open_files(length=7)) == 7
     with pytest.raises(TypeError):
         len(FileLister(Path(paths[0]).parent).open_files())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [({"mode": "w"}, "mode must be one of"), ({"mode": "b", "encoding": "utf-8"}, "needs a text mode")],
-)
-def test_wrong_arguments_are_refused(arguments: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        IterableWrapper(["a"]).open_files(**arguments)
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        FileOpener(["a"])

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchpipe.errors import StateError
-from torchpipe.iter import FileLister, IterableWrapper, TarArchiveLoader
+from torchpipe.iter import FileLister, IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import encode
 from torchpipe.testing import CountingSource, check_node
@@ -185,13 +185,6 @@ def test_len_is_what_was_said(archives: list[str]) -> None:
 def test_wrong_items_are_refused(item: Any) -> None:
     with pytest.raises(TypeError, match="load_from_tar needs"):
         list(IterableWrapper([item], deepcopy=False).load_from_tar())
-
-
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="mode must be one for reading"):
-        IterableWrapper([("a", None)]).load_from_tar("w")
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        TarArchiveLoader([])
 
 
 @pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchpipe.iter import Batcher, DataChunk, IterableWrapper
+from torchpipe.iter import DataChunk, IterableWrapper
 from torchpipe.testing import CountingSource, check_node
 
 
@@ -53,25 +53,6 @@ def test_the_wrapper_class() -> None:
     assert list(IterableWrapper(range(3)).batch(2, wrapper_class=tuple)) == [(0, 1), (2,)]
 
 
-@pytest.mark.parametrize("size", [0, -1])
-def test_a_size_below_one_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=f"batch_size must be at least 1, got {size}"):
-        IterableWrapper([1]).batch(size)
-
-
-def test_wrong_types_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"batch_size must be an integer, got 2\.5"):
-        IterableWrapper([1]).batch(2.5)
-    with pytest.raises(ValueError, match="last must be one of 'keep', 'drop', 'repeat', 'raise', got 'pad'"):
-        IterableWrapper([1]).batch(2, last="pad")
-    with pytest.raises(ValueError, match="both say what becomes of the last batch"):
-        IterableWrapper([1]).batch(2, drop_last=True, last="keep")
-    with pytest.raises(TypeError, match="wrapper_class"):
-        IterableWrapper([1]).batch(2, wrapper_class=3)
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        Batcher([1], 2)
-
-
 NESTED: list[Any] = [[[0, 1], [2]], [], [[3, 4], [5]], [[6]], [[]]]
 
 
@@ -102,5 +83,3 @@ def test_levels() -> None:
 def test_too_deep_is_an_error() -> None:
     with pytest.raises(IndexError, match=r"unbatch_level=3\) goes deeper .* found a int"):
         list(IterableWrapper(NESTED).unbatch(3))
-    with pytest.raises(ValueError, match="at least -1"):
-        IterableWrapper(NESTED).unbatch(-2)

@@ -43,13 +43,6 @@ def test_a_function_in_either_place() -> None:
     assert len(node.collate()) == 2
 
 
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"conversion must be a function, got \{\}"):
-        IterableWrapper([1]).collate({})
-    with pytest.raises(ValueError, match="positional"):
-        IterableWrapper([1]).collate(collate_fn=lambda a, b: a)
-
-
 # -- in memory that is offered ----------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchpipe.errors import StateError
-from torchpipe.iter import DataChunk, Grouper, IterableWrapper, Rows2Columnar
+from torchpipe.iter import DataChunk, IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 
@@ -69,23 +69,6 @@ def test_L8_forged_states_are_refused() -> None:
             iterate(node).load_state_dict(state | {"groups": groups})
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"buffer_size": 0}, "buffer_size"),
-        ({"group_size": 0}, "group_size"),
-        ({"group_size": 5, "buffer_size": 4}, "group_size"),
-        ({"guaranteed_group_size": 1}, "needs a group_size"),
-        ({"guaranteed_group_size": 3, "group_size": 2}, "guaranteed_group_size"),
-    ],
-)
-def test_wrong_arguments_are_refused(options: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        IterableWrapper([1]).groupby(third, **options)
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        Grouper([], third)  # type: ignore[arg-type]
-
-
 def test_columns() -> None:
     dicts = [{"a": 1, "b": 2}, {"a": 3, "b": 4}, {"a": 5, "b": 6}]
     rows = [(1, 2), (3, 4), (5, 6)]
@@ -100,5 +83,3 @@ def test_columns() -> None:
         list(IterableWrapper(rows).rows2columnar(["x", "y"]))
     with pytest.raises(ValueError, match="2 values.*and 1 column_names"):
         list(IterableWrapper(rows).batch(2).rows2columnar(["x"]))
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        Rows2Columnar([])  # type: ignore[arg-type]

@@ -107,8 +107,3 @@ def test_L8_what_is_left_over_in_a_state_is_like_the_batches_that_follow() -> No
     resumed.load_state_dict(decode(encode(iterator.state_dict())) | {"parts": [torch.ones(2)]})
     with pytest.raises(StateError, match="not alike"):
         next(resumed)
-
-
-def test_a_size_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-        IterableWrapper([1]).rebatch(0)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchpipe.iter import IterableWrapper, Mapper
-from torchpipe.map import SequenceWrapper
+from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.testing import CountingSource, check_node
@@ -122,22 +121,3 @@ def test_L7_a_stop_iteration_raised_by_a_function_does_not_end_the_stream_silent
 
     with pytest.raises(RuntimeError):
         list(IterableWrapper(range(3)).map(stop))
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: Mapper([1], double), TypeError, "wrap it in IterableWrapper"),
-        (lambda: Mapper(SequenceWrapper([1]), double), TypeError, "to_iter_datapipe"),
-        (lambda: Mapper(None, double), TypeError, "got None"),
-        (lambda: IterableWrapper([1]).map(3), TypeError, "fn must be a function, got 3"),
-        (lambda: IterableWrapper([1]).map(add), ValueError, "'other'"),
-        (lambda: IterableWrapper([1]).map(double, [0, 1]), ValueError, "2 positional"),
-        (lambda: IterableWrapper([1]).map(double, []), ValueError, "at least one column"),
-        (lambda: IterableWrapper([1]).map(double, None, 1), ValueError, "needs an input_col"),
-        (lambda: IterableWrapper([1]).map(double, 0, [1, 2]), ValueError, "must name one column"),
-    ],
-)
-def test_wrong_arguments_are_refused(make: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        make()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchpipe.iter import Dropper, Flattener, IndexAdder, IterableWrapper, Slicer
+from torchpipe.iter import IterableWrapper
 from torchpipe.testing import CountingSource, check_node
 
 ROW = (0, 1, 2)
@@ -79,13 +79,3 @@ def test_numbers() -> None:
 def test_L7_what_is_not_there_is_an_error(item: Any, form: str, arguments: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         list(getattr(IterableWrapper([item]), form)(*arguments))
-
-
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="names places"):
-        IterableWrapper([ROW]).slice([0], 2)
-    with pytest.raises(ValueError, match="step"):
-        IterableWrapper([ROW]).slice(0, 2, 0)
-    for kind in (Dropper, Slicer, Flattener, IndexAdder):
-        with pytest.raises(TypeError, match="IterableWrapper"):
-            kind([], 0)  # type: ignore[arg-type]

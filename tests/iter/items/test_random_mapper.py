@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
-from torchpipe.iter import IterableWrapper, RandomMapper
+from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 
@@ -49,12 +48,3 @@ def test_seeds_epochs_shards_and_nodes_differ() -> None:
 
 def test_len() -> None:
     assert len(IterableWrapper(range(3)).random_map(draw)) == 3
-
-
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="rng"):
-        IterableWrapper([1]).random_map(lambda item: item)
-    with pytest.raises(TypeError, match="fn must be a function"):
-        IterableWrapper([1]).random_map("x")
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        RandomMapper([1], draw)

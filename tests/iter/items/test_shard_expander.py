@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchpipe.iter import IterableWrapper, ShardExpander
+from torchpipe.iter import IterableWrapper
 from torchpipe.testing import CountingSource, check_node
 
 
@@ -21,5 +21,3 @@ def test_bad_names_are_refused() -> None:
         list(IterableWrapper([3]).shard_expand())  # type: ignore[misc]
     with pytest.raises(ValueError, match="more than"):
         list(IterableWrapper(["{0..9999999}"]).shard_expand())
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        ShardExpander([])  # type: ignore[arg-type]

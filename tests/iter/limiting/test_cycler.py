@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchpipe.iter import Cycler, IterableWrapper
+from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import IterDataPipe, iterate
 from torchpipe.testing import CountingSource, check_node
 
@@ -60,10 +60,3 @@ def test_len() -> None:
     assert len(IterableWrapper(range(3)).cycle(2)) == 6
     with pytest.raises(TypeError, match="never ends"):
         len(IterableWrapper(range(3)).cycle())
-
-
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="count must be at least 0, got -1"):
-        IterableWrapper([1]).cycle(-1)
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        Cycler([1])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from torchpipe.errors import StateError
-from torchpipe.iter import BucketBatcher, DataChunk, InBatchShuffler, IterableWrapper
+from torchpipe.iter import DataChunk, IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 
@@ -63,14 +63,3 @@ def test_buckets_hold_items_of_like_size() -> None:
     mixed = [len(batch[0]) for batch in iterate(words.bucketbatch(5, batch_num=6, bucket_num=6, sort_key=sorted))]
     assert mixed != sorted(mixed)
     assert len(list(iterate(words.bucketbatch(4, drop_last=True)))) == 7
-
-
-@pytest.mark.parametrize("name", ["batch_size", "batch_num", "bucket_num"])
-def test_wrong_arguments_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        IterableWrapper([1]).bucketbatch(**{"batch_size": 1, name: 0})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="sort_key"):
-        IterableWrapper([1]).bucketbatch(1, sort_key=3)  # type: ignore[arg-type]
-    for kind in (BucketBatcher, InBatchShuffler):
-        with pytest.raises(TypeError, match="IterableWrapper"):
-            kind([], 1) if kind is BucketBatcher else kind([])  # type: ignore[arg-type,call-arg]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchpipe.errors import StateError
-from torchpipe.iter import IterableWrapper, Shuffler
+from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import encode
 from torchpipe.testing import CountingSource, check_node
@@ -108,15 +108,3 @@ def test_a_state_saved_with_the_shuffle_switched_off_is_refused() -> None:
     state = iterate(node).state_dict()
     with pytest.raises(StateError, match="shuffling on"):
         iterate(IterableWrapper(range(5)).shuffle().set_shuffle(False)).load_state_dict(state)
-
-
-def test_wrong_arguments_are_refused() -> None:
-    node = IterableWrapper([1])
-    with pytest.raises(ValueError, match="buffer_size must be at least 1, got 0"):
-        node.shuffle(buffer_size=0)
-    with pytest.raises(ValueError, match="unbatch_level"):
-        node.shuffle(unbatch_level=-2)
-    with pytest.raises(ValueError, match="a seed must be 0 or more"):
-        node.shuffle().set_seed(-1)
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        Shuffler([1])

@@ -60,16 +60,6 @@ def test_a_window_holds_positions_where_there_are_any() -> None:
     assert len(encode(iterator.state_dict())) < 1000
 
 
-def test_wrong_arguments_are_refused() -> None:
-    node = IterableWrapper([1])
-    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
-        node.sort(0)
-    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
-        node.window_shuffle(0)
-    with pytest.raises(TypeError, match="key_fn must be a function"):
-        node.sort(2, 3)
-
-
 @pytest.mark.parametrize("forge", [{"left": [1] * 9}, {"places": [99]}, {"key": ["x"]}, {"windows": -1}], ids=str)
 def test_L8_forged_states_are_refused(forge: dict[str, Any]) -> None:
     sort = "left" in forge

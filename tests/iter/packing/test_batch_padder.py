@@ -79,18 +79,3 @@ def test_L2_exact_resume() -> None:
 def test_wrong_batches_are_errors(batch: Any, options: Any, kind: Any, message: str) -> None:
     with pytest.raises(kind, match=message):
         list(IterableWrapper([batch]).pad_batch(**options))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 0}, "length must be at least 1"),
-        ({"length": []}, "at least one length"),
-        ({"multiple_of": 0}, "multiple_of must be at least 1"),
-        ({"length": 3, "multiple_of": 2}, "both say"),
-        ({"side": "top"}, "side must be one of"),
-    ],
-)
-def test_wrong_arguments_are_refused(options: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        IterableWrapper([[1]]).pad_batch(**options)

@@ -181,27 +181,6 @@ def test_overflow_is_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        ((0,), {}, "length must be at least 1, got 0"),
-        (({},), {}, "at least one field"),
-        (({"a": -1},), {}, r"length\['a'\] must be at least 1"),
-        ((8,), {"strategy": "next_fit"}, "strategy must be one of 'concat', 'first_fit', 'best_fit', got 'next_fit'"),
-        ((8,), {"overflow": "cut"}, "overflow must be one of"),
-        ((8,), {"bins": 4}, "'concat' has no bins"),
-        ((8,), {"strategy": "best_fit", "bins": 0}, "bins must be at least 1"),
-        ((8,), {"strategy": "best_fit", "max_sequences_per_bin": 0}, "max_sequences_per_bin must be at least 1"),
-        (({"a": 8},), {}, "cannot be cut"),
-        (({"a": 8},), {"strategy": "best_fit", "overflow": "split"}, "cannot be cut"),
-        (({"a": 8},), {"strategy": "best_fit", "keep": ["a"]}, "packed or kept"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: Any, options: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        IterableWrapper([[1]]).pack(*arguments, **options)
-
-
-@pytest.mark.parametrize(
     ("items", "options", "kind", "message"),
     [
         (["text"], {}, TypeError, "an item is 'text' of type str: tokenize it first"),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from torchpipe.errors import StateError
-from torchpipe.iter import CSVDictParser, CSVParser, IterableWrapper
+from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 
@@ -69,16 +68,3 @@ def test_L8_forged_columns_are_refused(paths: list[str], names: Any) -> None:
     resumed.load_state_dict(state)
     with pytest.raises(StateError, match="columns of"):
         next(resumed)
-
-
-@pytest.mark.parametrize("kind", [CSVParser, CSVDictParser])
-def test_wrong_arguments_are_refused(kind: Any) -> None:
-    source = IterableWrapper([("a", io.StringIO("1,2"))], deepcopy=False)
-    with pytest.raises(TypeError, match="delimit"):
-        kind(source, delimit=";")
-    with pytest.raises(TypeError, match="delimiter"):
-        kind(source, delimiter="--")
-    with pytest.raises(ValueError, match="skip_lines"):
-        kind(source, skip_lines=-1)
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        kind([])

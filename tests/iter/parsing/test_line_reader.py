@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchpipe.errors import ReplayWarning, StateError
-from torchpipe.iter import IterableWrapper, LineReader
+from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 
@@ -131,17 +131,7 @@ def test_L8_a_forged_place_is_refused(paths: list[str]) -> None:
             next(resumed)
 
 
-def test_wrong_arguments_and_items_are_refused(paths: list[str]) -> None:
-    pairs = IterableWrapper(paths).open_files()
-    for error, arguments in [
-        (ValueError, {"skip_lines": -1}),
-        (LookupError, {"decode": True, "encoding": "no such"}),
-        (LookupError, {"decode": True, "errors": "no such"}),
-    ]:
-        with pytest.raises(error):
-            pairs.readlines(**arguments)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        LineReader([])  # type: ignore[arg-type]
+def test_wrong_items_are_errors() -> None:
     for item in ("text", ("x", "text"), (1, io.StringIO())):
         with pytest.raises(TypeError, match="readlines needs"):
             list(IterableWrapper([item], deepcopy=False).readlines())  # type: ignore[misc]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from torchpipe.iter import IterableWrapper, RoutedDecoder
+from torchpipe.iter import IterableWrapper
 from torchpipe.testing import CountingSource, check_node
 
 
@@ -46,9 +46,5 @@ def test_L7_errors_name_the_path() -> None:
     with pytest.raises(ValueError, match="Expecting") as caught:
         list(IterableWrapper([("b.json", io.BytesIO(b"{"))], deepcopy=False).routed_decode())
     assert caught.value.__notes__ == ["while decoding b.json"]
-    with pytest.raises(TypeError, match="handler"):
-        IterableWrapper([("a", None)]).routed_decode(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="routed_decode needs"):
         list(IterableWrapper(["a"]).routed_decode())  # type: ignore[misc]
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        RoutedDecoder([])  # type: ignore[arg-type]

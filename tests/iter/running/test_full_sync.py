@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from torchpipe.errors import RankError
-from torchpipe.iter import FullSync, IterableWrapper
+from torchpipe.iter import IterableWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 
@@ -95,10 +95,6 @@ def test_L2_exact_resume_of_a_single_rank(tmp_path: Path) -> None:
     assert on_ranks(tmp_path, 1, one) == ["done"]
 
 
-def test_wrong_use_is_refused() -> None:
+def test_it_needs_a_process_group() -> None:
     with pytest.raises(RuntimeError, match="required to be initialized"):
         list(IterableWrapper([1]).fullsync())
-    with pytest.raises(ValueError, match="timeout"):
-        IterableWrapper([1]).fullsync(0)
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        FullSync([])  # type: ignore[arg-type]

@@ -232,21 +232,6 @@ def test_batches_hold_all_good_items(bad: list[bool], size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "message"),
-    [
-        ({"policy": "ignore"}, ValueError, "policy must be one of 'raise', 'skip', got 'ignore'"),
-        ({"policy": "skip", "budget": -1}, ValueError, "budget must be at least 0"),
-        ({"policy": "skip", "errors": 3}, TypeError, "errors must be an exception type such as OSError"),
-        ({"policy": "skip", "errors": ()}, TypeError, "errors must be an exception type"),
-        ({"policy": "skip", "errors": KeyboardInterrupt}, TypeError, "errors must be an exception type"),
-    ],
-)
-def test_wrong_arguments_are_refused(options: Any, kind: Any, message: str) -> None:
-    with pytest.raises(kind, match=message):
-        IterableWrapper([1]).on_error(**options)
-
-
-@pytest.mark.parametrize(
     "forged",
     [
         3,

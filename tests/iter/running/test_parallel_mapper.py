@@ -84,8 +84,6 @@ def test_columns_and_torchdatas_form() -> None:
     assert list(node.parallel_map(lambda x, y: x + y, [0, 1], -1)) == [(1, 2, "a", 3), (3, 4, "b", 7)]
     assert list(node.parallel_map(lambda x, rng: x, 0, rng=True)) == [(1, 2, "a"), (3, 4, "b")]
     assert list(node.threadpool_map(str, 0, scheduled_tasks=3, max_workers=2)) == [("1", 2, "a"), ("3", 4, "b")]
-    with pytest.raises(TypeError, match="threadpool_map takes no thread_name_prefix"):
-        node.threadpool_map(str, thread_name_prefix="x")
 
 
 def test_L1_L3_in_workers_and_back() -> None:
@@ -207,30 +205,6 @@ def test_an_interrupt_from_another_thread_ends_the_wait() -> None:
             next(stream)
         helper.join()
         gate.set()
-
-
-class Counting:
-    def __call__(self, item: Any) -> Any:
-        return item
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        return
-
-
-def test_wrong_arguments_are_refused() -> None:
-    node = IterableWrapper([1])
-    for name in ("num_threads", "buffer_size"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            node.parallel_map(str, **{name: 0})
-    with pytest.raises(ValueError, match="positional"):
-        node.parallel_map(lambda: 1)
-    with pytest.raises(ValueError, match="positional"):
-        node.parallel_map(lambda item: 1, rng=True)
-    with pytest.raises(TypeError, match="Counting has a state of its own, and threads"):
-        node.parallel_map(Counting())
 
 
 @pytest.mark.parametrize("forge", [{"ahead": [1] * 9}, {"ahead": [1, 2], "pulled": 1}, {"pulled": -1}, {"key": [-1]}])

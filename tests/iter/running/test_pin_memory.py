@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchpipe import DataLoader2
-from torchpipe.iter import IterableWrapper, PinMemory
+from torchpipe.iter import IterableWrapper
 from torchpipe.testing import check_node
 
 
@@ -24,10 +24,6 @@ def test_it_says_that_cuda_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match="only be used when CUDA is available"):
         IterableWrapper([1]).pin_memory()
-    with pytest.raises(TypeError, match="IterableWrapper"):
-        PinMemory([])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="pin_memory_fn"):
-        IterableWrapper([1]).pin_memory(pin_memory_fn=3)  # type: ignore[arg-type]
 
 
 def test_L2_exact_resume_with_a_function_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:

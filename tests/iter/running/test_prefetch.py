@@ -14,7 +14,6 @@ from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
 from torchpipe.iter.items.mapper import Mapper
 from torchpipe.iter.ordering.shuffler import Shuffler
 from torchpipe.iter.running.prefetch import Prefetcher
-from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.iter.sources.wrapper import IterableWrapper
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.state import Cursor, decode, encode
@@ -168,15 +167,3 @@ def test_it_is_a_description() -> None:
     with start(node) as first, start(pickle.loads(pickle.dumps(node))) as second:
         assert [*zip(first, second)] == [(value, value) for value in range(5)]
     assert list(IterableWrapper(range(5)).prefetch(2)) == list(range(5))
-
-
-@pytest.mark.parametrize(("value", "error"), [(0, ValueError), (-1, ValueError), (2.5, TypeError), (True, TypeError)])
-def test_the_buffer_size_is_checked(value: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="buffer_size"):
-        Prefetcher(IterableWrapper(range(5)), value)
-
-
-@pytest.mark.parametrize("make", [Prefetcher, lambda given: ToDevice(given, "cpu")])
-def test_an_input_that_is_no_node_is_refused_at_once(make: Any) -> None:
-    with pytest.raises(TypeError, match=r"needs an IterDataPipe as its input, got \[1, 2, 3\] .* IterableWrapper"):
-        make([1, 2, 3])

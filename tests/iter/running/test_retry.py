@@ -135,21 +135,6 @@ def test_what_fails_every_time_may_then_be_left_out() -> None:
     assert list(node) == [0, 2]
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "message"),
-    [
-        ({"attempts": 0}, ValueError, "attempts must be at least 1"),
-        ({"errors": "OSError"}, TypeError, "errors must be an exception type"),
-        ({"backoff_s": -1}, ValueError, "backoff_s must be 0 s or more"),
-        ({"backoff_s": "1"}, TypeError, "backoff_s must be a number of seconds"),
-        ({"max_backoff_s": float("inf")}, ValueError, "max_backoff_s must be 0 s or more"),
-    ],
-)
-def test_wrong_arguments_are_refused(options: Any, kind: Any, message: str) -> None:
-    with pytest.raises(kind, match=message):
-        IterableWrapper([1]).retry(**options)
-
-
 class Letters:
     """An iterator with state; the class itself is what ``flatmap`` is given."""
 

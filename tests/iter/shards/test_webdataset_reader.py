@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.reads import bytes_read_by
 from torchpipe.errors import StateError
-from torchpipe.iter import FileLister, IterableWrapper, PathList, WebDatasetReader
+from torchpipe.iter import FileLister, PathList, WebDatasetReader
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import check_node
 from torchpipe.testing.compare import freeze
@@ -228,20 +228,3 @@ def test_L8_forged_states_are_refused(folder: Path) -> None:
             again.load_state_dict({**good, "iterator": {**good["iterator"], "place": place}})
             next(again)
         again.close()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"extensions": "jpg"}, "extensions must be a list such as"),
-        ({"extensions": []}, "at least one"),
-        ({"extensions": ["jpg;"]}, "extensions must be names"),
-        ({"extensions": ["jpg", "png;jpg"]}, "each ending once"),
-        ({"images": "rgb"}, "images must be one of 'pil', 'rgb8', 'torchrgb8', None, got 'rgb'"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        IterableWrapper(["a.tar"]).read_webdataset(**arguments)
-    with pytest.raises(TypeError, match="the handler of 'x' must be a function"):
-        IterableWrapper(["a.tar"]).read_webdataset(handlers={"x": 1})

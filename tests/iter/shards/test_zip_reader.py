@@ -83,8 +83,3 @@ def test_L8_forged_states_are_refused(folder: Path) -> None:
             again.load_state_dict({**good, "iterator": {**good["iterator"], "place": place}})
             next(again)
         again.close()
-
-
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(TypeError, match="mask must be a shell pattern"):
-        ZipReader(__file__, mask=["*.png"])  # type: ignore[arg-type]

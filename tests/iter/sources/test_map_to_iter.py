@@ -37,10 +37,3 @@ def test_data_that_became_shorter_is_an_error() -> None:
     iterator.drop(5)
     with pytest.raises(StateError, match="only 4 keys to read"):
         iterate(SequenceWrapper(range(4)).to_iter_datapipe()).load_state_dict(iterator.state_dict())
-
-
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(TypeError, match="SequenceWrapper"):
-        MapToIterConverter([1])
-    with pytest.raises(TypeError, match="indices must be a list of keys"):
-        SequenceWrapper([1]).to_iter_datapipe(iter([0]))

@@ -206,10 +206,6 @@ def test_filters_are_expressions_or_lists(folder: Path) -> None:
     for keep in ([("id", ">", 17)], [[("id", ">", 17)], [("id", "<", 0)]], (pc.field("id") > 17) & ~pc.field("odd")):
         assert [row["id"] for row in ParquetReader(folder / "*", ["id"], filter=keep)][0] == 18
     assert list(ParquetReader(folder / "*", ["name"], filter=pc.field("id") == 12)) == [{"name": "n12"}]
-    with pytest.raises(ValueError, match="filter must be a list such as"):
-        ParquetReader(folder / "*", filter=["id", ">", 3])
-    with pytest.raises(TypeError, match=r"put \.filter\(\) behind the reader"):
-        ParquetReader(folder / "*", filter=lambda row: True)
     with pytest.raises(TypeError, match="knows its length if"):
         len(ParquetReader(folder / "*", filter=[("id", ">", 3)]))
     with pytest.raises(TypeError, match="knows its length if"):
@@ -257,22 +253,6 @@ def test_L8_forged_states_are_refused(folder: Path) -> None:
         for wrong in (None, {}, {"block": "0", "row": 0}, {"block": 0, "row": True}, {"group": 1.0}):
             refused(node, {"place": wrong})
         refused(node, {"size": 1})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"columns": "id"}, ValueError, "columns must be a list of names"),
-        ({"columns": []}, ValueError, "at least one"),
-        ({"columns": ["a", "a"]}, ValueError, "each once"),
-        ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
-        ({"batch_size": 2, "format": "jax"}, ValueError, "format must be one of 'python', 'numpy'"),
-        ({"format": "torch"}, ValueError, "is of batches: give batch_size"),
-    ],
-)
-def test_wrong_arguments_are_refused(folder: Path, arguments: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        ParquetReader(folder / "*", **arguments)
 
 
 def test_a_missing_package_is_named_with_its_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,24 +199,3 @@ def test_L8_forged_states_are_refused(path: Path) -> None:
         state = {"position": position, "key": key}
         with pytest.raises(StateError):
             iterate(SqlReader(connecting(path), "items", key="id")).load_state_dict(state)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"key": "id"}, ValueError, "a table or a query, one of both, got None and None"),
-        ({"table": "a", "query": "b", "key": "id"}, ValueError, "one of both"),
-        ({"table": "a; DROP TABLE b", "key": "id"}, ValueError, "table must be of letters, digits and underscores"),
-        ({"table": "a", "key": "b c"}, ValueError, "key must be of letters"),
-        ({"table": "a", "key": []}, ValueError, "key must be a list of names, at least one"),
-        ({"table": "a", "key": "id", "columns": "x"}, ValueError, "columns must be a list of names"),
-        ({"table": "a", "key": "id", "columns": [1]}, TypeError, "columns must be a name, got 1"),
-        ({"table": "a", "key": "id", "page_size": 0}, ValueError, "page_size must be at least 1"),
-        ({"table": "a", "key": "id", "paramstyle": "?"}, ValueError, "paramstyle must be one of 'qmark'"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        SqlReader(lambda: None, **arguments)
-    with pytest.raises(TypeError, match="connect must be a function"):
-        SqlReader("a.db", "a", key="id")  # type: ignore[arg-type]

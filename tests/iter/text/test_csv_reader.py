@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchpipe.errors import StateError
-from torchpipe.iter import CsvReader, FileLister, IterableWrapper
+from torchpipe.iter import CsvReader, FileLister
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import check_node
 
@@ -88,19 +88,3 @@ def test_a_state_of_another_table_is_refused(folder: Path) -> None:
         with pytest.raises(StateError, match=r"0\.csv had .* columns when the state was saved, not 3"):
             next(again)
         again.close()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"columns": ["a"], "header": False}, ValueError, "need a header"),
-        ({"columns": "ab"}, ValueError, "columns must be a list of names"),
-        ({"columns": []}, ValueError, "at least one"),
-        ({"delimeter": ";"}, TypeError, "delimeter"),
-        ({"compression": "rar"}, ValueError, "compression must be one of"),
-        ({"encoding": "utf-32"}, ValueError, "cannot be told apart"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        IterableWrapper(["a.csv"]).read_csv(**arguments)

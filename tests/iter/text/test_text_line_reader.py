@@ -131,12 +131,7 @@ def test_L7_what_cannot_be_decoded_names_file_line_and_byte(folder: Path) -> Non
     assert "5.txt.gz, line" in cut.value.__notes__[0]
 
 
-def test_wrong_arguments_are_refused(folder: Path) -> None:
-    for encoding, message in (("utf-16", "cannot be told apart"), ("utf8x", "unknown to Python"), ("cp037", "convert")):
-        with pytest.raises(ValueError, match=message):
-            TextLineReader(folder / "0.txt", encoding)
-    with pytest.raises(TypeError, match="encoding must be the name of one, got None"):
-        TextLineReader(folder / "0.txt", None)  # type: ignore[arg-type]
+def test_wrong_paths_are_refused() -> None:
     with pytest.raises(FileNotFoundError, match="read_lines found no file 'missing'"):
         TextLineReader("missing")
     with pytest.raises(TypeError, match="read_lines needs paths, got 3 of type int"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from torchpipe.errors import StateError
@@ -32,7 +32,10 @@ class Lister(IterDataPipe[str]):
 
     def __init__(self, roots: Any, masks: str | Sequence[str], length: int) -> None:
         self.roots: Any = roots
-        self.masks = masks if isinstance(masks, str) else tuple(masks)
+        given = tuple(masks) if isinstance(masks, Iterable) and not isinstance(masks, str) else (masks,)
+        if not all(isinstance(mask, str) for mask in given):
+            raise TypeError(f"masks must be a shell pattern such as '*.txt', or a list of them, got {masks!r}")
+        self.masks = masks if isinstance(masks, str) else given
         self.length = check_length(length)
 
     def __len__(self) -> int:

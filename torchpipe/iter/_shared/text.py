@@ -19,8 +19,12 @@ class Decoding(NamedTuple):
     @staticmethod
     def checked(encoding: str, errors: str) -> Decoding:
         """Raises: LookupError for an encoding, or a way to treat errors, that Python does not have."""
-        codecs.lookup(encoding)
-        codecs.lookup_error(errors)
+        for name, known, value in (("encoding", codecs.lookup, encoding), ("errors", codecs.lookup_error, errors)):
+            try:
+                known(value)
+            except (LookupError, TypeError, ValueError) as error:
+                what = "an encoding" if name == "encoding" else "a way to treat errors, such as 'strict' or 'ignore',"
+                raise LookupError(f"{name} must be {what} that Python has, got {value!r}: {error}") from None
         return Decoding(encoding, errors)
 
     def text(self, line: Any, path: str) -> Any:

@@ -15,7 +15,7 @@ from torchpipe.iter._shared.streams import StreamWrapper, close_stream_after_par
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_input
+from torchpipe.node.validate import check_choice, check_input
 
 __all__ = ["CompressionType", "Decompressor", "Extractor"]
 
@@ -61,9 +61,11 @@ class Decompressor(IterDataPipe[tuple[str, StreamWrapper]]):
     ) -> None:
         check_input("decompress", source_datapipe)
         self.source_datapipe = source_datapipe
-        self.file_type = CompressionType(file_type.lower()) if isinstance(file_type, str) else file_type
-        if not isinstance(self.file_type, CompressionType | None):
-            raise ValueError(f"file_type must be one of {[kind.value for kind in CompressionType]}, got {file_type!r}")
+        if not isinstance(file_type, CompressionType | None):
+            name = file_type.lower() if isinstance(file_type, str) else file_type
+            check_choice("file_type", name, [kind.value for kind in CompressionType])
+            file_type = CompressionType(name)
+        self.file_type = file_type
 
     def iterate(self, context: Context) -> NodeIterator[tuple[str, StreamWrapper]]:
         return _DecompressIterator(self, context, self.source_datapipe)

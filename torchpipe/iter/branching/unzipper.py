@@ -38,7 +38,7 @@ class UnZipper(IterDataPipe[T]):
         check_input("unzip", source_datapipe)
         sequence_length = check_count("sequence_length", sequence_length, at_least=1)
         skipped = {
-            check_count("a column to skip", column, at_least=0, at_most=sequence_length - 1)
+            check_count("each of columns_to_skip", column, at_least=0, at_most=sequence_length - 1)
             for column in columns_to_skip or ()
         }
         columns = tuple(column for column in range(sequence_length) if column not in skipped)

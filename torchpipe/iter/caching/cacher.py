@@ -77,7 +77,7 @@ class Cacher(IterDataPipe[T]):
             raise TypeError(f"path must be a folder, got {path!r} of type {type(path).__name__}")
         if path is not None and "://" in os.fspath(path):
             raise ValueError(
-                f"cache() needs a folder with locks, on a disk of this machine or its network, got {path!r}"
+                f"path must be a folder with locks, on a disk of this machine or its network, got {path!r}"
             )
         if path is not None and os.path.isfile(path):
             raise NotADirectoryError(f"path must be a folder, and {os.fspath(path)!r} is a file")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -45,7 +45,8 @@ class FSSpecFileLister(Lister):
     ) -> None:
         roots: Any = root
         if not isinstance(root, TorchIterDataPipe):
-            roots = tuple(map(self.root_of, (root,) if isinstance(root, str | os.PathLike) else root))
+            several = isinstance(root, Iterable) and not isinstance(root, str | os.PathLike)
+            roots = tuple(map(self.root_of, root if several else (root,)))
         super().__init__(roots, masks, -1)
         self.retries = check_count("retries", retries, at_least=0)
         self.kwargs_for_connection = kwargs

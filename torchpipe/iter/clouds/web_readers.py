@@ -18,7 +18,7 @@ from torchpipe.node.content_digest import Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count, check_input, check_seconds
 
 __all__ = ["GDriveReader", "HttpReader", "OnlineReader"]
 
@@ -42,7 +42,7 @@ class _WebReader(IterDataPipe[tuple[str, StreamWrapper]]):
     ) -> None:
         check_input(self.form, source_datapipe)
         check_options(self.form, kwargs)
-        if timeout is not None and not timeout > 0:
+        if timeout is not None and not check_seconds("timeout", timeout) > 0:
             raise ValueError(f"timeout must be a number of seconds above 0, or None for 60, got {timeout!r}")
         self.source_datapipe = source_datapipe
         self.timeout = timeout

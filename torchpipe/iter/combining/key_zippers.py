@@ -46,7 +46,7 @@ class IterKeyZipper(IterDataPipe[Any]):
         merge_fn: Callable[[T, Any], Any] | None = None,
     ) -> None:
         check_input("zip_with_iter", source_datapipe)
-        check_input("the reference of zip_with_iter", ref_datapipe)
+        check_input("zip_with_iter", ref_datapipe, "ref_datapipe")
         _check_functions(key_fn, merge_fn)
         check_columns("ref_key_fn", key_fn if ref_key_fn is None else ref_key_fn, None)
         self.source_datapipe: IterDataPipe[Any] = source_datapipe
@@ -84,7 +84,7 @@ class MapKeyZipper(IterDataPipe[Any]):
         keep_key: bool = False,
     ) -> None:
         check_input("zip_with_map", source_iterdatapipe)
-        check_map_input("zip_with_map", map_datapipe)
+        check_map_input("zip_with_map", map_datapipe, "map_datapipe")
         _check_functions(key_fn, merge_fn)
         self.source_iterdatapipe: IterDataPipe[Any] = source_iterdatapipe
         self.map_datapipe = map_datapipe

@@ -67,8 +67,8 @@ class Interleaver(IterDataPipe[R]):
         check_columns("fn", fn, None)
         if is_stateful(fn) and not isinstance(fn, type):
             raise TypeError(
-                f"{callable_name(fn)} has a state of its own, and is called again for what is open when a state is "
-                "loaded: give interleave() a function that depends on the item alone"
+                f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
+                "is loaded: give interleave() a function that depends on the item alone"
             )
         self.datapipe = datapipe
         self.fn = fn

@@ -64,8 +64,8 @@ class ShuffledFlatMapper(Switchable[R]):
         check_columns("fn", _unchanged if fn is None else fn, input_col)
         if is_stateful(fn) and not isinstance(fn, type):
             raise TypeError(
-                f"{callable_name(fn)} has a state of its own, and is called again for what is open when a state is "
-                "loaded: give shuffled_flatmap() a function that depends on the item alone"
+                f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
+                "is loaded: give shuffled_flatmap() a function that depends on the item alone"
             )
         self.datapipe = datapipe
         self.fn = fn

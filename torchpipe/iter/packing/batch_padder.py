@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -49,7 +49,7 @@ class BatchPadder(IterDataPipe[Any]):
         check_choice("side", side, ("left", "right"))
         if length is not None and multiple_of is not None:
             raise ValueError("length= and multiple_of= both say to what length: give one of them")
-        lengths = () if length is None else (length,) if isinstance(length, int) else length
+        lengths = () if length is None else tuple(length) if isinstance(length, Iterable) else (length,)
         self.datapipe = datapipe
         self.pad_value = dict(pad_value) if isinstance(pad_value, Mapping) else pad_value
         self.length = tuple(sorted(check_count("length", number, at_least=1) for number in lengths))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
@@ -46,11 +46,13 @@ class LengthBucketer(IterDataPipe[list[T]]):
         check_input("bucket_by_length", datapipe)
         check_columns("length_fn", length_fn, None)
         self.datapipe = datapipe
-        self.boundaries = tuple(check_count("a boundary", boundary, at_least=0) for boundary in boundaries)
-        if not boundaries or list(self.boundaries) != sorted(set(self.boundaries)):
+        if not isinstance(boundaries, Iterable):
+            raise TypeError(f"boundaries must be a list of lengths, got {boundaries!r}")
+        self.boundaries = tuple(check_count("each of boundaries", boundary, at_least=0) for boundary in boundaries)
+        if not self.boundaries or list(self.boundaries) != sorted(set(self.boundaries)):
             raise ValueError(f"boundaries must be lengths that rise, at least one, got {boundaries!r:.80}")
         buckets = len(self.boundaries) + 1
-        sizes = (batch_size,) * buckets if isinstance(batch_size, int) else tuple(batch_size)
+        sizes = tuple(batch_size) if isinstance(batch_size, Iterable) else (batch_size,) * buckets
         if len(sizes) != buckets:
             raise ValueError(f"{len(self.boundaries)} boundaries make {buckets} buckets, batch_size has {len(sizes)}")
         self.batch_size = tuple(check_count("batch_size", size, at_least=1) for size in sizes)

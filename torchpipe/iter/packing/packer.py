@@ -85,7 +85,10 @@ class Packer(IterDataPipe[dict[str, Any]]):
         check_choice("strategy", strategy, get_args(Strategy))
         check_choice("overflow", self.overflow, get_args(Overflow))
         if strategy == "concat" and (bins is not None or max_sequences_per_bin is not None):
-            raise ValueError("strategy='concat' has no bins: use 'first_fit' or 'best_fit', or leave bins= out")
+            raise ValueError(
+                "strategy='concat' has no bins: use 'first_fit' or 'best_fit', or leave bins and "
+                "max_sequences_per_bin out"
+            )
         if ragged and (strategy == "concat" or overflow == "split"):
             raise ValueError(
                 "a sample whose fields have lengths of their own cannot be cut: with a dict as length, use strategy="

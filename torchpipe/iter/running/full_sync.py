@@ -14,7 +14,7 @@ from torchpipe.errors import RankError
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_input
+from torchpipe.node.validate import check_input, check_seconds
 
 __all__ = ["FullSync"]
 
@@ -42,7 +42,7 @@ class FullSync(IterDataPipe[T]):
 
     def __init__(self, datapipe: IterDataPipe[T], timeout: float = 1800) -> None:
         check_input("fullsync", datapipe)
-        if not timeout > 0:
+        if not check_seconds("timeout", timeout) > 0:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
         self.datapipe = datapipe
         self.timeout = timeout

@@ -89,8 +89,8 @@ class ParallelMapper(IterDataPipe[R]):
         check_columns("fn", fn, [*columns, "rng"] if rng else input_col)
         if is_stateful(fn) and not isinstance(fn, type):
             raise TypeError(
-                f"{callable_name(fn)} has a state of its own, and threads would change it in any order: use map(), or "
-                "let it depend on its item alone"
+                f"fn, {callable_name(fn)}, has a state of its own, and threads would change it in any order: use "
+                "map(), or let it depend on its item alone"
             )
         self.datapipe = datapipe
         self.fn = fn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
@@ -47,7 +47,10 @@ class FileLister(Lister):
     ) -> None:
         roots: Any = root
         if not isinstance(root, TorchIterDataPipe):
-            roots = (_path(root),) if isinstance(root, str | os.PathLike) else tuple(map(_path, root))
+            given: Any = root
+            if isinstance(root, str | os.PathLike) or not isinstance(root, Iterable):
+                given = (root,)
+            roots = tuple(map(_path, given))
             for path in roots:
                 if not os.path.exists(path):
                     _missing(path)

@@ -1,0 +1,300 @@
+"""What chains of forms read and call: files of each format, functions and nodes as users write them."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import random
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow
+import pyarrow.feather
+import torch
+
+from tests.formats.test_tfrecord import WRITTEN
+from tests.iter.archives.test_rar_loader import write_rar
+from tests.state.fuzz_graphs import safe
+from tests.state.fuzz_nodes import connect, write_csv, write_json_lines, write_lines, write_table, write_tar, write_zip
+from torchpipe.iter import IterableWrapper, IterDataPipe
+from torchpipe.utils import StreamWrapper
+
+__all__ = ["FORMATS", "WRITTEN_BY_CHAINS", "rewritten_files", "write_files"]  # the rest is for the registry
+
+
+# --- files, beside which the graphs run: paths are relative, so that what is done with them is the same everywhere
+
+
+def _write_json(path: Path, number: int) -> None:
+    path.write_text(f'{{"n": {number}}}')
+
+
+def _write_compressed(path: Path, number: int) -> None:
+    pack: Callable[[bytes], bytes] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}[path.suffix[1:]]
+    path.write_bytes(pack("".join(f"{number} zwölf {line}\n\n" for line in range(5)).encode()))
+
+
+def _write_arrow(path: Path, number: int) -> None:
+    table = pyarrow.table({"a": list(range(number, number + 6)), "b": [str(line) for line in range(6)]})
+    pyarrow.feather.write_feather(table, str(path), chunksize=3)
+
+
+def _write_examples(path: Path, number: int) -> None:
+    path.write_bytes(WRITTEN * (number + 1))
+
+
+def _write_rar(path: Path, number: int) -> None:
+    write_rar(path, "abc"[: number + 1])
+
+
+WRITERS: dict[str, Callable[[Path, int], None]] = {
+    "txt": write_lines,
+    "jsonl": write_json_lines,
+    "csv": write_csv,
+    "json": _write_json,
+    "parquet": write_table,
+    "arrow": _write_arrow,
+    "tar": write_tar,
+    "zip": write_zip,
+    "rar": _write_rar,
+    "tfrecord": _write_examples,
+    "gz": _write_compressed,
+    "bz2": _write_compressed,
+    "xz": _write_compressed,
+}
+FORMATS = list(WRITERS)
+WRITTEN_BY_CHAINS = ("cached", "kept", "saved", "more saved")
+
+
+def write_files(folder: Path, first: int = 0) -> None:
+    """Three files of each format, in a folder of its name, and three more in one of another. Another ``first`` number
+    makes other contents.
+    """
+    for ending, write in WRITERS.items():
+        for number in range(6):
+            path = folder / (ending if number < 3 else f"more {ending}") / f"{number % 3}.{ending}"
+            path.parent.mkdir(exist_ok=True)
+            write(path, first + number)
+    np.save(folder / "tokens.npy", np.arange(first, first + 61, dtype=np.uint16))
+    with connect(folder / "rows.sqlite") as database:
+        database.execute("create table if not exists rows (a integer primary key, b text)")
+        database.execute("delete from rows")
+        database.executemany("insert into rows values (?, ?)", [(row, str(first + row)) for row in range(13)])
+    database.close()
+
+
+@contextmanager
+def rewritten_files(folder: Path) -> Iterator[None]:
+    """All of them have other contents meanwhile."""
+    write_files(folder, 1)
+    yield
+    write_files(folder)
+
+
+def hashes() -> dict[str, str]:
+    """Of the files in the current folder, by their paths as nodes give them."""
+    found = {}
+    for path in sorted(Path().glob("*/*")):
+        if path.is_file():
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            found |= {str(path): digest, str(path.absolute()): digest}
+    return found
+
+
+# --- functions
+
+
+def label(item: Any) -> str:
+    """The item as text, the same in each run: of a pair (path, stream) the path."""
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], StreamWrapper):
+        return safe(item[0])
+    return safe(item)
+
+
+def hashed(item: Any) -> int:
+    return zlib.crc32(label(item).encode("utf-8", "replace"))
+
+
+def wrap(item: Any) -> Any:
+    return "wrapped", item
+
+
+def moody(item: Any) -> Any:
+    if hashed(item) % 5 == 3:
+        raise ValueError("no")
+    return item
+
+
+class Kept:
+    """Keeps most items, by their content."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, item: Any) -> bool:
+        return hashed(item) % (self.number + 4) != 0
+
+
+def part(item: Any) -> int:
+    return hashed(item) % 2
+
+
+def key(item: Any) -> int:
+    return hashed(item) % 3
+
+
+def length(item: Any) -> int:
+    return len(item) if isinstance(item, list) else 1 + hashed(item) % 4
+
+
+def ordered(items: list[Any]) -> list[Any]:
+    return sorted(items, key=hashed)
+
+
+def pieces(item: Any) -> list[Any]:
+    return [(place, item) for place in range(hashed(item) % 3)]
+
+
+def steps(item: Any) -> Iterator[Any]:
+    for place in range(2):
+        yield place, item
+
+
+def drawing_steps(item: Any) -> Iterator[Any]:
+    for place in range(2):
+        yield place, item, random.random()
+
+
+def small_node(item: Any) -> Any:
+    return IterableWrapper([(place, item) for place in range(3)]).shuffle(buffer_size=2)
+
+
+def wrap_all(items: list[Any]) -> list[Any]:
+    return [("of", len(items), item) for item in items]
+
+
+async def awaited(item: Any) -> Any:
+    return "awaited", item
+
+
+def listed(item: Any) -> list[int]:
+    return list(range(hashed(item) % 4 + 1))
+
+
+def as_dict(item: Any) -> dict[str, Any]:
+    return {"a": hashed(item) % 100, "b": label(item)[:20]}
+
+
+def as_triple(item: Any) -> tuple[Any, int, int]:
+    return item, hashed(item) % 100, hashed(item) % 7
+
+
+def as_named(item: Any) -> tuple[str, str]:
+    return f"{hashed(item)}.txt", f"{label(item)}\n\nend\n"
+
+
+def as_number(item: Any) -> int:
+    return hashed(item) % 1000
+
+
+def as_text(item: Any) -> str:
+    return f"x{hashed(item) % 50}{{a,b}}"
+
+
+def as_tensor(item: Any) -> torch.Tensor:
+    return torch.full((2,), float(hashed(item) % 100))
+
+
+def as_path(ending: str, item: Any) -> str:
+    number = hashed(item)
+    return f"{ending}/{number % 3}.{ending}"
+
+
+def kept_file(item: Any) -> str:
+    return f"kept/{hashed(item)}.txt"
+
+
+def rendered(item: Any) -> tuple[str, str]:
+    return kept_file(item), f"{label(item)}\nend\n"
+
+
+def joined(items: list[Any]) -> Any:
+    return len(items), *items
+
+
+def place_of(item: Any) -> int:
+    return hashed(item) % 50
+
+
+def pair_with(by: int, item: Any) -> Any:
+    return by, item
+
+
+def holding(by: int) -> Callable[[Any], Any]:
+    return lambda item: (by, item)
+
+
+def flat(item: Any, places: list[int] | None) -> Any:
+    made: list[Any] = []
+    for place, value in enumerate(item):
+        flattens = places is None or place in places
+        made.extend(value if flattens and isinstance(value, list | tuple) else [value])
+    return type(item)(made)
+
+
+def rows(number: int) -> Any:
+    count = 9 + number
+    dataset = datasets.Dataset.from_dict({"a": [*range(count)], "b": [str(row) for row in range(count)]})
+    return dataset.to_iterable_dataset(num_shards=2) if number % 2 else dataset
+
+
+def length_of(graph: Any) -> int:
+    """How many items there are, or too many."""
+    try:
+        return len(graph)
+    except (TypeError, NotImplementedError):
+        return 500
+
+
+class Calls:
+    """How often it was called: a function with a state."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, item: Any) -> int:
+        self.calls += 1
+        return self.calls - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+
+class Passing(IterDataPipe[Any]):
+    """A node of the user's without a state: replayed."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.source
+
+
+class Late(IterDataPipe[Any]):
+    """Another one, that reads all of its input when it is opened, and draws nothing."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([*self.source][::-1])

@@ -1,0 +1,280 @@
+"""Wrong arguments of the functional forms of iterable nodes, and of iterable nodes that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tests.wrong_arguments.right import later, needed, two
+from tests.wrong_arguments.rows import Row
+from torchpipe.graph.adapters import CacheTimeout
+from torchpipe.iter import (
+    SHARDING_PRIORITIES,
+    FileLister,
+    HuggingFaceReader,
+    IterableWrapper,
+    SampleMultiplexer,
+    SqlReader,
+)
+from torchpipe.map import SequenceWrapper
+
+__all__ = ["FORMS", "NODES"]
+
+
+class Counting:
+    """A function with a state of its own."""
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+    def state_dict(self) -> Any:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
+def source() -> Any:
+    return IterableWrapper([1])
+
+
+def begun() -> Any:
+    return source().on_disk_cache(str)
+
+
+def wrong(
+    form: str, error: type[Exception], parameter: str, *given: Any, on: Callable[[], Any] = source, **options: Any
+) -> Row:
+    """The form, called with these arguments and with the right ones that it needs besides."""
+    arguments = options if given else {**needed("iter", form), **options}
+
+    def call() -> Any:
+        return getattr(on(), form)(*given, **arguments)
+
+    return f"{form}: {parameter}", call, error, parameter
+
+
+def each(names: str, error: type[Exception], *values: Any) -> list[Row]:
+    """Each of several parameters, written form.parameter, with each of these values."""
+    pairs = [name.split(".") for name in names.split()]
+    return [wrong(form, error, parameter, **{parameter: value}) for form, parameter in pairs for value in values]
+
+
+AT_LEAST_MINUS_1 = """
+    demux.buffer_size fork.buffer_size list_files.length list_files_by_s3.length load_from_bz2.length
+    load_from_rar.length load_from_tar.length load_from_tfrecord.length load_from_xz.length load_from_zip.length
+    open_files.length round_robin_demux.buffer_size set_length.length shuffle.unbatch_level unbatch.unbatch_level
+    unzip.buffer_size
+"""
+AT_LEAST_0 = """
+    cache.max_bytes cycle.count header.limit in_memory_cache.size list_files_by_fsspec.retries
+    max_token_bucketize.min_len on_error.budget open_files_by_fsspec.retries parse_csv.skip_lines
+    parse_csv_as_dict.skip_lines random_split.total_length read_from_gdrive.retries read_from_http.retries
+    read_from_remote.retries readlines.skip_lines save_by_fsspec.retries skip.count take.count
+    to_device.host_prefetch to_device.prefetch
+"""
+AT_LEAST_1 = """
+    async_map_batches.batch_size async_map_batches.max_concurrency batch.batch_size bucketbatch.batch_num
+    bucketbatch.batch_size bucketbatch.bucket_num cache.chunk_items dataframe.dataframe_size demux.num_instances
+    dynamic_batch.max_items fork.num_instances groupby.buffer_size groupby.group_size interleave.block_length
+    interleave.cycle_length load_files_by_s3.buffer_size map_batches.batch_size max_token_bucketize.buffer_size
+    max_token_bucketize.max_token_count pack.length pad_batch.length pad_batch.multiple_of parallel_map.buffer_size
+    parallel_map.num_threads prefetch.buffer_size read_arrow.batch_size read_from_stream.chunk
+    read_parquet.batch_size rebatch.batch_size repeat.times retry.attempts round_robin_demux.num_instances
+    shuffle.buffer_size shuffled_flatmap.buffer_size sort.window threadpool_map.max_workers
+    threadpool_map.scheduled_tasks to_device.device_prefetch_bytes to_device.transfer_threads unzip.sequence_length
+    window_shuffle.window zip_with_iter.buffer_size
+"""
+FUNCTIONS = """
+    batch.wrapper_class bucket_by_length.length_fn bucketbatch.sort_key collate.conversion dataframe.dtype_generator
+    demux.classifier_fn dynamic_batch.cost_fn filter.filter_fn flatmap.fn groupby.group_key_fn interleave.fn
+    lines_to_paragraphs.joiner map.fn map_batches.fn max_token_bucketize.len_fn mix.by on_disk_cache.extra_check_fn
+    on_disk_cache.filepath_fn parallel_map.fn pin_memory.pin_memory_fn random_map.fn save_by_fsspec.filepath_fn
+    save_by_iopath.filepath_fn save_to_disk.filepath_fn shuffled_flatmap.fn sort.key_fn threadpool_map.fn
+    to_map_datapipe.key_value_fn zip_with_iter.key_fn zip_with_iter.merge_fn zip_with_iter.ref_key_fn
+    zip_with_map.key_fn zip_with_map.merge_fn
+"""
+CHOICES = """
+    batch.last check_hash.hash_type decompress.file_type dynamic_batch.overflow extract.file_type fork.copy
+    load_from_tar.mode mix.by mix.stop on_disk_cache.hash_type on_error.policy open_files.mode pack.overflow
+    pack.strategy pad_batch.side read_arrow.format read_csv.compression read_csv.encoding read_jsonl.compression
+    read_jsonl.encoding read_lines.compression read_lines.encoding read_parquet.format read_tfrecord.compression
+    read_webdataset.compression read_webdataset.images save_to_disk.mode
+    sharding_round_robin_dispatch.sharding_group_filter to_device.dtype to_device.on_new_shape to_device.sync
+"""
+SECONDS = """
+    cache.lease_timeout_s retry.backoff_s retry.max_backoff_s
+"""
+
+NUMBERS: list[Any] = [[1], [0, 0], [-1, 2], [float("nan"), 1], [float("inf"), 1]]
+WEIGHTS = [*NUMBERS, {}, {5: [1, 1]}, {0: [1, 1], 5: [1]}, {-1: [1, 1]}]  # of two inputs
+TIMEOUTS = "fullsync.timeout read_from_gdrive.timeout read_from_http.timeout read_from_remote.timeout"
+
+FORMS: list[Row] = [
+    *each(AT_LEAST_MINUS_1, ValueError, -2),
+    *each(AT_LEAST_0, ValueError, -1),
+    *each(AT_LEAST_1, ValueError, 0),
+    *each(AT_LEAST_MINUS_1 + AT_LEAST_0 + AT_LEAST_1, TypeError, 1.5),
+    *each(FUNCTIONS, TypeError, 3),
+    *each(CHOICES, ValueError, "no such"),
+    *each(SECONDS, ValueError, -1, float("inf")),
+    *each(SECONDS, TypeError, "1"),
+]
+
+FORMS += [  # counts, lengths and weights
+    *each("enumerate.starting_index", TypeError, 1.5, True, "a"),
+    wrong("batch", ValueError, "drop_last", 2, drop_last=True, last="keep"),
+    *each("prefetch.buffer_size take.count", TypeError, True, None),
+    *each("bucket_by_length.boundaries", TypeError, 3, None, "no"),
+    *each("bucket_by_length.boundaries", ValueError, [], [3, 3]),
+    *each("bucket_by_length.batch_size", ValueError, [3], 0),
+    *each("bucket_by_length.batch_size", TypeError, 1.5),
+    *each("dynamic_batch.max_cost", ValueError, 0, float("nan")),
+    *each("dynamic_batch.max_cost", TypeError, "9"),
+    wrong("max_token_bucketize", ValueError, "max_len", 5, min_len=4, max_len=3),
+    wrong("max_token_bucketize", ValueError, "max_len", 5, max_len=6),
+    wrong("groupby", ValueError, "group_size", group_size=5, buffer_size=4),
+    wrong("groupby", ValueError, "group_size", guaranteed_group_size=1),
+    wrong("groupby", ValueError, "guaranteed_group_size", guaranteed_group_size=3, group_size=2),
+    *each("pack.length", ValueError, {}, {"a": -1}, {"a": 8}),
+    wrong("pack", ValueError, "bins", 8, bins=4),
+    wrong("pack", ValueError, "bins", 8, strategy="best_fit", bins=0),
+    wrong("pack", ValueError, "max_sequences_per_bin", 8, strategy="best_fit", max_sequences_per_bin=0),
+    wrong("pack", ValueError, "max_sequences_per_bin", 8, max_sequences_per_bin=4),
+    wrong("pack", ValueError, "overflow", {"a": 8}, strategy="best_fit", overflow="split"),
+    wrong("pack", ValueError, "keep", {"a": 8}, strategy="best_fit", keep=["a"]),
+    *each("pad_batch.length", ValueError, []),
+    wrong("pad_batch", ValueError, "multiple_of", length=3, multiple_of=2),
+    wrong("slice", ValueError, "stop", [0], 2),
+    wrong("slice", ValueError, "step", 0, 2, 0),
+    *each("unzip.columns_to_skip", ValueError, [0, 1], [2]),
+    *each("random_split.weights", ValueError, {"a": 0, "b": 0}, {"a": -1, "b": 2}, {}),
+    *each("random_split.target", KeyError, "b"),
+    *each("random_split.seed", TypeError, object()),
+    wrong("random_split", TypeError, "total_length", {"a": 1}, 1, on=lambda: source().filter(bool)),
+    *(wrong("mix", ValueError, "weights", source(), weights=weights) for weights in WEIGHTS),
+    *(wrong("mix", TypeError, "weights", source(), weights=weights) for weights in (["a", 1], 3)),
+    *each(TIMEOUTS, ValueError, 0),
+    *each(TIMEOUTS, TypeError, "1"),
+    *each("read_from_gdrive.headerz read_from_http.headerz read_from_remote.headerz", TypeError, {}),
+    *each("list_files_by_s3.request_timeout_ms load_files_by_s3.request_timeout_ms", ValueError, 0),
+    *each("cache.path", TypeError, 3),
+    *each("cache.path", NotADirectoryError, __file__),
+    *each("cache.path", ValueError, "s3://bucket/x"),
+    wrong("cache", ValueError, "max_bytes", "x", max_bytes=3),
+    wrong("end_caching", ValueError, "filepath_fn", on=begun, filepath_fn=str, same_filepath_fn=True),
+    wrong("end_caching", TypeError, "filepath_fn", on=begun, filepath_fn=3),
+    wrong("end_caching", ValueError, "mode", "r", on=begun),
+    wrong("end_caching", ValueError, "timeout", on=begun, timeout=0),
+]
+
+FORMS += [  # functions, and the columns they are given
+    *each("collate.collate_fn interleave.fn map.fn", ValueError, two),
+    *each("interleave.fn parallel_map.fn shuffled_flatmap.fn", TypeError, Counting()),
+    wrong("map", ValueError, "input_col", str.lower, [0, 1]),
+    wrong("map", ValueError, "input_col", str, []),
+    wrong("map", ValueError, "output_col", str, None, 1),
+    wrong("map", ValueError, "output_col", str, 0, [1, 2]),
+    wrong("flatmap", ValueError, "input_col", str.lower, [0, 1]),
+    *each("flatmap.input_col shuffled_flatmap.input_col", ValueError, []),
+    wrong("parallel_map", ValueError, "fn", lambda: 1),
+    wrong("parallel_map", ValueError, "rng", lambda item: item, rng=True),
+    wrong("threadpool_map", TypeError, "thread_name_prefix", str, thread_name_prefix="x"),
+    wrong("random_map", ValueError, "rng", lambda item: item),
+    *each("async_map_batches.async_fn", ValueError, list, 3),
+    wrong("async_map_batches", ValueError, "output_col", later, 1, None, 2),
+    wrong("async_map_batches", ValueError, "input_col", later, 1, [0, 1]),
+    *each("zip_with_iter.merge_fn zip_with_map.merge_fn", ValueError, lambda item: item),
+    *each("zip_with_iter.ref_datapipe", TypeError, SequenceWrapper([1])),
+    *each("zip_with_map.map_datapipe", TypeError, IterableWrapper([1])),
+    wrong("routed_decode", TypeError, "handler", 3),
+    *each("on_error.errors retry.errors", TypeError, 3, (), KeyboardInterrupt, "OSError"),
+]
+
+FORMS += [  # files and what is in them
+    wrong("open_files", ValueError, "encoding", mode="b", encoding="utf-8"),
+    wrong("load_from_tfrecord", ValueError, "spec", {"rows": ((-1, -1), None)}),
+    *each("read_tfrecord.spec", TypeError, ["x"]),
+    *each("decompress.file_type extract.file_type", ValueError, 3),
+    *each("parse_csv.encoding parse_csv_as_dict.encoding readlines.encoding", LookupError, "no such", None),
+    *each("parse_csv.errors parse_csv_as_dict.errors readlines.errors", LookupError, "no such"),
+    *each("parse_csv.delimit parse_csv_as_dict.delimit read_csv.delimeter", TypeError, ";"),
+    *each("parse_csv.delimiter parse_csv_as_dict.delimiter", TypeError, "--"),
+    wrong("parse_json_files", TypeError, "parse_intt", parse_intt=str),
+    *each("read_lines.encoding read_jsonl.encoding read_csv.encoding", ValueError, "utf-16", "utf8x", "cp037"),
+    *each("read_lines.encoding read_jsonl.encoding read_csv.encoding", TypeError, None),
+    wrong("read_csv", ValueError, "header", ["a"], header=False),
+    *each("read_csv.columns read_parquet.columns read_arrow.columns", ValueError, "id", []),
+    *each("read_parquet.columns read_arrow.columns", ValueError, ["a", "a"]),
+    *each("read_parquet.format read_arrow.format", ValueError, "torch"),
+    *each("read_parquet.filter read_arrow.filter", ValueError, ["id", ">", 3]),
+    *each("read_parquet.filter read_arrow.filter", TypeError, str),
+    *each("read_webdataset.extensions", ValueError, "jpg", [], ["jpg;"], ["jpg", "png;jpg"]),
+    wrong("read_webdataset", TypeError, "handler", handlers={"x": 1}),
+    *each("read_zip.mask", TypeError, ["*.png"]),
+    *each("dataframe.device load_parquet_as_df.device", ValueError, "cuda"),
+    *each("list_files.masks list_files_by_fsspec.masks list_files_by_s3.masks", TypeError, 3, ["*", 3]),
+    *each("list_files_by_iopath.pathmgr open_files_by_iopath.pathmgr save_by_iopath.pathmgr", TypeError, 3),
+    *each("list_files_by_iopath.handler open_files_by_iopath.handler save_by_iopath.handler", TypeError, 3),
+]
+
+FORMS += [  # places
+    *each("sharding_round_robin_dispatch.sharding_group_filter", ValueError, SHARDING_PRIORITIES.DISTRIBUTED),
+    *each("to_device.device", ValueError, "tpu", "", "cpu:x", "meta", "mps"),
+    *each("to_device.device", TypeError, 0, None, 1.5),
+]
+
+
+def of_hugging_face(batch_size: int) -> Any:
+    import datasets  # here, since it is heavy
+
+    return HuggingFaceReader(datasets.Dataset.from_dict({"a": [1]}), batch_size)
+
+
+def sql(**options: Any) -> Any:
+    return SqlReader(**{"connect": lambda: None, "table": "a", "key": "id", **options})
+
+
+SQL: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    (TypeError, "connect", {"connect": "a.db"}),
+    (ValueError, "query", {"table": None}),
+    (ValueError, "query", {"query": "b"}),
+    (ValueError, "table", {"table": "a; DROP TABLE b"}),
+    (ValueError, "key", {"key": "b c"}),
+    (ValueError, "key", {"key": []}),
+    (ValueError, "columns", {"columns": "x"}),
+    (TypeError, "columns", {"columns": [1]}),
+    (ValueError, "page_size", {"page_size": 0}),
+    (ValueError, "paramstyle", {"paramstyle": "?"}),
+]
+
+NODES: list[Row] = [
+    ("set_seed: seed", lambda: source().shuffle().set_seed(-1), ValueError, "seed"),
+    ("apply_sharding: instance_id", lambda: source().sharding_filter().apply_sharding(2, 2), ValueError, "instance_id"),
+    ("apply_sharding: number", lambda: source().sharding_filter().apply_sharding(0, 0), ValueError, "num_of_instances"),
+    ("CacheTimeout: timeout", lambda: CacheTimeout(), ValueError, "timeout"),
+    ("CacheTimeout: datapipe", lambda: CacheTimeout(3)([]), TypeError, "datapipe"),
+    *((f"SqlReader: {parameter}", partial(sql, **options), error, parameter) for error, parameter, options in SQL),
+    (
+        "HuggingFaceReader: batch_size",
+        lambda: of_hugging_face(0),
+        ValueError,
+        "batch_size",
+    ),
+    ("HuggingFaceReader: dataset", lambda: HuggingFaceReader([1]), TypeError, "Dataset"),
+    ("IterableWrapper: iterable", lambda: IterableWrapper(3), TypeError, "iterable"),  # type: ignore[arg-type]
+    ("IterableWrapper: iterable", lambda: IterableWrapper(lambda: iter([1])), TypeError, "iterable"),  # type: ignore[arg-type]
+    ("FileLister: root", lambda: FileLister(3), TypeError, "folders"),  # type: ignore[arg-type]
+    *(
+        ("IterableWrapper: a set", partial(IterableWrapper, value), TypeError, "set")
+        for value in ({1, 2}, frozenset("ab"))
+    ),
+    ("FileLister: root", lambda: FileLister("s3://bucket"), ValueError, "folders"),
+    *(
+        ("SampleMultiplexer: weight", partial(SampleMultiplexer, {source(): weight}), ValueError, "weight")  # type: ignore[dict-item]
+        for weight in (0, -1, float("nan"), float("inf"), "1")
+    ),
+    ("SampleMultiplexer: none", lambda: SampleMultiplexer({}), ValueError, "datapipe"),
+    ("SampleMultiplexer: input", lambda: SampleMultiplexer({"a": 1}), TypeError, "input"),  # type: ignore[dict-item]
+]

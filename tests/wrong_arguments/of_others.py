@@ -1,0 +1,88 @@
+"""Wrong arguments of the functions about graphs, formats, figures and seeds."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from tests.wrong_arguments.rows import Row, calls
+from torchpipe import DataLoader, DataLoader2, functional_datapipe, profile
+from torchpipe.export import PrometheusExporter
+from torchpipe.formats.example import example_parser
+from torchpipe.formats.places.content import check_compression, recompress
+from torchpipe.formats.places.paths import expand_paths
+from torchpipe.graph import check_shuffle_before_sharding, plan, replace_dp, replace_node, to_dot, traverse_dps
+from torchpipe.iter import IterableWrapper
+from torchpipe.randomness.seeds import check_seed
+
+__all__ = ["ROWS"]
+
+
+def source() -> Any:
+    return IterableWrapper([1])
+
+
+def exporter(**options: Any) -> Any:
+    return PrometheusExporter(DataLoader2(source()), **options)
+
+
+ROWS: list[Row] = [
+    *(
+        (function.__name__, partial(function, [1]), TypeError, word)  # type: ignore[arg-type]
+        for function, word in (
+            (plan, "IterDataPipe"),
+            (to_dot, "IterDataPipe"),
+            (check_shuffle_before_sharding, "IterDataPipe"),
+            (traverse_dps, "datapipe"),
+            (profile, "datapipe"),
+        )
+    ),
+    ("replace_node: another graph's", lambda: replace_node(source().map(abs), source(), source()), ValueError, "node"),
+    (
+        "replace_dp: another graph's",
+        lambda: replace_dp(traverse_dps(source()), source(), source()),
+        ValueError,
+        "graph",
+    ),
+    ("profile: a DataLoader", lambda: profile(DataLoader([1])), TypeError, "DataLoader"),  # type: ignore[arg-type]
+    *calls(
+        "profile",
+        partial(profile, source()),
+        *(({"seconds": value}, ValueError, "seconds") for value in (0, float("nan"), "1")),
+        ({"workers": (0,)}, ValueError, "workers"),
+        ({"workers": (1.5,)}, TypeError, "workers"),
+        ({"step": 3}, TypeError, "step"),
+    ),
+    ("check_seed: seed", lambda: check_seed(-1), ValueError, "seed"),
+    *(("check_seed: seed", partial(check_seed, value), TypeError, "seed") for value in (1.0, "1", None)),  # type: ignore[arg-type]
+    *(
+        ("functional_datapipe: name", partial(functional_datapipe, name), ValueError, "name")
+        for name in ("two words", "", "1st", "a.b", "a-b")
+    ),
+    ("functional_datapipe: a class", lambda: functional_datapipe("number")(int), TypeError, "nodes"),
+    *calls(
+        "PrometheusExporter",
+        exporter,
+        ({}, ValueError, "port"),
+        *(({"port": value}, ValueError, "port") for value in (-1, 65536)),
+        *(({"port": value}, TypeError, "port") for value in (True, "9100")),
+    ),
+    ("check_compression", lambda: check_compression("zip"), ValueError, "compression"),
+    ("recompress", lambda: recompress("a", "b.txt"), ValueError, "recompress"),
+    *(
+        ("example_parser: spec", partial(example_parser, spec), error, word)  # type: ignore[arg-type]
+        for spec, error, word in (
+            (["x"], TypeError, "spec"),
+            ({"x": torch.float32}, ValueError, "spec"),
+            ({"x": ((-1, -1), None)}, ValueError, "shape"),
+            ({"x": ((), "float32")}, TypeError, "dtype"),
+        )
+    ),
+    ("expand_paths: none", lambda: expand_paths("test", []), ValueError, "path"),
+    *(
+        ("expand_paths: paths", partial(expand_paths, "test", given), TypeError, "paths")
+        for given in (3, [3], {"a"}, [b"a"])
+    ),
+]

@@ -1,0 +1,145 @@
+"""Wrong arguments of ``DataLoader2`` and its methods, of reading services, and of what works with other loaders."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from reading_services import (
+    DistributedReadingService,
+    InProcessReadingService,
+    MultiProcessingReadingService,
+    PreparingReadingService,
+    SequentialReadingService,
+)
+from tests.services.ranks import FixedRank
+from tests.wrong_arguments.rows import Row, calls
+from torchpipe import DataLoader2
+from torchpipe.graph.adapters import Shuffle
+from torchpipe.integrations.torch_loaders import GraphDataset
+from torchpipe.integrations.torchdata_nodes import LoaderNode, NodesReader
+from torchpipe.iter import IterableWrapper
+
+__all__ = ["ROWS"]
+
+
+def graph() -> Any:
+    return IterableWrapper(range(10)).sharding_filter()
+
+
+def loader(**options: Any) -> Any:
+    return DataLoader2(**{"datapipe": graph(), **options})
+
+
+def limited(**options: Any) -> None:
+    iter(loader()).limit(**options)
+
+
+def one_twice() -> Any:
+    service = PreparingReadingService()
+    return SequentialReadingService(service, service)
+
+
+WORKERS: list[Row] = calls(
+    "MultiProcessingReadingService",
+    MultiProcessingReadingService,
+    ({"num_workers": -1}, ValueError, "num_workers"),
+    *(({"num_workers": value}, TypeError, "num_workers") for value in (2.0, "2")),
+    ({"multiprocessing_context": "thread"}, ValueError, "multiprocessing_context"),
+    ({"num_workers": 4, "num_shards": 2}, ValueError, "num_shards"),
+    ({"num_shards": 0}, ValueError, "num_shards"),
+    ({"worker_prefetch_cnt": -1}, ValueError, "worker_prefetch_cnt"),
+    ({"main_prefetch_cnt": None}, TypeError, "main_prefetch_cnt"),
+    ({"max_deaths": 0}, ValueError, "max_deaths"),
+    ({"timeout": -1}, ValueError, "timeout"),
+    ({"timeout": "60"}, TypeError, "timeout"),
+    ({"worker_init_fn": 3}, TypeError, "worker_init_fn"),
+    ({"worker_reset_fn": "f"}, TypeError, "worker_reset_fn"),
+    ({"policy": 0.5}, TypeError, "policy"),
+    ({"device": "gpu"}, ValueError, "device"),
+    ({"device": 0}, TypeError, "device"),
+    ({"host_prefetch": 2}, ValueError, "host_prefetch"),
+)
+
+RANKS: list[Row] = [
+    *calls(
+        "DistributedReadingService",
+        DistributedReadingService,
+        ({"uneven": "stop"}, ValueError, "uneven"),
+        ({"timeout": 0}, ValueError, "timeout"),
+        ({"agree_every": 0}, ValueError, "agree_every"),
+        ({"total_shards": 0}, ValueError, "total_shards"),
+        ({"total_shards": True}, TypeError, "total_shards"),
+        ({"states": "some"}, ValueError, "states"),
+    ),
+    ("SequentialReadingService: none", lambda: SequentialReadingService(), ValueError, "service"),
+    ("SequentialReadingService: a text", lambda: SequentialReadingService("a"), TypeError, "services"),  # type: ignore[arg-type]
+    ("SequentialReadingService: one twice", one_twice, ValueError, "service"),
+    *(
+        (
+            f"SequentialReadingService: {first.__name__} first",
+            partial(SequentialReadingService, first(), last()),
+            TypeError,
+            first.__name__,
+        )
+        for first, last in (
+            (InProcessReadingService, MultiProcessingReadingService),
+            (MultiProcessingReadingService, DistributedReadingService),
+        )
+    ),
+    ("total_shards: 4 ranks", lambda: loader(reading_service=FixedRank(0, 4, 6)), ValueError, "total_shards"),
+    ("total_shards: too many", lambda: loader(reading_service=FixedRank(0, 2, 10_000)), ValueError, "total_shards"),
+    (
+        "total_shards: other num_shards",
+        lambda: loader(
+            reading_service=SequentialReadingService(FixedRank(0, 2, 4), InProcessReadingService(num_shards=3))
+        ),
+        ValueError,
+        "total_shards",
+    ),
+]
+
+LOADERS: list[Row] = [
+    *calls(
+        "DataLoader2",
+        loader,
+        ({"datapipe": [1, 2]}, TypeError, "datapipe"),
+        ({"datapipe": None}, TypeError, "datapipe"),
+        ({"datapipe_adapter_fn": 3}, TypeError, "datapipe_adapter_fn"),
+        ({"datapipe_adapter_fn": [lambda datapipe: datapipe, 3]}, TypeError, "datapipe_adapter_fn"),
+        ({"datapipe_adapter_fn": lambda datapipe: None}, TypeError, "adapter"),
+        ({"reading_service": MultiProcessingReadingService}, TypeError, "reading_service"),
+        ({"reading_service": 2}, TypeError, "reading_service"),
+    ),
+    *(("seed: seed", partial(loader().seed, value), TypeError, "seed") for value in ("x", None, True, 1.0)),
+    ("seed: seed", lambda: loader().seed(-1), ValueError, "seed"),
+    ("set_epoch: epoch", lambda: loader().set_epoch("x"), TypeError, "epoch"),
+    ("set_epoch: epoch", lambda: loader().set_epoch(-1), ValueError, "epoch"),
+    ("state_dict: states", lambda: loader().state_dict("each"), ValueError, "states"),
+    ("explain: format", lambda: loader().explain("png"), ValueError, "format"),
+    ("watch: every_s", lambda: loader().watch(0), ValueError, "every_s"),
+    ("watch: every_s", lambda: loader().watch(float("nan")), ValueError, "every_s"),
+    *(("watch: every_s", partial(loader().watch, value), TypeError, "every_s") for value in ("1", True)),
+    ("trace: every_s", lambda: loader().trace("trace.json", every_s=0), ValueError, "every_s"),
+    *(("limit: num_batches", partial(limited, num_batches=value), ValueError, "num_batches") for value in (0, -3)),
+    *(
+        ("limit: num_batches", partial(limited, num_batches=value), TypeError, "num_batches")
+        for value in (1.5, "2", True)
+    ),
+    ("Shuffle: enable", lambda: Shuffle("yes"), TypeError, "enable"),  # type: ignore[arg-type]
+    ("Shuffle: datapipe", lambda: Shuffle()([1]), TypeError, "datapipe"),
+]
+
+OTHER_LOADERS: list[Row] = [
+    *calls(
+        "GraphDataset",
+        partial(GraphDataset, graph()),
+        ({"rank": 1}, ValueError, "world_size"),
+        ({"rank": 2, "world_size": 2}, ValueError, "rank"),
+    ),
+    ("GraphDataset: datapipe", lambda: GraphDataset([1]), TypeError, "datapipe"),  # type: ignore[arg-type]
+    ("LoaderNode: loader", lambda: LoaderNode([1]), TypeError, "DataLoader2"),  # type: ignore[arg-type]
+    ("NodesReader: make", lambda: NodesReader(3), TypeError, "make"),  # type: ignore[arg-type]
+]
+
+ROWS: list[Row] = [*WORKERS, *RANKS, *LOADERS, *OTHER_LOADERS]

@@ -1,0 +1,93 @@
+"""What users call wrongly is refused at once, by an error of the right type that names the parameter.
+
+The rows are in the files beside this one. What an error says besides is nobody's promise.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.wrong_arguments import of_data, of_devices, of_iter, of_map, of_others, of_services
+from tests.wrong_arguments.right import needed, others_of
+from tests.wrong_arguments.rows import Row
+from torchpipe.iter import IterableWrapper
+from torchpipe.map import SequenceWrapper
+from torchpipe.node.functional import registered
+
+OF_PATHS = {form for form in registered("iter") if form.startswith(("list_", "read_"))} - {
+    "list_files_by_s3",
+    "read_from_gdrive",
+    "read_from_http",
+    "read_from_remote",
+    "read_from_stream",
+}  # these take paths in place of an input
+NOTHING_WRONG = {
+    "iter": {
+        "add_index": "any name of a column will do",
+        "drop": "any key or place will do: whether an item has it is seen there",
+        "flatten": "any key or place will do",
+        "list_row_groups": "storage_options are handed on to fsspec",
+        "rows2columnar": "any names will do: how many there have to be is seen at a batch",
+        "sharding_filter": "torch takes any group",
+        "zip_longest": "any fill_value will do",
+    },
+    "map": {},
+}
+
+
+def inputs(kind: str) -> list[Row]:
+    """Each form is given what is no node, a node of the other kind, and no node at all where it takes several."""
+    right, other = (IterableWrapper, SequenceWrapper) if kind == "iter" else (SequenceWrapper, IterableWrapper)
+    word = "IterDataPipe" if kind == "iter" else "MapDataPipe"
+    rows: list[Row] = []
+    for form, cls in registered(kind).items():
+        rest = needed(kind, form)
+        for wrong in ([1], 3, other([1])):
+            rows.append((f"{kind} {form}: input", partial(cls, wrong, **rest), TypeError, word))
+        if next(iter(inspect.signature(cls).parameters.values())).kind is inspect.Parameter.VAR_POSITIONAL:
+            rows.append((f"{kind} {form}: no input", partial(cls, **rest), ValueError, "datapipe"))
+            rows.append((f"{kind} {form}: second input", partial(cls, right([1]), [1], **rest), TypeError, word))
+    return [
+        (name, call, error, "paths" if kind == "iter" and name.split()[1].rstrip(":") in OF_PATHS else word)
+        for name, call, error, word in rows
+    ]
+
+
+ROWS: list[Any] = [
+    *inputs("iter"),
+    *inputs("map"),
+    *of_iter.FORMS,
+    *of_iter.NODES,
+    *of_map.FORMS,
+    *of_map.NODES,
+    *of_data.ROWS,
+    *of_services.ROWS,
+    *of_devices.ROWS,
+    *of_others.ROWS,
+]
+PARAMETERS = [row if hasattr(row, "marks") else pytest.param(*row, id=row[0]) for row in ROWS]
+
+
+@pytest.mark.parametrize(("name", "call", "error", "parameter"), PARAMETERS)
+def test_a_wrong_argument_is_refused_by_its_name(
+    name: str, call: Callable[[], Any], error: type[Exception], parameter: str
+) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert type(caught.value) is error
+    assert re.search(rf"\b{parameter}\b", str(caught.value)), f"{name}: {caught.value}"
+
+
+@pytest.mark.parametrize("kind", ["iter", "map"])
+def test_each_form_with_arguments_has_rows_or_takes_nothing_wrong(kind: str) -> None:
+    forms = of_iter.FORMS if kind == "iter" else of_map.FORMS
+    have = {name.split(": ")[0].removeprefix("map ") for name, *_ in forms}
+    takes = {form for form, cls in registered(kind).items() if others_of(cls)}
+    assert takes - have == set(NOTHING_WRONG[kind])
+    assert have <= set(registered(kind))
