@@ -25,7 +25,7 @@ import pytest
 import torch
 
 from tests.laws.executors import make_loader, make_service
-from tests.runtime.values import DTYPES, make, same
+from tests.processes.values import DTYPES, make, same
 from torchpipe import InProcessReadingService, IterDataPipe
 from torchpipe.errors import NotSerializableError
 from torchpipe.iter import IterableWrapper

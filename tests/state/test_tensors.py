@@ -10,7 +10,7 @@ import torch
 
 from reading_services._transport.graph_image import GraphImage
 from reading_services._transport.items import dump_items, load_items
-from tests.runtime.values import same
+from tests.processes.values import same
 from torchpipe.state import decode, encode
 from torchpipe.state.copying import copy_item
 from torchpipe.state.kinds import KINDS

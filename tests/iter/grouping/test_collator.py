@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
-from tests.runtime.values import DTYPES, bits, make
+from tests.processes.values import DTYPES, bits, make
 from torchpipe.iter import IterableWrapper
 from torchpipe.iter._shared.collating import default_collate_in, stack_without_files
 from torchpipe.node.context import Context

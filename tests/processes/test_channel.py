@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from reading_services._transport.channel import Channel, ChannelClosed, SocketChannel, socket_pair
 from reading_services._transport.messages import EndEpoch, Grant, Message, Ready, Stop
-from tests.runtime.memory_channel import MemoryChannel
+from tests.processes.memory_channel import MemoryChannel
 from tests.sources import wait_until
 
 Pair = tuple[Channel, Channel]

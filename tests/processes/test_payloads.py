@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from reading_services._transport.arena import Arena
 from reading_services._transport.messages import Layout
 from reading_services._transport.payloads import Delivery, Packer, Receiver
-from tests.runtime.values import DTYPES, make, same, tensors
+from tests.processes.values import DTYPES, make, same, tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 

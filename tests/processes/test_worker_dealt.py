@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 
 from reading_services._transport.arena import Arena
 from reading_services._transport.messages import ChunkMessage, Deal, StartEpoch
-from tests.runtime.worker_rig import ItemsAChunk, MakeRig, chunks, epoch, grant, items_of, shard
+from tests.processes.worker_rig import ItemsAChunk, MakeRig, chunks, epoch, grant, items_of, shard
 from torchpipe.data.fetch import Fetch
 from torchpipe.data.nodes import FetchDealt
 

@@ -16,7 +16,7 @@ import torch
 from reading_services._transport.arena import Arena
 from reading_services._transport.messages import ChunkMessage, Notice
 from reading_services._transport.status_page import Field
-from tests.runtime.worker_rig import (
+from tests.processes.worker_rig import (
     ItemsAChunk,
     MakeRig,
     Rig,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from reading_services._transport.items import OUT_OF_BAND_BYTES, dump_items, load_items
-from tests.runtime.values import bits, make, same
+from tests.processes.values import bits, make, same
 
 
 def trip(item: Any) -> Any:

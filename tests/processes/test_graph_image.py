@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from reading_services._transport.graph_image import GraphImage
 from tests import leaks
 from tests.laws.executors import PROCESSES, make_loader, make_service
-from tests.runtime.values import DTYPES, make, same
+from tests.processes.values import DTYPES, make, same
 from torchpipe.iter import IterableWrapper
 from torchpipe.state import mapped
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime.worker_rig import (
+from tests.processes.worker_rig import (
     WINDOW,
     ItemsAChunk,
     MakeRig,

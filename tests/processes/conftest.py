@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reading_services._transport.messages import Stop
-from tests.runtime.worker_rig import ItemsAChunk, MakeRig, Rig
+from tests.processes.worker_rig import ItemsAChunk, MakeRig, Rig
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from reading_services._transport.messages import ChunkMessage, Grant, Message, S
 from reading_services._transport.payloads import Receiver
 from reading_services._transport.status_page import StatusPage
 from reading_services._workers.worker import Worker
-from tests.runtime.memory_channel import MemoryChannel
+from tests.processes.memory_channel import MemoryChannel
 from torchpipe import SnapshotPolicy
 from torchpipe.node.failures.remote_error import load_error
 from torchpipe.node.traits import DataPipe

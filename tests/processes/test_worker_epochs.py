@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from reading_services._transport.messages import ChunkMessage, EndEpoch, Ready, Stop
-from tests.runtime.worker_rig import (
+from tests.processes.worker_rig import (
     ItemsAChunk,
     MakeRig,
     Rig,

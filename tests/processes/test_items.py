@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reading_services._transport.items import OUT_OF_BAND_BYTES, dump_items, load_items
-from tests.runtime.values import DTYPES, bits, make, same, tensors
+from tests.processes.values import DTYPES, bits, make, same, tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
