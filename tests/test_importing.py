@@ -197,10 +197,10 @@ if __name__ == "__main__":
 
 def test_a_spawned_worker_imports_what_its_part_of_the_graph_needs(torch_alone: Warm, tmp_path: Path) -> None:
     found = run(torch_alone, tmp_path, WORKER)
-    assert {"torchpipe.iter.sources.wrapper", "reading_services._workers.worker"} <= {*found}
+    assert {"torchpipe.iter.sources.wrapper", "reading_services.processes.worker"} <= {*found}
     for missing in ("iter.items.mapper", "map.mapper", "stats.model", "views", "device", "loader", "formats", "graph"):
         assert f"torchpipe.{missing}" not in found
-    assert not [name for name in found if "_supervision" in name]
+    assert not [name for name in found if name in ("reading_services.engine.supervisor", "reading_services.processes.places")]
 
 
 def test_a_form_says_its_class() -> None:

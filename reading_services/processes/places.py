@@ -66,7 +66,7 @@ class ProcessPlaces(Places):
         self._context, self._shards, self._dispatched, self._silent_s = context, shards, dispatched, silent_s
         self._lock = threading.RLock()  # held by whoever is at it, but for the wait itself
         self._places: dict[int, ProcessPlace] = {}
-        self._leaving: list[ProcessPlace] = []  # let go of before their end
+        self._leaving: list[ProcessPlace] = []  # let go of, until their end
         self._measures_nodes = False
         self._looked_at = time.monotonic()
         self._selector = selectors.DefaultSelector()
@@ -162,14 +162,12 @@ class ProcessPlaces(Places):
         with self._lock:
             if self._places.get(place.number) is place:
                 del self._places[place.number]
-            if place.ignored or not place.is_alive():
-                self._ignore(place)
+            if place.ignored:  # it has ended, or is of no use
                 place.signal(signal.SIGKILL)
-                place.release()
             else:
                 self._ignore(place)
                 ask_to_stop(place)
-                self._leaving.append(place)
+            self._leaving.append(place)
             self._forget_left()
 
     def wake(self) -> None:

@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
@@ -71,6 +72,7 @@ class ProcessPlace:
         self.process: Any = None
         self.pid = 0  # until it has been started
         self.handle: int | None = None
+        self._close_handle: weakref.finalize[Any, Any] | None = None  # whatever a Ctrl-C leaves of the rest
         self._trouble: Exception | None = None  # why it could not be started
         self._beat, self._silent_s = -1, 0.0
         self._seen_at = self._asked_at = time.monotonic()
@@ -142,6 +144,8 @@ class ProcessPlace:
                 return
             self.pid = int(self.process.pid)
             self.handle = _handle_of(self.pid)
+            if self.handle is not None:
+                self._close_handle = weakref.finalize(self, os.close, self.handle)
         except BaseException:  # it may be there or not
             if self.process is not None and self.process.pid is not None:
                 self.process.kill()
@@ -153,14 +157,15 @@ class ProcessPlace:
             self._theirs.close()
 
     def is_alive(self) -> bool:
-        return self.handle is not None and not self.wait_end(0)
+        return not self.wait_end(0)
 
     def wait_end(self, timeout_s: float) -> bool:
         """Has it ended, at the latest after so long?"""
-        if self.handle is None:
+        handle = self.handle  # another thread may let go of it meanwhile
+        if handle is None:
             return True
         poller = select.poll()
-        poller.register(self.handle, select.POLLIN)
+        poller.register(handle, select.POLLIN)
         return bool(poller.poll(max(0.0, timeout_s) * 1000))
 
     def signal(self, number: int) -> None:
@@ -246,9 +251,9 @@ class ProcessPlace:
         self.arena.close()
         self._exitcode()  # waits for it
         self.process = None  # not closed: users may hold it, and ask how it ended
-        handle, self.handle = self.handle, None
-        if handle is not None:
-            os.close(handle)
+        self.handle = None
+        if self._close_handle is not None:
+            self._close_handle()
 
 
 def _handle_of(pid: int) -> int | None:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 
-from reading_services._transport.channel import SocketChannel, socket_pair
-from reading_services._transport.messages import Hello, StartDispatch, Stop, Want
-from reading_services._transport.status_page import StatusPage
-from reading_services._workers.dispatch_link import Listener, RemoteSupply, Superseded, connect
-from reading_services._workers.dispatcher import Dispatcher
-from torchpipe.execution.dispatch import DispatchSource, Mark
+from reading_services.engine.messages import StartDispatch
+from reading_services.hosting.dispatch import DispatchHost
+from reading_services.processes.channel import SocketChannel, socket_pair
+from reading_services.processes.dispatch_link import Listener, RemoteSupply, Superseded, connect
+from reading_services.processes.dispatcher import Dispatcher
+from reading_services.processes.status_page import StatusPage
+from reading_services.processes.wire import Stop, Want
+from torchpipe.execution.dispatch import Mark
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import SnapshotPolicy
@@ -26,8 +28,8 @@ def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[tuple[str, Socke
     watched, watching = socket_pair()
     listener, page = Listener(), StatusPage()
     channel, control = SocketChannel(ours, queued=False), SocketChannel(watching, queued=True)
-    open_source = partial(DispatchSource.open, graph, policy=partial(SnapshotPolicy, every=1))
-    loop = Dispatcher(SocketChannel(theirs, queued=True), page, listener.socket, open_source)
+    host = DispatchHost(graph, partial(SnapshotPolicy, every=1), page, "here")
+    loop = Dispatcher(SocketChannel(theirs, queued=True), page, listener.socket, host)
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -52,7 +54,7 @@ def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[tuple[str, Socke
                 mark_position=0,
                 mark_snapshot=None,
                 needed=tuple((shard, 0) for shard in range(num_shards)),
-                doubtful=0,
+                suspect=0,
                 careful=False,
                 fail_at=None,
             )
@@ -85,14 +87,12 @@ def test_L4_a_worker_of_several_shards_dies_while_items_are_made() -> None:
 
     with dispatcher(IterableWrapper(["dropped"]).filter(die), num_shards=3) as (address, control):
         first = SocketChannel(connect(address), queued=False)
-        first.send(Hello(worker=0, generation=1))
         for shard in range(3):
             first.send(Want(generation=1, shard=shard, items=10))
         asked.set()
         second = RemoteSupply(
             SocketChannel(connect(address), queued=False),
             control,
-            worker=0,
             generation=1,
             shards=[2],
             window=10,

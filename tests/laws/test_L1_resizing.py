@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
-from reading_services._supervision import tuned
-from reading_services._supervision.tuned import TunedSupervisor
-from reading_services._supervision.tuning import Choice, Tuner
+from reading_services.engine import autotune
+from reading_services.engine.autotune import Choice, Tuner
 from tests.laws.executors import make_loader, make_service, oracle, pids
 from tests.laws.graphs import GraphSpec
 from tests.laws.interrupts import Interrupt, Interrupter, before_first
@@ -38,9 +37,9 @@ def resized(graph: GraphSpec, steps: dict[int, int], num_shards: int = 4) -> lis
             for index, item in enumerate(loader):
                 epochs[-1].append(repr(item))
                 if index in steps:
-                    assert service._supervisor is not None
-                    service._supervisor.resize(steps[index])
-        assert service._supervisor is not None
+                    assert service._workers is not None
+                    service._workers.resize(steps[index])
+        assert service._workers is not None
         wait_until(lambda: len(pids(loader)) <= num_shards + graph[3])
         assert service.restarts == 0
         return epochs
@@ -61,9 +60,9 @@ def test_L1_down_to_one_process_and_up_again_at_once() -> None:
 def test_L2_an_interrupt_while_processes_begin_or_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """By ``autotune``, whose choices are forced here: another number at each pull."""
     workers = itertools.cycle([1, 3, 2, 3])
-    monkeypatch.setattr(tuned, "_INTERVAL_S", 0.0)
-    monkeypatch.setattr(tuned, "_LEAST_CHUNKS", 1)
-    monkeypatch.setattr(TunedSupervisor, "_interval", lambda self, now: object())
+    monkeypatch.setattr(autotune, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(autotune, "_LEAST_CHUNKS", 1)
+    monkeypatch.setattr(autotune._Measured, "until", lambda *_: object())
     monkeypatch.setattr(Tuner, "choose", lambda self, now, seen: Choice(next(workers), now.window))
     (expected,) = oracle(RICH, 3, epochs=1)
     number, beyond = before_first(331), False
@@ -73,7 +72,7 @@ def test_L2_an_interrupt_while_processes_begin_or_end(monkeypatch: pytest.Monkey
         with make_loader(RICH, service) as loader:
             stream = iter(loader)
             got = list(itertools.islice(stream, 2))
-            interrupter = Interrupter(number, ("reading_services._supervision",))
+            interrupter = Interrupter(number, ("reading_services.engine", "reading_services.processes", "reading_services.workers"))
             try:
                 for _ in range(4):
                     with interrupter:
@@ -118,13 +117,13 @@ def test_L6_those_that_are_too_many_end() -> None:
     assert isinstance(service, MultiProcessingReadingService)
     with make_loader(RICH, service) as loader:
         next(iter(loader))
-        assert service._supervisor is not None
-        service._supervisor.resize(1)
+        assert service._workers is not None
+        service._workers.resize(1)
         next(loader._live)  # type: ignore[arg-type]
         wait_until(lambda: len(pids(loader)) == 1)
         assert service.stats().restarts == 0
         with pytest.raises(ValueError, match="1 to 4"):
-            service._supervisor.resize(5)
+            service._workers.resize(5)
 
 
 class Slow:
@@ -150,19 +149,19 @@ def test_L4_a_death_beside_another_number_of_processes(
         for index, item in enumerate(loader):
             received.append(repr(item))
             if index in steps:
-                assert service._supervisor is not None
+                assert service._workers is not None
                 if not before:
-                    service._supervisor.resize(steps[index])
+                    service._workers.resize(steps[index])
                 pid = pids(loader)[data.draw(st.integers(0, 9), label="who dies") % len(pids(loader))]
                 with contextlib.suppress(ProcessLookupError):  # one that was too many
                     os.kill(pid, signal.SIGKILL)
                 if before:
-                    service._supervisor.resize(steps[index])
+                    service._workers.resize(steps[index])
     assert received == oracle(graph, 4, epochs=1)[0]
 
 
 def test_L1_autotune_chooses_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned, "_INTERVAL_S", 0.2)
+    monkeypatch.setattr(autotune, "_INTERVAL_S", 0.2)
     graph = IterableWrapper(range(100_000)).sharding_filter().map(Slow())
     service = MultiProcessingReadingService(6, "fork", autotune=Budget(cores=2, memory_bytes=2**40))
     received = []

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from reading_services._supervision import worker_pool
+from reading_services.processes import stopping
 from tests.laws.executors import PROCESSES, make_loader, make_service, pids
 from tests.sources import wait_until
 from torchpipe import DataLoader2, IterDataPipe
@@ -60,7 +59,7 @@ def test_L6_a_shutdown_in_mid_item_closes_what_was_opened(
     context: str, dispatched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However long the item takes on a loaded machine: who does not come back in a second is ended by SIGTERM
-    monkeypatch.setattr(worker_pool, "stop_all", partial(worker_pool.stop_all, grace_s=60))
+    monkeypatch.setattr(stopping, "_GRACE_S", 60.0)
     source: Any = IterableWrapper(Opening(tmp_path), deepcopy=False)
     slow = Slow(tmp_path)
     graph = source.map(slow).sharding_round_robin_dispatch() if dispatched else source.sharding_filter().map(slow)

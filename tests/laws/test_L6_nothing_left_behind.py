@@ -269,7 +269,7 @@ def test_L6_ctrl_c_while_processes_start(when: str) -> None:
             next(iter(loader))
             for pid in pids(loader):
                 os.kill(pid, signal.SIGKILL)
-        interrupter = Interrupter(number, ("reading_services._supervision",))
+        interrupter = Interrupter(number, ("reading_services.engine", "reading_services.processes"))
         try:
             with interrupter:
                 next(iter(loader)) if when == "start" else list(loader._live)  # type: ignore[arg-type]

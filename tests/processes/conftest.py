@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reading_services._transport.messages import Stop
+from reading_services.processes.wire import Stop
 from tests.processes.worker_rig import ItemsAChunk, MakeRig, Rig
 
 
@@ -33,6 +33,6 @@ def items_a_chunk(monkeypatch: pytest.MonkeyPatch) -> ItemsAChunk:
 
     def set_items(items: int) -> None:
         for name, value in (("_CHUNK_ITEMS", items), ("_CHUNK_S", 3600.0), ("_HUNGRY_S", 3600.0)):
-            monkeypatch.setattr(f"reading_services._workers.worker.{name}", value)
+            monkeypatch.setattr(f"reading_services.processes.worker.{name}", value)
 
     return set_items

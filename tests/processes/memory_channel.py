@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 from collections import deque
 
-from reading_services._transport.channel import Channel, ChannelClosed, Frame
-from reading_services._transport.messages import Message
+from reading_services.engine.messages import Message
+from reading_services.processes.channel import Channel, ChannelClosed, Frame
 
 
 class MemoryChannel(Channel):

@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reading_services._transport.arena import Arena, Slot, SlotReader, SlotWriter
+from reading_services.processes.arena import Arena, Slot, SlotReader, SlotWriter
 from tests.laws.executors import PROCESSES
 
 PAGE = 4096
@@ -106,7 +106,7 @@ def test_a_slot_that_is_too_small_is_not_taken(writer: SlotWriter) -> None:
 def test_there_are_no_more_slots_than_the_first_page_has_bytes(
     arena: Arena, writer: SlotWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reading_services._transport.arena._MAX_SLOTS", 5)  # each of 4096 would take a descriptor
+    monkeypatch.setattr("reading_services.processes.arena._MAX_SLOTS", 5)  # each of 4096 would take a descriptor
     slots = [allocated(writer, 100) for _ in range(5)]
     assert writer.allocate(100) is None
     assert writer.shortage is None  # nothing that a user could do about it

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reading_services._transport.channel import Channel, ChannelClosed, SocketChannel, socket_pair
-from reading_services._transport.messages import EndEpoch, Grant, Message, Ready, Stop
+from reading_services.engine.messages import Message
+from reading_services.processes.channel import Channel, ChannelClosed, SocketChannel, socket_pair
+from reading_services.processes.wire import EndEpoch, Grant, Ready, Stop
 from tests.processes.memory_channel import MemoryChannel
 from tests.sources import wait_until
 

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reading_services._transport.graph_image import GraphImage
+from reading_services.processes.graph_image import GraphImage
 from tests import leaks
 from tests.laws.executors import PROCESSES, make_loader, make_service
 from tests.processes.values import DTYPES, make, same

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reading_services._transport.arena import Arena
-from reading_services._transport.messages import Layout
-from reading_services._transport.payloads import Delivery, Packer, Receiver
+from reading_services.processes.arena import Arena
+from reading_services.processes.payloads import Delivery, Packer, Receiver
+from reading_services.processes.wire import Layout
 from tests.processes.values import DTYPES, make, same, tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")

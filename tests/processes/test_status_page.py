@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reading_services._transport.status_page import Field, PageTrace, StatusPage
+from reading_services.processes.status_page import Field, PageTrace, StatusPage
 from tests import leaks
 from tests.laws.executors import PROCESSES
 from tests.sources import wait_until

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from reading_services._transport.arena import Arena
-from reading_services._transport.messages import ChunkMessage, Deal, StartEpoch
+from reading_services.engine.messages import Deal, StartEpoch
+from reading_services.processes.arena import Arena
+from reading_services.processes.wire import ChunkMessage
 from tests.processes.worker_rig import ItemsAChunk, MakeRig, chunks, epoch, grant, items_of, shard
 from torchpipe.data.fetch import Fetch
 from torchpipe.data.nodes import FetchDealt

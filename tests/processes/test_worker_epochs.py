@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from reading_services._transport.messages import ChunkMessage, EndEpoch, Ready, Stop
+from reading_services.processes.wire import ChunkMessage, EndEpoch, Ready, Stop
 from tests.processes.worker_rig import (
     ItemsAChunk,
     MakeRig,
@@ -134,7 +135,7 @@ def test_snapshots_and_skips_lead_to_the_same_place(rig: MakeRig, items_a_chunk:
         for skip in (0, 3):
             if taken_at + skip <= len(whole):
                 generation += 1
-                start = shard(skip=skip, snapshot=snapshot).replace(count=taken_at + skip)
+                start = replace(shard(skip=skip, snapshot=snapshot), count=taken_at + skip)
                 assert items_of(worker.run(epoch(start, generation=generation))) == whole[taken_at + skip :]
 
 

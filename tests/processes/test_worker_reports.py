@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from reading_services._transport.arena import Arena
-from reading_services._transport.messages import ChunkMessage, Notice
-from reading_services._transport.status_page import Field
+from reading_services.engine.messages import Notice
+from reading_services.processes.arena import Arena
+from reading_services.processes.status_page import Field
+from reading_services.processes.wire import ChunkMessage
 from tests.processes.worker_rig import (
     ItemsAChunk,
     MakeRig,
@@ -142,7 +143,7 @@ def test_the_board_while_a_worker_goes_to_its_position(rig: MakeRig) -> None:
     assert noted == [(1, 3, 1, -1)] * 4
 
 
-def test_doubtful_items_are_noted_one_by_one(rig: MakeRig) -> None:
+def test_suspect_items_are_noted_one_by_one(rig: MakeRig) -> None:
     noted: list[tuple[int, int]] = []
     worker: Rig
 
@@ -151,7 +152,7 @@ def test_doubtful_items_are_noted_one_by_one(rig: MakeRig) -> None:
         return item
 
     worker = rig(IterableWrapper(range(100)).map(look))
-    worker.run(epoch(shard(doubtful=70)))
+    worker.run(epoch(shard(suspect=70)))
     assert noted[:70] == [(index, 1) for index in range(70)]
 
 

@@ -1,6 +1,6 @@
 """A worker's loop without a process: all that main says lies ready in a MemoryChannel, and what is sent is read.
 
-``tests/runtime/conftest.py`` makes fixtures of it.
+``tests/processes/conftest.py`` makes fixtures of it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from reading_services._transport.arena import Arena
-from reading_services._transport.channel import ChannelClosed
-from reading_services._transport.messages import ChunkMessage, Grant, Message, ShardStart, StartEpoch
-from reading_services._transport.payloads import Receiver
-from reading_services._transport.status_page import StatusPage
-from reading_services._workers.worker import Worker
+from reading_services.engine.messages import Message, ShardStart, StartEpoch
+from reading_services.processes.arena import Arena
+from reading_services.processes.channel import ChannelClosed
+from reading_services.processes.payloads import Receiver
+from reading_services.processes.status_page import StatusPage
+from reading_services.processes.wire import ChunkMessage, Grant
+from reading_services.processes.worker import Worker
 from tests.processes.memory_channel import MemoryChannel
 from torchpipe import SnapshotPolicy
 from torchpipe.node.failures.remote_error import load_error
@@ -60,17 +61,16 @@ def epoch(
         shards=shards,
         window=window,
         window_bytes=window_bytes,
-        dispatch_address=None,
         dispatch_branch=-1,
         careful=careful,
     )
 
 
 def shard(
-    number: int = 0, *, held: int = 0, skip: int = 0, snapshot: bytes | None = None, doubtful: int = 0
+    number: int = 0, *, held: int = 0, skip: int = 0, snapshot: bytes | None = None, suspect: int = 0
 ) -> ShardStart:
     return ShardStart(
-        lane=number, branch=0, shard=number, snapshot=snapshot, skip=skip, count=skip, held=held, doubtful=doubtful
+        lane=number, branch=0, shard=number, snapshot=snapshot, skip=skip, count=skip, held=held, suspect=suspect
     )
 
 
@@ -98,7 +98,7 @@ class Rig:
         ours, workers = self._arenas or (None, None)
         self._receiver = Receiver(ours)
         policy = partial(SnapshotPolicy, every=every)
-        self._worker = Worker(3, theirs, self.page, (graph,), init_fn, reset_fn, policy, workers)
+        self._worker = Worker(3, theirs, self.page, (graph,), init_fn, reset_fn, policy, arena=workers)
 
     def run(self, *messages: Message) -> Sent:
         """What is sent: (message, the items that it carries)."""

@@ -164,9 +164,8 @@ class Killer(threading.Thread):
 
     def _ready(self) -> list[int]:
         """Only these: one that stops while it starts is given 120 s, since importing torch can take that long."""
-        supervisor = self.loader.reading_service._supervisor
-        pool = () if supervisor is None else supervisor._pool
-        return [worker.pid for worker in pool if worker.signs.ready and worker.is_alive()]
+        places = self.loader.reading_service._places or ()
+        return [place.pid for place in places if place.ready and place.is_alive()]
 
 
 def run_case(case: Case, seed: int = 0) -> Outcome:

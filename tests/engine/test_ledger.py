@@ -8,10 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reading_services._supervision.arrivals import Arrival
-from reading_services._supervision.ledger import ShardLedger
-from reading_services._transport.messages import ChunkMessage, Layout, ShardStart
-from reading_services._transport.payloads import Receiver
+from reading_services.engine.ledger import ShardLedger
+from reading_services.engine.messages import ShardStart
+from reading_services.engine.places import Arrival
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.state import Cursor
 
@@ -66,10 +65,10 @@ class ShardMachine(RuleBasedStateMachine):
     @rule()
     def fail(self) -> None:
         self.sent_end = True
-        self.send(0, error=b"broken")
+        self.send(0, error=ValueError("broken"))
 
     def send(
-        self, items: int, *, ended: bool = False, snapshot: bytes | None = None, error: bytes | None = None
+        self, items: int, *, ended: bool = False, snapshot: bytes | None = None, error: BaseException | None = None
     ) -> None:
         self.ahead += 1
         self.on_the_way.append(Arrival(count=items, snapshot=snapshot, ended=ended, error=error))
@@ -147,7 +146,7 @@ def test_a_chunk_in_hand_counts_for_the_window() -> None:
 
 
 def test_no_credit_is_given_for_a_shard_that_is_over() -> None:
-    for last in (Arrival(count=2, ended=True), Arrival(count=2, error=b"broken"), Arrival(error=ValueError("broken"))):
+    for last in (Arrival(count=2, ended=True), Arrival(count=2, error=ValueError("broken")), Arrival(error=ValueError("broken"))):
         ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 4)
         ledger.arrive(last)
         assert ledger.take() is last
@@ -162,11 +161,11 @@ def test_an_error_in_place_of_an_item_does_not_exceed_the_window() -> None:
     assert ledger.restart().held == 1
 
 
-def test_a_restart_says_which_items_are_doubtful() -> None:
+def test_a_restart_says_which_items_are_suspect() -> None:
     ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 4)
-    assert ledger.restart().doubtful == 0
-    ledger.doubtful = 17
-    assert ledger.restart().doubtful == 17
+    assert ledger.restart().suspect == 0
+    ledger.suspect = 17
+    assert ledger.restart().suspect == 17
 
 
 def test_behind_an_error_nothing_counts_any_more() -> None:
@@ -177,13 +176,3 @@ def test_behind_an_error_nothing_counts_any_more() -> None:
     assert ledger.count == 0
     assert ledger.take() is not None
     assert ledger.take() is None
-
-
-def test_what_cannot_be_received_is_an_error_in_its_place() -> None:
-    """It was raised in the midst of what had arrived, and the rest of that was lost: an item fewer, without a word."""
-    message = ChunkMessage(
-        generation=1, lane=0, count=2, layout=Layout(sizes=(9,), slot=0), snapshot=None, ended=False, error=None
-    )
-    arrival = Arrival.of(message, memoryview(b""), Receiver(None))  # no arena: it cannot be mapped
-    assert (arrival.count, arrival.over) == (0, True)
-    assert isinstance(arrival.error, Exception)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from reading_services._supervision.tuning import Choice, Interval, Tuner
+from reading_services.engine.autotune import Choice, Interval, Tuner
 from torchpipe.stats import Budget
 
 
