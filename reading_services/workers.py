@@ -5,7 +5,8 @@ Runs in the main process.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from reading_services.engine.autotune import Autotune, first_workers
@@ -38,10 +39,16 @@ class Workers:
         budget: Budget | None = None,
         dispatch_branch: int = -1,
         restarts: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.places, self.most, self._method = places, most, method
         self.supervisor = Supervisor(
-            places, first_workers(budget, most), limits, dispatch_branch=dispatch_branch, restarts=restarts
+            places,
+            first_workers(budget, most),
+            limits,
+            dispatch_branch=dispatch_branch,
+            restarts=restarts,
+            clock=clock,
         )
         self._autotune = None if budget is None else Autotune(self.supervisor, budget, most)
 

@@ -6,6 +6,7 @@ A shard asks for its next items; what it has not asked for stays here, so that n
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -83,8 +84,13 @@ class DispatchHost:
         source = self._source
         return source is not None and (source.over or any(isinstance(entry, tuple) for entry in source.waiting(shard)))
 
+    def waiting(self, shard: int) -> deque[Entry]:
+        """What there is for a shard that has not been taken."""
+        return deque() if self._source is None else self._source.waiting(shard)
+
     @property
     def over(self) -> bool:
+        """Is everything made?"""
         return self._source is not None and self._source.over
 
     def produce(self) -> int:

@@ -150,6 +150,10 @@ class ShardHost:
         shard.close()
         self._install(None)
 
+    def leave(self) -> None:
+        """Put the global random states back that the place had: somebody else is at work in its process."""
+        self._install(None)
+
     def end(self) -> None:
         """Close all shards of the epoch. Idempotent."""
         for number in self.lanes:

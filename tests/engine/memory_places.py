@@ -1,0 +1,355 @@
+"""Places without processes: shards run in this thread, in an order that a test draws. What they send may be lost.
+
+``MemoryReadingService`` is ``MultiProcessingReadingService`` on them, so that a whole loader runs on the engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from reading_services import MultiProcessingReadingService
+from reading_services.engine.messages import Deal, Notice, StartDispatch, StartEpoch
+from reading_services.engine.places import (
+    DISPATCHER,
+    Arrival,
+    Came,
+    End,
+    Event,
+    Gone,
+    Noted,
+    Place,
+    Places,
+    Ready,
+    Reported,
+)
+from reading_services.hosting.dealt import DealtSupply
+from reading_services.hosting.dispatch import DispatchHost
+from reading_services.hosting.shards import ShardHost, Supply
+from reading_services.workers import Workers
+from torchpipe.execution.dispatch import Entry
+from torchpipe.node.context import Trace
+from torchpipe.state import SnapshotPolicy
+from torchpipe.stats.sheet import Times
+
+__all__ = ["MemoryPlace", "MemoryPlaces", "MemoryReadingService"]
+
+_IDLE = 20_000  # waits in which nothing happens: then the engine waits for ever
+
+
+class _Watch:
+    def __init__(self) -> None:
+        self.lane, self.items, self.begun = -1, range(1), False
+
+    def approach(self, lane: int, index: int) -> None:
+        self.lane, self.items, self.begun = lane, range(index, index + 1), False
+
+    def begin(self, lane: int, index: int, count: int) -> None:
+        self.lane, self.items, self.begun = lane, range(index, index + count), True
+
+    def rest(self) -> None:
+        self.lane = -1
+
+    def trace(self, *, careful: bool) -> Trace | None:
+        return None
+
+
+class MemoryPlace:
+    """What it has sent and nobody has had yet is in ``sent``; ``inbox``: what it has been told and has not read."""
+
+    def __init__(self, number: int, places: MemoryPlaces) -> None:
+        self.number, self.name, self.ready = number, "dispatcher" if number < 0 else f"worker {number}", False
+        self.sent: deque[Event] = deque()
+        self.alive = True
+        self.watch = _Watch()
+        self._places = places
+        self._inbox: deque[Any] = deque()
+        self._credit: dict[int, int] = {}  # chunks that a lane may send
+        parts: Any = places.parts
+        self.host: ShardHost | None = None
+        self.dispatch: DispatchHost | None = None
+        if number == DISPATCHER:
+            self.dispatch = DispatchHost(places.dispatched, places.policy, self.watch, "in memory")
+        else:
+            self.host = ShardHost(*parts, places.policy, self.watch)
+
+    def begin(self, start: StartEpoch | StartDispatch, deals: Sequence[Deal] = ()) -> None:
+        self._inbox.append((start, deals))
+
+    def grant(self, generation: int, lane: int, chunks: int) -> None:
+        self._inbox.append(("grant", generation, lane, chunks))
+
+    def deal(self, message: Deal) -> None:
+        self._inbox.append(message)
+
+    def end(self, generation: int) -> None:
+        self._inbox.append(("end", generation))
+
+    def noted(self) -> Noted | None:
+        return Noted(Times(), pid=1000 + id(self) % 1000)
+
+    def step(self) -> bool:
+        """Do something: read a message, or make a chunk. Is there anything to do?"""
+        if not self.alive or not self.ready:
+            return False
+        try:
+            return self._step()
+        finally:
+            if self.host is not None:
+                self.host.leave()
+
+    def _step(self) -> bool:
+        if self._inbox:
+            if not self._waits():
+                self._read(self._inbox.popleft())
+                return True
+            return False
+        host = self.host
+        lanes = [] if host is None else [lane for lane in host.lanes if self._may_send(lane)]
+        if host is None or not lanes:
+            return False
+        self._make(host, self._places.chance.choice(lanes))
+        return True
+
+    def _waits(self) -> bool:
+        """Is what it is to begin to have items of a dispatcher that is not so far yet?"""
+        start = self._inbox[0][0] if isinstance(self._inbox[0], tuple) else None
+        if not isinstance(start, StartEpoch) or start.dispatch_branch < 0 or len(self._inbox) > 1:
+            return False
+        dispatcher = self._places.open_places.get(DISPATCHER)
+        host = None if dispatcher is None else dispatcher.dispatch
+        return host is None or host.epoch is None or host.epoch.generation < start.generation
+
+    def _may_send(self, lane: int) -> bool:
+        assert self.host is not None
+        supply = self.host.supply
+        if isinstance(supply, DealtSupply) and not supply.left(lane):
+            return False
+        return self._credit.get(lane, 0) > 0
+
+    def _read(self, message: Any) -> None:
+        match message:
+            case StartDispatch() as start, _:
+                assert self.dispatch is not None
+                self.dispatch.begin(start)
+            case StartEpoch() as start, deals:
+                self._begin(start, deals)
+            case "grant", generation, lane, chunks:
+                epoch = None if self.host is None else self.host.epoch
+                if epoch is not None and epoch.generation == generation and lane in self._credit:
+                    self._credit[lane] += chunks
+            case "end", _:
+                (self.host or self.dispatch).end()  # type: ignore[union-attr]
+            case Deal() as deal:
+                assert self.host is not None
+                if isinstance(self.host.supply, DealtSupply):
+                    self.host.supply.add(deal)
+
+    def _begin(self, start: StartEpoch, deals: Sequence[Deal]) -> None:
+        assert self.host is not None
+        supply: Supply | None = None
+        if start.dealt:
+            supply = dealt = DealtSupply()
+            for deal in deals:
+                dealt.add(deal)
+        elif start.dispatch_branch >= 0:
+            supply = _MemorySupply(self._places, start.generation)
+        self.host.begin(start, supply)
+        self._credit = {item.lane: start.window - item.held for item in start.shards}
+        for item in start.shards:
+            try:
+                failed = self.host.start(item)
+            except _Starved:  # it has no dispatcher to skip items of: there will be another generation
+                return
+            if failed is not None:
+                self._send(start, item.lane, failed)
+
+    def _make(self, host: ShardHost, lane: int) -> None:
+        epoch, chance = host.epoch, self._places.chance
+        assert epoch is not None
+        try:
+            chunk = host.produce(lane, chance.randint(1, 4), 1.0)
+        except _Starved:
+            return
+        except SystemExit:
+            self.die(self.watch)
+            return
+        self._credit[lane] -= 1
+        for report in host.take_reports():
+            if not isinstance(report, Notice):
+                self.sent.append(Reported(self, report))
+        over = chunk.ended or chunk.error is not None
+        self._send(epoch, lane, chunk)
+        if over:
+            host.retire(lane)
+
+    def die(self, watch: _Watch) -> None:
+        """A function of the user's has ended the place."""
+        self.alive = False
+        cause = "exited with code 1" if self._places.own else "was killed by SIGKILL (signal 9)"
+        end = End(cause=cause, own=self._places.own, lane=watch.lane, items=watch.items, begun=watch.begun)
+        self.sent.append(Gone(self, end))
+
+    def _send(self, epoch: StartEpoch, lane: int, chunk: Any) -> None:
+        arrival = Arrival(
+            items=chunk.items, snapshot=chunk.snapshot, ended=chunk.ended, error=chunk.error, count=len(chunk.items)
+        )
+        self.sent.append(Came(self, epoch.generation, lane, arrival))
+
+
+class _Starved(BaseException):
+    """There is no dispatcher now that serves this generation."""
+
+
+class _MemorySupply(Supply):
+    """Asks the dispatcher directly. Once it has no answer, its shards make nothing more: they begin anew."""
+
+    def __init__(self, places: MemoryPlaces, generation: int) -> None:
+        self._places, self._generation, self._starved = places, generation, False
+
+    def check(self) -> None:
+        if self._starved:
+            raise _Starved
+
+    def take(self, shard: int) -> Entry | None:
+        self.check()
+        dispatcher = self._places.open_places.get(DISPATCHER)
+        host = None if dispatcher is None or not dispatcher.alive else dispatcher.dispatch
+        if host is None or host.epoch is None or host.epoch.generation != self._generation:
+            self._starved = True
+            raise _Starved
+        try:
+            while not host.has(shard):
+                host.produce()
+        except SystemExit:
+            assert dispatcher is not None
+            dispatcher.die(dispatcher.watch)
+            self._starved = True
+            raise _Starved from None
+        portion = host.take(shard, 1)
+        if not portion.entries:
+            if portion.error is not None:
+                raise portion.error
+            return None
+        waiting = host.waiting(shard)
+        waiting.extendleft(reversed(portion.entries[1:]))
+        return portion.entries[0]
+
+
+class MemoryPlaces(Places):
+    """``chance`` decides who does what next, and what of it arrives. ``now`` is the engine's clock."""
+
+    def __init__(
+        self, parts: Any, dispatched: Any, policy: Callable[[], SnapshotPolicy], chance: random.Random
+    ) -> None:
+        self.parts, self.dispatched, self.policy, self.chance = parts, dispatched, policy, chance
+        self.now = 0.0
+        self.open_places: dict[int, MemoryPlace] = {}
+        self.opened = itertools.count()
+        self.closed = False
+        self.own = True  # is a death by a function of the user's one that looks like its own?
+        self._idle = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def open(self, number: int) -> Place:
+        assert not self.closed
+        assert number not in self.open_places
+        next(self.opened)
+        place = self.open_places[number] = MemoryPlace(number, self)
+        return place
+
+    def wait(self, timeout_s: float) -> list[Event]:
+        places = list(self.open_places.values())
+        for place in places:
+            if place.alive and not place.ready and self.chance.random() < 0.5:
+                place.ready = True
+                place.sent.append(Ready(place))
+        worked = [self.chance.choice(places).step() for _ in range(self.chance.randint(0, 3)) if places]
+        events = [event for place in places for event in self._some_of(place)]
+        self.now += timeout_s if not any(worked) and not events else 0.001
+        self._idle = 0 if any(worked) or events else self._idle + 1
+        assert self._idle < _IDLE, "the engine waits for ever"
+        return events
+
+    def _some_of(self, place: MemoryPlace) -> list[Event]:
+        return [place.sent.popleft() for _ in range(self.chance.randint(0, len(place.sent)))]
+
+    def kill(self, number: int, *, own: bool, begun: bool) -> None:
+        """End a place; some of what it had sent still arrives."""
+        place = self.open_places.get(number)
+        if place is None or not place.alive:
+            return
+        place.alive = False
+        for _ in range(self.chance.randint(0, len(place.sent))):
+            place.sent.pop()
+        lane, items = -1, range(1)
+        if begun and place.host is not None and place.host.lanes:
+            lane = self.chance.choice(place.host.lanes)
+            items = _next(place.host._lanes[lane].shard.produced)
+        elif begun and place.dispatch is not None and place.dispatch._source is not None:
+            lane, items = 0, _next(place.dispatch._source.position)
+        cause = "exited with code 1" if own else "was killed by SIGKILL (signal 9)"
+        place.sent.append(Gone(place, End(cause=cause, own=own, lane=lane, items=items, begun=lane >= 0)))
+
+    def drop(self, place: Place) -> None:
+        assert isinstance(place, MemoryPlace)
+        if self.open_places.get(place.number) is place:
+            del self.open_places[place.number]
+        place.alive = False
+        host = place.host or place.dispatch
+        assert host is not None
+        host.end()
+
+    def pending(self, place: Place) -> list[Event]:
+        assert isinstance(place, MemoryPlace)
+        events = list(place.sent)
+        place.sent.clear()
+        return events
+
+    def wake(self) -> None:
+        pass
+
+    def measure_nodes(self, wanted: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+        for place in list(self.open_places.values()):
+            self.drop(place)
+
+
+def _next(item: int) -> range:
+    return range(item, item + 1)
+
+
+class MemoryReadingService(MultiProcessingReadingService):
+    """Workers that are objects. ``places`` are those of its present workers."""
+
+    def __init__(self, num_workers: int, chance: random.Random, **options: Any) -> None:
+        super().__init__(num_workers, "fork", main_prefetch_cnt=0, **options)
+        self._chance = chance
+        self.places: MemoryPlaces | None = None
+        self.workers: Workers | None = None
+
+    def _make_images(self) -> None:
+        pass
+
+    def _new_workers(self, most: int) -> Workers:
+        parts = (self._graphs.branches, self._init_fn, self._reset_fn)
+        self.places = MemoryPlaces(parts, self.plan.dispatch, self._policy, self._chance)
+        branch = -1 if self.plan.dispatch is None else self.plan.dispatch_branch
+        self.workers = Workers(
+            self.places,
+            most,
+            self._limits,
+            method="memory",
+            dispatch_branch=branch,
+            restarts=self._earlier_restarts,
+            clock=self.places.clock,
+        )
+        return self.workers
