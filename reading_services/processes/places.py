@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import util
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -116,7 +117,7 @@ class ProcessPlaces(Places):
                 target=target,
                 arguments=(section.image, *extra),
                 node_names=section.node_names,
-                send=self._send,
+                send=partial(_send, self._lock, self._selector),  # not a method: a place does not keep all of them
             )
             place.page.times.wanted = self._measures_nodes
             ours = [other.channel.fileno() for other in self]
@@ -190,23 +191,11 @@ class ProcessPlaces(Places):
     def _look_s(self) -> float:
         return _LOOK_S if self._silent_s is None else min(_LOOK_S, self._silent_s / 4)
 
-    def _send(self, place: ProcessPlace, message: Message) -> None:
-        """Now, or when there is room. To one that has ended, nothing: the wait will tell."""
-        with self._lock:
-            if self._places.get(place.number) is place and not place.ignored:
-                with contextlib.suppress(ChannelClosed):
-                    place.channel.send(message)
-                    self._watch_outbox(place)
-
     def _flush(self, place: ProcessPlace) -> None:
         if not place.ignored:
             with contextlib.suppress(ChannelClosed):
                 place.channel.flush()
-                self._watch_outbox(place)
-
-    def _watch_outbox(self, place: ProcessPlace) -> None:
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if place.channel.has_outbox else 0)
-        self._selector.modify(place.channel, events, place)
+                _watch_outbox(self._selector, place)
 
     def _events_of(self, place: ProcessPlace, *, ended: bool) -> list[Event]:
         """What it has sent whole, and its end. What one that has ended had sent is as good as any."""
@@ -267,6 +256,20 @@ class ProcessPlaces(Places):
                 pass
 
 
+def _send(lock: threading.RLock, selector: selectors.BaseSelector, place: ProcessPlace, message: Message) -> None:
+    """Now, or when there is room. To one that has ended, nothing: the wait will tell."""
+    with lock:
+        if not place.ignored:
+            with contextlib.suppress(ChannelClosed):
+                place.channel.send(message)
+                _watch_outbox(selector, place)
+
+
+def _watch_outbox(selector: selectors.BaseSelector, place: ProcessPlace) -> None:
+    events = selectors.EVENT_READ | (selectors.EVENT_WRITE if place.channel.has_outbox else 0)
+    selector.modify(place.channel, events, place)
+
+
 def _event_of(place: ProcessPlace, frame: Frame) -> Event:
     message, payload = frame
     match message:
@@ -323,10 +326,10 @@ def _finalize(
     with lock:
         try:
             stop_all([*places.values(), *leaving])
-        finally:  # also when it was interrupted: if that was before it had begun, what lives is left to the next call
-            for number in [number for number, place in places.items() if not place.is_alive()]:
+        finally:  # also when it was interrupted: what has not been let go of is left to the next call
+            for number in [number for number, place in places.items() if place.process is None]:
                 del places[number]
-            leaving[:] = [place for place in leaving if place.is_alive()]
+            leaving[:] = [place for place in leaving if place.process is not None]
             for resource in resources:
                 resource.close()
     _log.debug("stopped the workers in %.3f s", time.monotonic() - began)

@@ -250,10 +250,10 @@ class ProcessPlace:
         self.receiver.close()
         self.arena.close()
         self._exitcode()  # waits for it
-        self.process = None  # not closed: users may hold it, and ask how it ended
         self.handle = None
         if self._close_handle is not None:
             self._close_handle()
+        self.process = None  # not closed: users may hold it, and ask how it ended
 
 
 def _handle_of(pid: int) -> int | None:

@@ -26,6 +26,13 @@ from torchpipe.iter import IterableWrapper
 from torchpipe.stats import Budget
 
 
+_PROCESSES = "reading_services.processes."
+_PLACES = (
+    "reading_services.engine",
+    *(_PROCESSES + name for name in ("places", "process", "signals", "stopping")),
+)
+
+
 def resized(graph: GraphSpec, steps: dict[int, int], num_shards: int = 4) -> list[list[str]]:
     """Two epochs, in which there are ``steps[i]`` processes from item i on."""
     service = make_service(num_shards, num_shards)
@@ -72,7 +79,7 @@ def test_L2_an_interrupt_while_processes_begin_or_end(monkeypatch: pytest.Monkey
         with make_loader(RICH, service) as loader:
             stream = iter(loader)
             got = list(itertools.islice(stream, 2))
-            interrupter = Interrupter(number, ("reading_services.engine", "reading_services.processes", "reading_services.workers"))
+            interrupter = Interrupter(number, _PLACES)
             try:
                 for _ in range(4):
                     with interrupter:
@@ -107,7 +114,7 @@ def test_L1_a_dataloader_with_another_number_of_processes(in_order: bool) -> Non
         for number, batch in enumerate(stream):
             received.append(batch.tolist())
             if number in (0, 5, 9):
-                stream._batches._workers.resize({0: 1, 5: 3, 9: 2}[number])  # type: ignore[attr-defined]
+                stream._batches._workers._workers.resize({0: 1, 5: 3, 9: 2}[number])  # type: ignore[attr-defined]
     expected = [batch.tolist() for batch in DataLoader(dataset, 2)]
     assert (received if in_order else sorted(received)) == expected
 

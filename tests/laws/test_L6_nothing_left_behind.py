@@ -26,6 +26,12 @@ from tests.warm import Warm
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import sample_graph
 
+_PROCESSES = "reading_services.processes."
+_PLACES = (
+    "reading_services.engine",
+    *(_PROCESSES + name for name in ("places", "process", "signals", "stopping")),
+)
+
 ENDINGS = (
     "end",
     "break",
@@ -269,7 +275,7 @@ def test_L6_ctrl_c_while_processes_start(when: str) -> None:
             next(iter(loader))
             for pid in pids(loader):
                 os.kill(pid, signal.SIGKILL)
-        interrupter = Interrupter(number, ("reading_services.engine", "reading_services.processes"))
+        interrupter = Interrupter(number, _PLACES)
         try:
             with interrupter:
                 next(iter(loader)) if when == "start" else list(loader._live)  # type: ignore[arg-type]

@@ -158,6 +158,15 @@ def test_L6_an_interrupt_at_any_instruction_while_processes_end(running: Any, mo
     assert number > 50
 
 
+def test_L6_forgotten_ones_end(running: Any) -> None:
+    """Without a collection, also if somebody still holds one of them."""
+    running(sleep)
+    places = places_of()
+    place = opened(places)
+    del places
+    assert not place.is_alive()
+
+
 def leave_a_stopped_worker() -> None:
     module.run_worker = sleep
     places = places_of()
