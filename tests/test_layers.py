@@ -35,7 +35,9 @@ LAYERS = (
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it
 )
 # The same of reading_services, by rooms: the services themselves stand above all of them.
-SERVICE_ROOMS = ("reading_services._transport", "reading_services._workers", "reading_services._supervision")
+SERVICE_ROOMS = ("reading_services.engine", "reading_services.hosting", "reading_services.processes")
+# What decides and what hosts shards are the same wherever shards run: these say nothing of how.
+OF_PROCESSES = ("multiprocessing", "subprocess", "socket", "selectors", "select", "signal", "mmap")
 # Packages whose modules are one node (or close family) each: they know neither each other nor the graph. What several
 # share stands in a module of the package that begins with an underscore.
 NODE_PACKAGES = ("torchpipe.iter", "torchpipe.map")
@@ -187,6 +189,15 @@ def test_services_import_one_way() -> None:
     ]
     assert within
     assert not wrong, "against the order of the rooms:\n  " + "\n  ".join(wrong)
+
+
+def test_decisions_know_nothing_of_processes() -> None:
+    wrong = [
+        str(item)
+        for item in all_imports()
+        if is_within(item.importer, SERVICE_ROOMS[:2]) and is_within(item.target, OF_PROCESSES)
+    ]
+    assert not wrong, "\n  ".join(["what runs shards is behind reading_services.engine.places:", *wrong])
 
 
 def test_nodes_know_neither_each_other_nor_the_graph() -> None:

@@ -2,3 +2,5 @@
 
 Imports nothing of processes, sockets or signals: what runs shards is behind :mod:`reading_services.engine.places`.
 """
+
+__all__: list[str] = []
