@@ -1,8 +1,9 @@
 """Shared memory through which one process hands large data to another: slots that are filled, read in place and reused.
 
 An arena is an anonymous file that the main process makes, one for each process that sends; it has no name, so nothing
-is left behind whoever dies. The writer lays out slots in it (:class:`SlotWriter`) and grows it; the reader maps them
-(:class:`SlotReader`) and hands out views. A slot is free again when the last view of it is gone.
+is left behind whoever dies. It is sparse and mapped once on each side: only what is written takes memory. The writer
+lays out slots in it (:class:`SlotWriter`); the reader hands out views (:class:`SlotReader`). A slot is free again when
+the last view of it is gone.
 
 ::
 
@@ -13,11 +14,13 @@ A slot can also be reserved: memory in which an item is made, by ``collate`` say
 later. The writer alone knows of that; the byte is set when the item is sent.
 
 A byte has one writer at a time, so there is no lock. If the sending process dies, its successor gets another arena:
-the views into the old one stay good, since a mapping lives as long as its views.
+the views into the old one stay good, since the mapping lives as long as a view of it; slots without one give their
+memory back.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import weakref
@@ -33,6 +36,7 @@ __all__ = ["Arena", "Reservation", "Slot", "SlotReader", "SlotWriter"]
 
 _PAGE_BYTES = 4096
 _MAX_SLOTS = _PAGE_BYTES
+_SIZES_BYTES = (1 << 36, 1 << 33, 1 << 30)  # the first that may be had
 _WASTE = 8  # a slot may be so many times larger than what is put into it
 _MOST_RESERVED = 8  # whoever keeps more items than that, in a shuffle buffer say, keeps them in ordinary memory
 
@@ -43,10 +47,32 @@ class Arena(SharedFile):
     def __init__(self, fd: int | None = None) -> None:
         super().__init__("torchpipe-arena", _PAGE_BYTES, "B", fd)
         self.flags = self.view
+        self._all: mmap.mmap | None = None
 
-    def map(self, offset: int, capacity: int) -> mmap.mmap:
-        """The memory of a slot. Raises: OSError or ValueError if there is none to be had."""
-        return mmap.mmap(self.fd, capacity, offset=offset)
+    def mapped(self) -> mmap.mmap:
+        """All of it. Raises: OSError if this process may not map or have so large a file."""
+        if self._all is None:
+            if os.fstat(self.fd).st_size == _PAGE_BYTES:
+                _make_large(self.fd)
+            self._all = mmap.mmap(self.fd, os.fstat(self.fd).st_size)
+        return self._all
+
+    def close(self) -> None:
+        self._all = None  # it lives as long as its views
+        super().close()
+
+
+def _make_large(fd: int) -> None:
+    """As large as it may be: nothing of it takes memory yet. Raises: OSError."""
+    for size_bytes in _SIZES_BYTES:
+        try:
+            os.ftruncate(fd, size_bytes)
+            mmap.mmap(fd, size_bytes).close()  # as large as this process may map
+            return
+        except (OSError, ValueError) as error:
+            failure = error
+    os.ftruncate(fd, _PAGE_BYTES)
+    raise OSError(errno.ENOMEM, f"no shared file of {_SIZES_BYTES[-1]} bytes can be had") from failure
 
 
 @dataclass(slots=True)
@@ -134,11 +160,13 @@ class SlotWriter:
             return None
         capacity = max(_PAGE_BYTES, 1 << (size_bytes - 1).bit_length())
         try:
-            os.ftruncate(self._arena.fd, self._end + capacity)
-            memory = memoryview(self._arena.map(self._end, capacity))
-        except (OSError, ValueError) as error:
-            self.shortage = error if isinstance(error, OSError) else OSError(str(error))
+            mapped = self._arena.mapped()
+            if self._end + capacity > len(mapped):
+                raise OSError(errno.ENOSPC, f"{len(mapped)} bytes are in use")
+        except OSError as error:
+            self.shortage = error
             return None
+        memory = memoryview(mapped)[self._end : self._end + capacity]
         slot = Slot(len(self._slots), self._end, memory)
         self._slots.append(slot)
         self._end += capacity
@@ -150,7 +178,9 @@ class SlotReader:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._maps: dict[int, mmap.mmap] = {}
+        self._mapped: mmap.mmap | None = None
+        self._known: dict[int, tuple[int, int]] = {}  # slot -> where it is
+        self._closed = False
         self._leases: dict[int, weakref.ref[Any]] = {}
         self._opened: set[int] = set()
         self._pid = os.getpid()
@@ -167,18 +197,22 @@ class SlotReader:
     def lease(self, index: int, offset: int, capacity: int) -> memoryview:
         """The content of a slot, writable; the slot is free again when the last view of this is gone.
 
-        Raises: OSError or ValueError if it cannot be mapped.
+        Raises: OSError if the arena cannot be mapped.
         """
-        mapped = self._maps.get(index)
-        if mapped is None:
-            mapped = self._maps[index] = self._arena.map(offset, capacity)
-        owner = np.frombuffer(mapped, dtype=np.uint8)
+        if self._mapped is None:
+            self._mapped = self._arena.mapped()
+        self._known[index] = offset, capacity
+        owner = np.frombuffer(self._mapped, np.uint8, capacity, offset)
         self._leases[index] = weakref.ref(owner, partial(self._release, index))
         return memoryview(owner)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """No more slots are leased: let go of the memory of those that nobody sees. Views stay good. Idempotent."""
-        self._maps.clear()  # not left to the end of this object: its callbacks refer to it while a view lives
+        self._closed = True
+        for index in self._known.keys() - self._leases.keys():
+            self._give_back(index)
+        if not self._leases:
+            self._mapped = None
 
     def _release(self, index: int, _: Any) -> None:
         """Called in any thread, in the middle of anything. A forked child has copies of the views, not the slots."""
@@ -186,7 +220,16 @@ class SlotReader:
             return
         self._leases.pop(index, None)
         self._opened.discard(index)
+        if self._closed:
+            self._give_back(index)
+            return
         try:
             self._arena.flags[index] = 0
         except ValueError:  # closed meanwhile: nobody writes there any more
             pass
+
+    def _give_back(self, index: int) -> None:
+        """The memory of a slot that nobody will write to or look at again."""
+        place, mapped = self._known.pop(index, None), self._mapped
+        if place is not None and mapped is not None:
+            mapped.madvise(mmap.MADV_REMOVE, *place)

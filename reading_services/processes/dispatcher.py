@@ -11,13 +11,12 @@ import selectors
 import socket
 from contextlib import closing
 
-from reading_services.engine.messages import Notice, StartDispatch
+from reading_services.engine.messages import StartDispatch
 from reading_services.hosting.dispatch import DispatchHost
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import ChannelClosed, SocketChannel
 from reading_services.processes.dispatch_link import Link, same_user
 from reading_services.processes.graph_image import GraphImage
-from reading_services.processes.payloads import shortage_text
 from reading_services.processes.status_page import StatusPage
 from reading_services.processes.wire import Dealt, EndEpoch, Stop, Want
 from reading_services.processes.worker import WorkerSetup, serve
@@ -48,7 +47,6 @@ class Dispatcher:
 
     def __init__(self, channel: SocketChannel, page: StatusPage, listener: socket.socket, host: DispatchHost) -> None:
         self._channel, self._times, self._listener, self._host = channel, page.times, listener, host
-        self._told_of_shortage = False
         self._links: set[Link] = set()
         self._wants: dict[int, tuple[Link, Want]] = {}  # by shard; some of a generation that has yet to begin
         self._selector = selectors.DefaultSelector()
@@ -165,10 +163,8 @@ class Dispatcher:
             self._watch_outbox(link)
         except ChannelClosed:
             self._drop(link)
-        shortage = link.packer.shortage
-        if shortage is not None and not self._told_of_shortage:
-            self._told_of_shortage = True
-            self._channel.send(Notice(category="UserWarning", text=shortage_text(shortage)))
+        for notice in link.packer.take_notices():
+            self._channel.send(notice)
 
     def _send_reports(self) -> None:
         for report in self._host.take_reports():

@@ -15,12 +15,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from reading_services.engine.messages import Notice
 from reading_services.hosting.items import dump_items, load_items
 from reading_services.processes.arena import Arena, Reservation, SlotReader, SlotWriter
 from reading_services.processes.wire import Layout, Placed
 from torchpipe.node.failures.failure import add_note
 
-__all__ = ["Delivery", "Packer", "Receiver", "shortage_text"]
+__all__ = ["Delivery", "Packer", "Receiver"]
 
 _INLINE_BYTES = 64 << 10
 _ALIGNMENT = 64
@@ -32,14 +33,24 @@ def _aligned(size_bytes: int) -> int:
 
 
 class Packer:
-    """The sender's side. ``shortage`` is set when a slot was needed and could not be had, for saying so once."""
+    """The sender's side."""
 
     def __init__(self, arena: Arena | None) -> None:
         self._slots = None if arena is None else SlotWriter(arena)
+        self._told = False
 
-    @property
-    def shortage(self) -> OSError | None:
-        return None if self._slots is None else self._slots.shortage
+    def take_notices(self) -> list[Notice]:
+        """What the user is to be told if a slot was needed and could not be had, once."""
+        shortage = None if self._slots is None else self._slots.shortage
+        if shortage is None or self._told:
+            return []
+        self._told = True
+        text = (
+            f"shared memory is short ({shortage}): large items travel through a socket instead, which is slower and "
+            "otherwise the same. Look for a limit on file sizes or memory (ulimit -a, the container's), or let workers "
+            "run less far ahead (worker_prefetch_cnt)"
+        )
+        return [Notice(category="UserWarning", text=text)]
 
     def memory(self, size_bytes: int) -> Any:
         """An array of bytes for making an item in that will be sent from there, without a copy.
@@ -165,10 +176,9 @@ class Receiver:
         except OSError as error:
             add_note(
                 error,
-                f"torchpipe: {sum(layout.sizes)} bytes came in shared memory, which this process could not map: "
-                "it has nearly as many files open as it may (`ulimit -n`), or nearly as much memory. Raise that limit, "
-                "or let workers run less far ahead (worker_prefetch_cnt). No item is lost: a loader with this one's "
-                "state goes on here",
+                f"torchpipe: {sum(layout.sizes)} bytes came in shared memory, which this process could not map: it has "
+                "nearly as much memory as it may (`ulimit -v`). No item is lost: a loader with this one's state goes on "
+                "here",
             )
             raise
 
@@ -176,12 +186,3 @@ class Receiver:
         """Nothing more arrives: let go of the memory that no delivery and no item needs. Idempotent."""
         if self._slots is not None:
             self._slots.close()
-
-
-def shortage_text(error: OSError) -> str:
-    """What the user is told when a process could not have the shared memory that it needed."""
-    return (
-        f"shared memory is short ({error}): large items travel through a socket instead, which is slower and otherwise "
-        "the same. Look for a limit on file sizes or memory (ulimit -a, the container's), or let workers run less far "
-        "ahead (worker_prefetch_cnt)"
-    )

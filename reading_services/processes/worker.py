@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from reading_services.engine.messages import Deal, Message, Notice, StartEpoch
+from reading_services.engine.messages import Deal, Message, StartEpoch
 from reading_services.hosting.dealt import DealtSupply
 from reading_services.hosting.shards import ShardHost, Supply, keep_sendable
 from reading_services.processes.arena import Arena
@@ -26,7 +26,7 @@ from reading_services.processes.channel import Channel, ChannelClosed, Frame, So
 from reading_services.processes.dispatch_link import RemoteSupply, Superseded, connect
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.parent import watch_parent
-from reading_services.processes.payloads import Packer, shortage_text
+from reading_services.processes.payloads import Packer
 from reading_services.processes.status_page import StatusPage
 from reading_services.processes.wire import ChunkMessage, EndEpoch, Failed, Grant, Ready, Stop
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
@@ -162,7 +162,6 @@ class Worker:
         self._host = ShardHost(
             graphs, init_fn, reset_fn, policy, page, memory=self._packer.memory, passing=(Superseded,)
         )
-        self._told_of_shortage = False
         self._early: list[Deal] = []  # of a generation that has yet to begin
         self._credits: dict[int, _Credit] = {}
         self._turns: list[int] = []
@@ -330,7 +329,6 @@ class Worker:
             error=None if chunk.error is None else dump_error(chunk.error),
         )
         self._channel.send(message, payload)
-        if self._packer.shortage is not None and not self._told_of_shortage:
-            self._told_of_shortage = True
-            self._channel.send(Notice(category="UserWarning", text=shortage_text(self._packer.shortage)))
+        for notice in self._packer.take_notices():
+            self._channel.send(notice)
         return count, layout.sizes
