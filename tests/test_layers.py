@@ -41,8 +41,6 @@ OF_PROCESSES = ("multiprocessing", "subprocess", "socket", "selectors", "select"
 # Packages whose modules are one node (or close family) each: they know neither each other nor the graph. What several
 # share stands in a module of the package that begins with an underscore.
 NODE_PACKAGES = ("torchpipe.iter", "torchpipe.map")
-# Former places of modules, kept for one version: nothing but an import of the new place.
-FORMER = ("torchpipe.device.drop_in", "torchpipe.device.several", "torchpipe.device.spawn")
 # Only the named place may import these, and torch_xla only inside functions: it takes seconds and exists for one torch.
 KEPT_IN = {
     "torch_xla": ("torchpipe.device.xla", "torchpipe.xla.drop_in", "torchpipe.xla.spawn"),
@@ -157,8 +155,7 @@ def test_the_table_of_rooms_is_true() -> None:
     for room, text in _rooms().items():
         if room.endswith(".py") or room.startswith(("torchpipe/iter/", "torchpipe/map/")):  # known by their node's name
             continue
-        former = {f"{name.replace('.', '/')}.py" for name in FORMER}
-        paths = [path for path in (ROOT / room).glob("[!_]*.py") if path.relative_to(ROOT).as_posix() not in former]
+        paths = (ROOT / room).glob("[!_]*.py")
         missing = {path.stem for path in paths} - set(re.findall(r"`(\w+)`", text))
         assert not missing, f"docs/architecture.md does not say what is in {room}: {sorted(missing)}"
     within = [re.split(r"[/.]", room.removeprefix("torchpipe/"))[0] for room in _rooms() if room[0] == "t"]
@@ -171,7 +168,6 @@ def test_imports_go_one_way() -> None:
         str(item)
         for item in all_imports()
         if is_within(item.importer, ("torchpipe",)) and is_within(item.target, ("torchpipe",))
-        if item.importer not in FORMER
         if top_of(item.importer) != top_of(item.target) and layer_of(item.target) >= layer_of(item.importer)
     ]
     assert not wrong, "against the table of layers:\n  " + "\n  ".join(wrong)

@@ -110,20 +110,6 @@ def layouts() -> dict[str, Any]:
     }
 
 
-def syncs() -> int:
-    """Nine steps whose work the loader starts: the drop-in, the stage, and the stage on another device."""
-    import torch_xla
-
-    batches = [torch.ones(4), torch.zeros(4), torch.ones(4)]
-    kept = []  # what is dropped before it is computed never is
-    for batch in MpDeviceLoader(batches, torch_xla.device()):
-        kept.append(batch + 1)
-    for device in ("xla", "xla:2"):
-        for batch in IterableWrapper(batches).to_device(device, sync="loader"):
-            kept.append(batch + 1)
-    return len(kept)
-
-
 def drop_in(batch: Any, tree: Any) -> list[Any]:
     """Two batches of a drop-in loader, with the device named as in torch_xla's documentation."""
     import torch_xla
@@ -216,7 +202,7 @@ def train(folder: Path, kill_at: int | None) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("layouts", "other_device", "syncs"):
+    if sys.argv[1] in ("layouts", "other_device"):
         print(json.dumps(globals()[sys.argv[1]]()))
     else:
         train(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None)

@@ -105,16 +105,6 @@ def test_the_work_of_another_device_is_started_there(warm_xla: Warm) -> None:
     assert result["executions after"] == 4  # all was computed before it was read
 
 
-def test_pt_xla_debug_says_that_the_loader_has_started_the_work(warm_xla: Warm, tmp_path: Path) -> None:
-    report = tmp_path / "report"
-    done = run_script(warm_xla, "syncs", PT_XLA_DEBUG_LEVEL="2", PT_XLA_DEBUG_FILE=str(report))
-    assert done.returncode == 0, done.stderr
-    lines = report.read_text().splitlines()
-    causes = [lines[number + 1] for number, line in enumerate(lines) if "Execution Cause" in line]
-    assert len(causes) == 9
-    assert [cause for cause in causes if "torch_xla.sync in parallel loader at step end" not in cause] == []
-
-
 def lines_of(folder: Path) -> list[Any]:
     return [json.loads(line) for line in (folder / "seen").read_text().splitlines()]
 

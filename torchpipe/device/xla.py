@@ -11,12 +11,10 @@ import importlib.util
 import logging
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
-from torchpipe.device import _as_parallel_loader
 from torchpipe.device.sharding import check_rank, check_specs, specs_for, specs_in
 from torchpipe.device.tensors import Kind, is_wrapper, kind_of, restored, values_of
 from torchpipe.device.tree import path_of, replace_tensors
@@ -206,10 +204,9 @@ class XlaBackend:
         import torch_xla
 
         if self._device == torch_xla.device():
-            _as_parallel_loader.next(torch_xla.sync)
+            torch_xla.sync()
         else:
-            native = partial(_native()._xla_step_marker, str(self._device), [], wait=False)
-            _as_parallel_loader.next(partial(_as_parallel_loader.mark_step, native))
+            _native()._xla_step_marker(str(self._device), [], wait=False)
 
     def wait(self) -> None:
         import torch_xla.core.xla_model as xm

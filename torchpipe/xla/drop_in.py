@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import torch
 
-from torchpipe.device import Backend, _as_parallel_loader
+from torchpipe.device import Backend
 from torchpipe.device.xla import XlaBackend
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
@@ -255,7 +255,7 @@ class MpDeviceLoader(_torch_xlas("MpDeviceLoader")):  # type: ignore[misc]
 def _sync() -> None:
     import torch_xla
 
-    _as_parallel_loader.next(torch_xla.sync)
+    torch_xla.sync()
 
 
 def _normal(device: str | torch.device | Backend) -> torch.device | Backend:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data._utils import worker as torch_worker
-from torch.utils.data._utils.collate import collate_tensor_fn
 
+from torchpipe.iter._shared.collating import stack_as_torch, stack_without_files
 from torchpipe.randomness.global_random import BatchSeeds
 from torchpipe.randomness.twister import NumpyTwister, Twister
 
@@ -92,6 +91,7 @@ class _Switch:
     def enter(self) -> None:
         with self._lock:
             self._threads += 1
+            stack_without_files()  # nothing is sent from here
             if _torchs.__code__ is not _stand_in_code:
                 self._before = _torchs.__code__
                 self.original = FunctionType(self._before, _torchs.__globals__)
@@ -104,6 +104,7 @@ class _Switch:
                 self.restore()
 
     def restore(self) -> None:
+        stack_as_torch()
         if _torchs.__code__ is _stand_in_code:  # else somebody has put other code there since, and keeps it
             _torchs.__code__ = self._before
 
@@ -151,9 +152,4 @@ def thread_fields() -> dict[str, Any]:
 
 def answer() -> Any:
     """What ``get_worker_info()`` returns to the calling thread."""
-    if not _worker.inside:
-        return _switch.original()
-    # torch's stacking of tensors asks whether it is to make a file of shared memory for each, to be sent to another
-    # process; whoever calls it (default_collate, a function of the user's), nothing is sent from here.
-    asks_where_to_stack = sys._getframe(2).f_code is collate_tensor_fn.__code__
-    return None if asks_where_to_stack else _worker.info
+    return _worker.info if _worker.inside else _switch.original()
