@@ -241,7 +241,7 @@ class Supervisor:
                 left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - self._clock())
                 if left_s <= 0:
                     awaited = {self._worker_of(ledger.shard) for ledger in wanted}
-                    names = ", ".join(place.name for number, place in self._open.items() if number in awaited)
+                    names = ", ".join(_named(place) for number, place in self._open.items() if number in awaited)
                     return RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds, waiting for {names}")
                 if self._awaited:
                     self._changed.wait(left_s)
@@ -462,3 +462,8 @@ class Supervisor:
         """The lanes that need the place."""
         ledgers = self._ledgers.values()
         return [item for item in ledgers if number == DISPATCHER or self._worker_of(item.shard) == number]
+
+
+def _named(place: Place) -> str:
+    noted = place.noted()
+    return f"{place.name} (pid {noted.pid})" if noted is not None and noted.pid else place.name

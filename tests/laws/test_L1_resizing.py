@@ -25,7 +25,6 @@ from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 from torchpipe.stats import Budget
 
-
 _PROCESSES = "reading_services.processes."
 _PLACES = (
     "reading_services.engine",
