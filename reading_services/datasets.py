@@ -18,6 +18,7 @@ from reading_services.multiprocessing import MultiProcessingReadingService
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.places import ProcessPlaces, Section
 from reading_services.processes.start_method import default_start_method, start_method
+from reading_services.processes.unpicklable import what_fails
 from reading_services.workers import Workers
 from torchpipe.errors import NotSerializableError
 from torchpipe.execution.provider import ShardPosition
@@ -30,8 +31,6 @@ from torchpipe.stats import Budget
 from torchpipe.stats.service import ServiceFigures
 
 __all__ = ["DealingWorkers", "TimedReadingService", "WorkerLimits", "default_start_method", "image_for"]
-
-_MOST_LEVELS = 8  # of attributes of attributes, in search of the one that cannot be sent
 
 
 class DealingWorkers:
@@ -183,43 +182,7 @@ def image_for(
     try:
         return GraphImage.of(*parts)
     except Exception as error:
-        raise NotSerializableError(_culprit(graph, init_fn, error)) from error
-
-
-def _culprit(graph: DataPipe, init_fn: InitFn | None, error: Exception) -> str:
-    for name, value in [*vars(graph).items(), ("worker_init_fn", init_fn)]:
-        failure = _failure(value)
-        if failure is None:
-            continue
-        path, owner = [name], value
-        while len(path) < _MOST_LEVELS:
-            found = ((key, part, _failure(part)) for key, part in _attributes(value))
-            key, part, inner = next((item for item in found if item[2] is not None), ("", None, None))
-            if inner is None:
-                break
-            path, owner, value, failure = [*path, key], value, part, inner
-        if path[0] == "fetch" and len(path) > 1:  # users know what is in it
-            path = path[1:]
-        if path[:2] == ["worker_init_fn", "user_fn"]:
-            del path[1]
-        what = f"its {path[0]}"
-        if len(path) > 1:
-            what = f"attribute {path[-1]!r} of its {'.'.join(path[:-1])} ({type(owner).__name__})"
-        return (
-            f"the loader cannot be sent to a worker process: {what} cannot be pickled ({type(failure).__name__}: "
-            f"{failure}). Open files, locks, connections and the like when they are first used, or in worker_init_fn; "
-            'multiprocessing_context="fork" needs no pickling'
-        )
-    return f"the loader cannot be sent to a worker process: {error}"
-
-
-def _attributes(value: Any) -> list[tuple[str, Any]]:
-    return list(getattr(value, "__dict__", {}).items())
-
-
-def _failure(value: Any) -> Exception | None:
-    try:
-        GraphImage.of(value).close()
-    except Exception as error:
-        return error
-    return None
+        what = what_fails([*vars(graph).items(), ("worker_init_fn", init_fn)]) or str(error)
+        raise NotSerializableError(
+            f'the loader cannot be sent to a worker process: {what}. multiprocessing_context="fork" needs no pickling'
+        ) from error

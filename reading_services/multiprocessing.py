@@ -5,10 +5,9 @@ Runs in the main process.
 
 from __future__ import annotations
 
-import io
 import logging
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from multiprocessing.context import BaseContext
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from reading_services.engine.options import WorkerLimits
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.start_method import start_method
+from reading_services.processes.unpicklable import what_fails
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.errors import NotSerializableError
@@ -383,13 +383,6 @@ def _refuse_daemonic() -> None:
         )
 
 
-_OPEN_IT_THERE = "Open files, locks, connections and the like inside the function that uses them, or in worker_init_fn"
-_START_IT_THERE = (
-    "A generator or other iterator cannot leave its process: give an object whose __iter__ starts it (a class with "
-    "def __iter__(self): yield ...)"
-)
-
-
 def _image_of(nodes: tuple[DataPipe, ...], graphs: Any, *others: Any) -> GraphImage:
     """Pickle the shard section and the functions once. Raises: NotSerializableError, naming the culprit."""
     try:
@@ -397,16 +390,9 @@ def _image_of(nodes: tuple[DataPipe, ...], graphs: Any, *others: Any) -> GraphIm
     except Exception as error:
         for node in nodes:  # inputs first: the first that fails is the culprit
             alone = with_inputs(node, lambda _: cast("DataPipe", _Placeholder()))
-            for name, value in vars(alone).items():
-                try:
-                    GraphImage.of(value)
-                except Exception as culprit:
-                    begun = isinstance(value, Iterator) and not isinstance(value, io.IOBase)
-                    advice = _START_IT_THERE if begun else _OPEN_IT_THERE
-                    raise NotSerializableError(
-                        f"{node_name(node)} cannot be sent to a worker process: its {name}, {value!r}, cannot be "
-                        f"pickled ({type(culprit).__name__}: {culprit}). {advice}"
-                    ) from error
+            if (what := what_fails(vars(alone).items())) is not None:
+                text = f"{node_name(node)} cannot be sent to a worker process: {what}"
+                raise NotSerializableError(text) from error
         raise NotSerializableError(
             f"worker_init_fn, worker_reset_fn or policy cannot be sent to a worker process ({error}): keep open files, "
             "locks and connections out of what they refer to"

@@ -130,7 +130,7 @@ def test_what_cannot_be_pickled_is_named_before_any_process_starts(context: str)
     graph = numbers().map(abs).map(Holder()).batch(2)
     with pytest.raises(
         NotSerializableError,
-        match=r"Mapper\(Holder\) .* its fn, .*Holder.* cannot be pickled .*lock.* inside the function",
+        match=r"Mapper\(Holder\) .* attribute 'lock' of its fn \(Holder\) cannot be pickled .*or in worker_init_fn",
     ) as caught:
         DataLoader2(graph, reading_service=workers(context=context))
     assert "Mapper(abs)" not in str(caught.value)

@@ -177,7 +177,7 @@ class Receiver:
             add_note(
                 error,
                 f"torchpipe: {sum(layout.sizes)} bytes came in shared memory, which this process could not map: it "
-                "has nearly as much memory as it may (`ulimit -v`). No item is lost: a loader with this one's state goes "
+                " it has nearly as much memory as it may (`ulimit -v`). No item is lost: a loader with this state goes "
                 "on here",
             )
             raise

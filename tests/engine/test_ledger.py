@@ -146,7 +146,11 @@ def test_a_chunk_in_hand_counts_for_the_window() -> None:
 
 
 def test_no_credit_is_given_for_a_shard_that_is_over() -> None:
-    for last in (Arrival(count=2, ended=True), Arrival(count=2, error=ValueError("broken")), Arrival(error=ValueError("broken"))):
+    for last in (
+        Arrival(count=2, ended=True),
+        Arrival(count=2, error=ValueError("broken")),
+        Arrival(error=ValueError("broken")),
+    ):
         ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 4)
         ledger.arrive(last)
         assert ledger.take() is last

@@ -1,0 +1,53 @@
+"""Finds what of a graph cannot be sent to a process, for an error that names it. Runs in the main process."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from reading_services.processes.graph_image import GraphImage
+
+__all__ = ["what_fails"]
+
+_MOST_LEVELS = 8  # of attributes of attributes
+_OPEN_IT_THERE = "Open files, locks, connections and the like when they are first used, or in worker_init_fn"
+_START_IT_THERE = (
+    "A generator or other iterator cannot leave its process: give an object whose __iter__ starts it (a class with "
+    "def __iter__(self): yield ...)"
+)
+
+
+def what_fails(named: Iterable[tuple[str, Any]]) -> str | None:
+    """Which of the values, or what inside of it, cannot be pickled, and what to do. None if each of them can."""
+    for name, value in named:
+        failure = _failure(value)
+        if failure is None:
+            continue
+        path, owner = [name], value
+        while len(path) < _MOST_LEVELS:
+            attributes = list(getattr(value, "__dict__", {}).items())
+            inner = next(((key, part, bad) for key, part in attributes if (bad := _failure(part)) is not None), None)
+            if inner is None:
+                break
+            owner, (key, value, failure) = value, inner
+            path.append(key)
+        if path[0] == "fetch" and len(path) > 1:  # users know what is in it
+            path = path[1:]
+        if path[:2] == ["worker_init_fn", "user_fn"]:
+            del path[1]
+        what = f"its {path[0]}, {value!r:.200},"
+        if len(path) > 1:
+            what = f"attribute {path[-1]!r} of its {'.'.join(path[:-1])} ({type(owner).__name__})"
+        begun = isinstance(value, Iterator) and not isinstance(value, io.IOBase)
+        advice = _START_IT_THERE if begun else _OPEN_IT_THERE
+        return f"{what} cannot be pickled ({type(failure).__name__}: {failure}). {advice}"
+    return None
+
+
+def _failure(value: Any) -> Exception | None:
+    try:
+        GraphImage.of(value).close()
+    except Exception as error:
+        return error
+    return None
