@@ -197,7 +197,7 @@ def test_a_worker_that_does_not_answer_in_time() -> None:
         assert [next(stream).tolist() for _ in range(2)] == [[0], [1]]
         with pytest.raises(
             RuntimeError,
-            match=r"^DataLoader timed out after 0\.3 seconds, waiting for worker 0: worker 0 has not made "
+            match=r"^DataLoader timed out after 0\.3 seconds, waiting for worker 0 \(pid \d+\): worker 0 has not made "
             r"batch 2, of \[2\]$",
         ):
             next(stream)
