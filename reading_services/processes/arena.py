@@ -72,7 +72,7 @@ def _make_large(fd: int) -> None:
         except (OSError, ValueError) as error:
             failure = error
     os.ftruncate(fd, _PAGE_BYTES)
-    raise OSError(errno.ENOMEM, f"no shared file of {_SIZES_BYTES[-1]} bytes can be had") from failure
+    raise OSError(errno.ENOMEM, f"no shared file of {_SIZES_BYTES[-1]} bytes can be had: {failure}") from failure
 
 
 @dataclass(slots=True)

@@ -143,7 +143,7 @@ def test_L5_what_a_worker_keeps_of_its_batches_is_not_touched_by_whoever_got_the
 
 
 def arenas(processes: list[int]) -> dict[int, int]:
-    """The sizes of the shared files that these processes have open, by inode."""
+    """What the shared files take that these processes have open, in bytes of memory, by inode."""
     found = {}
     for pid in processes:
         for name in os.listdir(f"/proc/{pid}/fd"):
@@ -151,7 +151,7 @@ def arenas(processes: list[int]) -> dict[int, int]:
             try:
                 if "torchpipe-arena" in os.readlink(path):
                     status = os.stat(path)
-                    found[status.st_ino] = status.st_size
+                    found[status.st_ino] = 512 * status.st_blocks
             except FileNotFoundError:  # closed meanwhile
                 pass
     return found
@@ -170,9 +170,9 @@ def test_L5_dropped_batches_give_their_memory_to_the_next_ones() -> None:
 
         for number, sample in enumerate(loader):
             if number == 50:  # let the workers run ahead as far as they may
-                wait_until(lambda: shared() >= full)
+                wait_until(lambda: shared() >= 2 * window * MEGABYTE)
             if number >= 50 and number % 10 == 0:
-                assert shared() == full
+                assert shared() <= full
             assert sample[0] == batch(number)[0]
 
 
