@@ -200,7 +200,9 @@ def test_a_spawned_worker_imports_what_its_part_of_the_graph_needs(torch_alone: 
     assert {"torchpipe.iter.sources.wrapper", "reading_services.processes.worker"} <= {*found}
     for missing in ("iter.items.mapper", "map.mapper", "stats.model", "views", "device", "loader", "formats", "graph"):
         assert f"torchpipe.{missing}" not in found
-    assert not [name for name in found if name in ("reading_services.engine.supervisor", "reading_services.processes.places")]
+    assert not [
+        name for name in found if name in ("reading_services.engine.supervisor", "reading_services.processes.places")
+    ]
 
 
 def test_a_form_says_its_class() -> None:

@@ -222,17 +222,15 @@ class ProcessPlace:
             return None
         self.process.join(_REAP_S)
         code: int | None = self.process.exitcode
-        return None if self._server_gone(code) else code
-
-    def _server_gone(self, code: int | None) -> bool:
-        return code == _SERVER_GONE and self._context.get_start_method() == "forkserver"
+        return code
 
     def _cause(self, code: int | None) -> str:
         if self._trouble is not None:
             return f"could not be started ({type(self._trouble).__name__}: {self._trouble}; has the forkserver died?)"
         if code is None:
             return "was killed, as it showed no sign of life" if self.silenced else "has ended (nobody knows how)"
-        return _how(code)
+        server_gone = code == _SERVER_GONE and self._context.get_start_method() == "forkserver"
+        return _how(code) + (", or its forkserver has died" if server_gone else "")
 
     def _is_own(self, code: int | None) -> bool:
         """Has it brought about its end? Somebody else's SIGKILL and one for want of memory look alike: no."""
