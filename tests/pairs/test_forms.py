@@ -90,16 +90,6 @@ def test_every_pair_occurs() -> None:
     assert pairs() == set().union(*map(pairs_in, chains()))
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_L1_L2_every_pair_is_exact_in_process_or_refused(part: int) -> None:
-    check_each(chains()[part::PARTS], check)
-
-
-@pytest.mark.parametrize("part", range(PARTS))
-def test_L1_L2_L4_forms_are_exact_in_workers_of_which_one_is_killed(part: int) -> None:
-    check_each(few_chains()[part::PARTS], check_in_workers)
-
-
 @pytest.mark.parametrize("part", range(2))
 def test_forms_do_what_plain_python_does(part: int) -> None:
     some = [*(chain_with(key, number) for key in sorted(FORMS) for number in NUMBERS), *chains()]
@@ -128,3 +118,13 @@ def test_what_is_said_to_be_refused_is(refusal: Any) -> None:
 def test_what_is_said_not_to_be_exact_can_be_built() -> None:
     assert [limit_of(chain_of(limit.example)) for limit in LIMITS] == LIMITS
     assert not any(refusal_of(chain_of(limit.example)) for limit in LIMITS)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_L1_L2_every_pair_is_exact_in_process_or_refused(part: int) -> None:
+    check_each(chains()[part::PARTS], check)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_L1_L2_L4_forms_are_exact_in_workers_of_which_one_is_killed(part: int) -> None:
+    check_each(few_chains()[part::PARTS], check_in_workers)
