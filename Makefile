@@ -28,7 +28,7 @@ TESTS_FREE_THREADED := tests/data tests/device tests/test_two_threads.py tests/t
 export PJRT_DEVICE ?= CPU
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test-quick test test-newest test-nightly test-pythons test-trainers test-browser test-notebook soak bench bench-plot check format stubs docs constraints clean
+.PHONY: help demo examples test-quick test test-newest test-nightly test-pythons test-trainers test-browser test-notebook pairs soak bench bench-plot check format stubs docs constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -80,6 +80,9 @@ test-browser: $(VENV)/.stamp ## look at reports in headless Chromium, which must
 
 test-notebook: $(VENV)/.stamp $(NOTEBOOK)/.stamp ## watch loaders in a real Jupyter kernel
 	TORCHPIPE_TEST_NOTEBOOK=1 PYTHONPATH=$(NOTEBOOK) $(VENV)/bin/python -m pytest tests/notebook $(ARGS)
+
+pairs: $(VENV)/.stamp ## look for pairs of options, and of nodes, that are not exact, with fresh seeds (10 minutes; ARGS="--minutes 60")
+	$(VENV)/bin/python -m tests.pairs.hunt $(ARGS)
 
 soak: $(VENV)/.stamp ## kill 210 processes at random moments, run the fault matrix, compare every item (minutes; JSON)
 	$(VENV)/bin/python -m tests.soak.soak $(ARGS)

@@ -58,24 +58,23 @@ def check_changed(chain: Chain, *, last: bool = False) -> str:
         return "not cached"
     chance = random.Random(zlib.crc32(name_of(chain).encode()))
     places = [len(chain) - 1] if last else chance.sample(range(len(chain)), len(chain))
-    outcome = "the same"
+    others = [other for place in places for other in _changed(chain, place, chance, all_numbers=last)]
+    outcome, before, old = "the same", chain, None
+    _empty()
     with unchanged_process():
-        for changed in (other for place in places for other in _changed(chain, place, chance, all_numbers=last)):
-            if alone(changed):
-                continue
-            _empty()
+        for changed in [chain, *(other for other in others if not alone(other))]:
             try:
-                old = _items(chain)
                 found = _items(changed)
                 _empty()
                 expected = _items(changed)
             except Exception as error:
                 return _refusal(changed, error)
-            assert found == expected, f"the cache of {name_of(chain)} gives old items for {name_of(changed)}"
-            if expected != old:
+            assert found == expected, f"the cache of {name_of(before)} gives old items for {name_of(changed)}"
+            if old is not None and expected != old:
                 outcome = "changed"
                 if not last:
                     break
+            before, old = changed, expected
     return outcome
 
 
