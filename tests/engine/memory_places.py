@@ -117,7 +117,8 @@ class MemoryPlace:
     def _waits(self) -> bool:
         """Is what it is to begin to have items of a dispatcher that is not so far yet?"""
         start = self._inbox[0][0] if isinstance(self._inbox[0], tuple) else None
-        if not isinstance(start, StartEpoch) or start.dispatch_branch < 0 or len(self._inbox) > 1:
+        later = any(isinstance(item, tuple) and isinstance(item[0], StartEpoch) for item in list(self._inbox)[1:])
+        if not isinstance(start, StartEpoch) or start.dispatch_branch < 0 or later:
             return False
         dispatcher = self._places.open_places.get(DISPATCHER)
         host = None if dispatcher is None else dispatcher.dispatch

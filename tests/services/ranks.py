@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from reading_services.distributed import _first_item
 from reading_services.ranks.agreement import AgreementIterator, Exchange, inner_state
 from reading_services.ranks.ranked import RankedReadingService
-from reading_services.distributed import _first_item
 from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.preparing import Begin
