@@ -199,12 +199,12 @@ class Supervisor:
         """What the places have done in this epoch, or in the last one. Asks nobody. Any thread."""
         if self._epoch is None:
             return self.accounts.figures
-        told = self.accounts.read(list(self._open.values()), list(self._ledgers.values()), self._worker_of)
+        told = self.accounts.read(self._in_order(), list(self._ledgers.values()), self._worker_of)
         return replace(told, restarts=self.restarts)
 
     def noted(self) -> dict[int, Noted]:
         """What each place that hosts shards has done so far, by number."""
-        workers = [place for place in list(self._open.values()) if place.number != DISPATCHER]
+        workers = [place for place in self._in_order() if place.number != DISPATCHER]
         return {place.number: noted for place in workers if (noted := place.noted()) is not None}
 
     def close(self) -> None:
@@ -454,6 +454,10 @@ class Supervisor:
             careful=self._recovery.careful(DISPATCHER),
             fail_at=self._fail_at,
         )
+
+    def _in_order(self) -> list[Place]:
+        places = list(self._open.values())  # a copy: another thread may ask while one is being replaced
+        return sorted(places, key=lambda place: place.number)
 
     def _worker_of(self, shard: int) -> int:
         return (0 if self._epoch is None else self._epoch.shards.index(shard)) % self.num_workers
