@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import importlib.util
 import multiprocessing
 import os
@@ -16,6 +15,7 @@ import pytest
 from hypothesis.internal.conjecture import junkdrawer
 
 from tests import leaks
+from tests.settling import settle
 from tests.warm import XLA_MODULES, Warm
 
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=30, print_blob=True)
@@ -59,7 +59,7 @@ _QUICK = (
 )  # fmt: skip
 # `make test-nightly`: whole matrices, storms, interrupts at every instruction, thousands of forged or mutated states.
 _NIGHTLY = (
-    "benchmarks", "data/test_L2_interrupts.py", "examples", "faults/test_matrix.py", "faults/test_random_graphs.py",
+    "benchmarks", "data/test_L2_interrupts.py", "device/test_side_by_side.py", "examples", "faults/test_matrix.py", "faults/test_random_graphs.py",
     "laws/test_L2_interrupts.py", "laws/test_L2_interrupted_waits.py", "laws/test_L2_signal_handlers.py",
     "laws/test_L4_soak.py", "state/test_fuzz.py", "stats/test_planted.py",
 )  # fmt: skip
@@ -105,8 +105,7 @@ def pytest_collection_finish() -> None:
         from reading_services.processes.start_method import PRELOADED
 
         multiprocessing.set_forkserver_preload(list(PRELOADED))
-    gc.collect()
-    gc.freeze()
+    settle()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -90,6 +90,7 @@ def test_without_a_length_the_state_tells_or_the_iterator(service: Callable[[], 
             assert got == expected[count:]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("length", [3, 6, 7, 8, 20])
 @pytest.mark.parametrize("service", [SERVICES["in process"], SERVICES["one by one"], SERVICES["workers"]])
 def test_no_epoch_is_said_to_be_over_because_of_a_length_that_was_set(service: Callable[[], Any], length: int) -> None:

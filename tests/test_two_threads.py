@@ -130,6 +130,7 @@ def test_L2_states_taken_by_another_thread_go_on_exactly(name: str) -> None:
         assert name == "out of order" or rest == found[delivered:]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("ends", ["load_state_dict", "shutdown"])
 def test_L7_an_epoch_ended_by_another_thread_tells_the_reader(name: str, ends: str) -> None:

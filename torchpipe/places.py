@@ -6,10 +6,10 @@ __all__ = ["FORMS", "NAMES"]
 
 NAMES: dict[str, dict[str, str]] = {
     "reading_services": {
-        "PRELOADED": "reading_services.processes.start_method",
         "DistributedReadingService": "reading_services.distributed",
         "MultiProcessingReadingService": "reading_services.multiprocessing",
         "OrdinalReadingService": "reading_services.ordinal",
+        "PRELOADED": "reading_services.processes.start_method",
         "SequentialReadingService": "reading_services.sequential",
         "PreparingReadingService": "torchpipe.execution.preparing",
         "InProcessReadingService": "torchpipe.execution.reading_service",

@@ -275,6 +275,7 @@ def test_doctor_waits_for_no_worker_for_ever(monkeypatch: pytest.MonkeyPatch) ->
     assert "timed out" in finding.text
 
 
+@pytest.mark.nightly
 def test_doctor_examines_this_machine(run: Run) -> None:
     """With few descriptors, and by starting a worker in each way."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

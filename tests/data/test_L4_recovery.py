@@ -60,6 +60,7 @@ KILLS = st.lists(
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 @given(kills=KILLS, prefetch=st.integers(1, 3))
 @settings(max_examples=3, suppress_health_check=[HealthCheck.differing_executors])

@@ -120,6 +120,7 @@ def test_L8_damage_is_found_or_does_no_harm(saved: list[Saved], seed: int) -> No
     assert refused > 400
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(4))
 def test_L8_forgeries_are_refused_or_are_other_positions(saved: list[Saved], seed: int, tmp_path: Path) -> None:
     chance, fuse = random.Random(100 + seed), tmp_path / "exploded"
@@ -140,6 +141,7 @@ def test_L8_forgeries_are_refused_or_are_other_positions(saved: list[Saved], see
 HOSTILE = [None, True, -1, 1.5, 2**40, 2**62, 2**63, "x", b"x", [], {}, [None], [2**62], [[1]], [{"x": 1}], b"x" * 5056]
 
 
+@pytest.mark.nightly
 def test_L8_hostile_values_in_every_place(saved: list[Saved]) -> None:
     """Of an order's state, above all: counts, lists of batches, states of generators, epochs, what is left over."""
     tried = Counter[str]()

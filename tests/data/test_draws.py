@@ -54,6 +54,7 @@ class Lazy(Sampler[int]):
         return LENGTH
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
     [

@@ -68,6 +68,7 @@ def test_the_order_is_torchs_with_workers_that_persist(name: str) -> None:
     assert trace(DataLoader, name, num_workers=2, persistent_workers=True) == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_what_is_not_used_up_has_drawn_what_torchs_loader_draws(name: str) -> None:
     """A sampler that draws lazily is asked when torch's loader asks, also where an epoch is given up.

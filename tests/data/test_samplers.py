@@ -242,6 +242,7 @@ def _quiet() -> Iterator[None]:
     random.setstate(states[0]), np.random.set_state(states[1])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_L2_a_run_that_is_stopped_twice_is_the_unbroken_one(kind: str) -> None:
     with script(kind) as loader:
@@ -262,6 +263,7 @@ def test_L2_a_run_that_is_stopped_twice_is_the_unbroken_one(kind: str) -> None:
         assert [epoch for epoch, _ in found] == [epoch for epoch, _ in expected], (first, second, ways)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("stop", range(1, 7))
 def test_L2_out_of_order_no_batch_of_a_later_epoch_is_dropped(stop: int) -> None:
     for kind in ("own state", "shuffle, generator"):

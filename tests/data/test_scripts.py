@@ -57,6 +57,7 @@ def samples(lines: list[str], script: str) -> list[str]:
     return [line.rpartition(" ")[0] for line in lines] if script == "images.py" else lines
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("script", ["images.py", "buckets.py", "lines.py"])
 def test_a_script_moved_by_its_import_has_the_same_samples_and_survives_a_kill(
     script: str, warm: Warm, folder: Path

@@ -149,6 +149,7 @@ def test_a_copy_is_a_loader_of_its_own(way: Callable[[Any], Any], name: str) -> 
         assert epochs_of(loader) == expected
 
 
+@pytest.mark.nightly
 @WAYS
 @pytest.mark.parametrize("name", ["shuffled", "workers", "a sampler with a state"])
 def test_a_loader_that_was_iterated_is_copied_once_its_state_is_loaded(way: Callable[[Any], Any], name: str) -> None:

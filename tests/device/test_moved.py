@@ -284,6 +284,7 @@ print(float(next(iterator).sum()))
 """
 
 
+@pytest.mark.nightly
 def test_L6_a_process_that_exits_in_mid_epoch_exits_cleanly(device: str, pytestconfig: pytest.Config) -> None:
     script = EXITING.format(root=str(pytestconfig.rootpath), device=device)
     command = [sys.executable, "-X", "faulthandler", "-c", script]

@@ -109,6 +109,7 @@ def test_the_generator_of_a_torch_dataloader_is_put_back(cut: int) -> None:
     again.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("replacement", "own_generator"),

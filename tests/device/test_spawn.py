@@ -156,6 +156,7 @@ def look(copy: SharedCopy[Any], queue: Any) -> None:
     queue.put((total, before, after, value["fn"](3)))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_processes_share_one_copy_until_they_write(method: str) -> None:
     size = 8 * MIB

@@ -109,6 +109,7 @@ def lines_of(folder: Path) -> list[Any]:
     return [json.loads(line) for line in (folder / "seen").read_text().splitlines()]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_L2_a_training_that_is_killed_goes_on_exactly(tmp_path: Path, warm_xla: Warm) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"

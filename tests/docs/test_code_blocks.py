@@ -81,6 +81,7 @@ FIRST = ("README.md", "docs/resume.md")  # what people try, with either loader
 SCRIPTS = [block for block in blocks() if block[0].startswith(FIRST) and "__main__" in block[1]]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 @pytest.mark.parametrize(("name", "code", "output"), SCRIPTS, ids=[name for name, _, _ in SCRIPTS])
 def test_first_scripts_run_under_every_start_method(

@@ -71,7 +71,14 @@ def check_resume(cell: Cell, folder: Path) -> None:
     assert resumed_items(state, count) == expected[count:]
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+def nightly_but(chosen: list[Cell], every: int) -> list[Any]:
+    return [
+        pytest.param(cell, id=str(cell), marks=[pytest.mark.nightly] if number % every else [])
+        for number, cell in enumerate(chosen)
+    ]
+
+
+@pytest.mark.parametrize("cell", nightly_but(CELLS, 3))
 def test_nobody_survives_and_a_resume_is_exact(cell: Cell, tmp_path: Path) -> None:
     check(cell, tmp_path, "fork")
 

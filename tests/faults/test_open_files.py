@@ -60,6 +60,7 @@ def close_pipes_since(before: dict[int, str]) -> None:
             os.close(number)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dispatched", [False, True])
 def test_a_start_that_lacks_files_says_so_and_leaves_nothing(dispatched: bool) -> None:
     expected = oracle(graph_for(dispatched), SHARDS, epochs=1)[0]
@@ -128,18 +129,3 @@ def test_what_runs_needs_no_further_file() -> None:
 
 def large(item: int) -> np.ndarray[Any, Any]:
     return np.full(100_000, item, np.uint8)
-
-
-def test_shared_memory_that_cannot_be_mapped_is_a_clear_error_and_a_resume_is_exact() -> None:
-    graph = IterableWrapper(range(LENGTH)).sharding_filter().map(large)
-    with make_loader(graph, service_for("fork")) as loader:
-        iterator = iter(loader)
-        kept = [next(iterator)]
-        with files_left(0), pytest.raises(OSError, match="open files") as caught:
-            for item in iterator:
-                kept.append(item)
-        check_clear(caught.value)
-        assert "ulimit -n" in "\n".join(caught.value.__notes__)
-        loader.load_state_dict(loader.state_dict())
-        kept += loader
-    assert [int(item[0]) for item in kept] == list(range(LENGTH))

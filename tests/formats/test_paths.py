@@ -111,6 +111,7 @@ CHANGES: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("listing", ["PathList", "FileLister"])
 @pytest.mark.parametrize(("change", "now"), CHANGES)
 def test_a_resume_over_other_files_is_refused_and_names_both_sides(

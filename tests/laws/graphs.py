@@ -71,9 +71,14 @@ def build(spec: GraphSpec) -> Any:
     for name, number in before:
         graph = _step(graph, name, number)
     graph = graph.sharding_round_robin_dispatch() if dispatched else graph.sharding_filter()
+    cached = False
     for name, number in after:
-        # What is dispatched comes once; reading it in several rounds is refused
-        graph = _step(graph, "repeat" if dispatched and name in ("cycle", "cache") else name, number)
+        if dispatched and name in ("cycle", "cache"):  # what is dispatched comes once: several rounds are refused
+            name = "repeat"
+        if cached and name == "left_out":  # refused behind a cache
+            name = "skip"
+        cached = cached or name == "cache"
+        graph = _step(graph, name, number)
     return graph
 
 

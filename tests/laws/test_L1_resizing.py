@@ -63,6 +63,7 @@ def test_L1_down_to_one_process_and_up_again_at_once() -> None:
     assert resized(RICH, {0: 1, 1: 4, 2: 1, 3: 2, 10: 1, 11: 3}) == oracle(RICH, 4)
 
 
+@pytest.mark.nightly
 def test_L2_an_interrupt_while_processes_begin_or_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """By ``autotune``, whose choices are forced here: another number at each pull."""
     workers = itertools.cycle([1, 3, 2, 3])

@@ -30,8 +30,11 @@ def with_all_that_it_forked(loader: DataLoader2[Any]) -> None:
         kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("strike", [alone, with_all_that_it_forked])
-@pytest.mark.parametrize("spec", [RICH, DISPATCHED], ids=["sharding_filter", "dispatcher"])
+@pytest.mark.parametrize("strike", [alone, pytest.param(with_all_that_it_forked, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "spec",
+    [pytest.param(RICH, id="sharding_filter", marks=pytest.mark.nightly), pytest.param(DISPATCHED, id="dispatcher")],
+)
 def test_L4_the_server_may_die(spec: Any, strike: Callable[[DataLoader2[Any]], None]) -> None:
     [expected], got = oracle(spec, 2, epochs=1), []
     with make_loader(spec, make_service(2, 2, context="forkserver", worker_prefetch_cnt=2)) as loader:

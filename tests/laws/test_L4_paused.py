@@ -36,6 +36,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_L4_a_pause_of_all_processes_is_no_death(context: str, warm: Warm, tmp_path: Path) -> None:
     """The main process goes on first, and finds workers that have not beaten for longer than the time limit."""

@@ -34,6 +34,7 @@ def kill(pid: int, signal_number: int) -> None:
         pass
 
 
+@pytest.mark.nightly
 @given(graph_specs(), st.integers(1, 3), st.data())
 @settings(max_examples=25)
 def test_L4_signals_between_items(spec: GraphSpec, workers: int, data: st.DataObject) -> None:
@@ -47,6 +48,7 @@ def test_L4_signals_between_items(spec: GraphSpec, workers: int, data: st.DataOb
 DISPATCHED: GraphSpec = (60, (("global_random", 1), ("shuffle", 4)), RICH[2], True)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("context", "wanted"), [("fork", 20), ("forkserver", 10), ("spawn", 1)])
 @pytest.mark.parametrize("spec", [RICH, DISPATCHED], ids=["sharding_filter", "dispatcher"])
 def test_L4_kills_at_random_moments(spec: GraphSpec, context: str, wanted: int) -> None:

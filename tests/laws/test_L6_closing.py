@@ -53,6 +53,7 @@ def names(folder: Path, what: str) -> set[str]:
     return {path.name.split()[1] for path in folder.glob(f"{what} *")}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dispatched", [False, True], ids=["worker", "dispatcher"])
 @pytest.mark.parametrize("context", PROCESSES)
 def test_L6_a_shutdown_in_mid_item_closes_what_was_opened(

@@ -301,6 +301,7 @@ SHUT: dict[str, tuple[Any, int | None, int]] = {  # a graph, a number of workers
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SHUT)
 def test_L6_an_interrupt_at_any_instruction_of_a_shutdown(name: str) -> None:
     """Whoever is interrupted lets go of the loader, no more."""

@@ -151,6 +151,7 @@ def test_L7_an_item_that_cannot_be_sent_is_named() -> None:
         assert got == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("context", PROCESSES)
 def test_L7_lambdas_and_local_classes(context: str) -> None:
     class Local:

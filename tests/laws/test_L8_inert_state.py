@@ -23,6 +23,7 @@ from torchpipe.loader.state import STATE_KEYS
 from torchpipe.state import inspect
 
 
+@pytest.mark.nightly
 @given(graph_specs(), st.integers(1, 3), st.data())
 def test_L8_torch_reads_it_with_weights_only(spec: GraphSpec, shards: int, data: st.DataObject) -> None:
     first, second = oracle(spec, shards)

@@ -145,6 +145,7 @@ def smaps() -> str:
     return Path("/proc/self/smaps").read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("context", PROCESSES)
 def test_large_arrays_of_a_graph_are_in_memory_once(context: str) -> None:
     before = leaks.Footprint.take()

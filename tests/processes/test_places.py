@@ -135,6 +135,7 @@ def test_L7_one_that_never_gets_ready_is_killed(running: Any, monkeypatch: pytes
     places.close()
 
 
+@pytest.mark.nightly
 def test_L6_an_interrupt_at_any_instruction_while_processes_end(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every single one: between two of them, processes were forgotten. What still lives is left to the next call."""
     monkeypatch.setattr(stopping, "_GRACE_S", 0.02)

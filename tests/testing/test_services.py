@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from reading_services import InProcessReadingService, MultiProcessingReadingService
-from tests.laws.executors import PROCESSES
 from torchpipe import NodeIterator, ReadingServiceInterface
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.testing import check_reading_service
@@ -28,7 +27,7 @@ def kill_one(service: ReadingServiceInterface) -> None:
 
 
 @pytest.mark.timeout(1200)  # dozens of loaders, each with processes of its own
-@pytest.mark.parametrize("context", PROCESSES)
+@pytest.mark.parametrize("context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.nightly)])
 def test_worker_processes_pass(context: str) -> None:
     slow = context == "spawn"  # a process takes seconds to start there
     check_reading_service(

@@ -69,6 +69,7 @@ def _basedpyright(folder: Path) -> dict[tuple[str, int], str]:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("checker", [_mypy, _basedpyright])
 def test_checkers_infer_the_types_and_find_the_mistakes(checker: object, tmp_path: Path) -> None:
     found = checker(tmp_path)  # type: ignore[operator]

@@ -354,6 +354,7 @@ class Draws:
             yield item, random.random(), float(np.random.rand()), torch.rand(()).item()
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::torchpipe.errors.ReplayWarning")
 @pytest.mark.parametrize("drawing", ["function", "iterable"])
 @pytest.mark.parametrize("disk", [False, True])

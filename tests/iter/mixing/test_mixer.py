@@ -180,6 +180,7 @@ def refuses(datapipe: Any) -> Any:
     return datapipe.flatmap(lambda item: [item] if item != "b" else iter([item]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("workers", [None, 2])
 @pytest.mark.parametrize("every", [None, 1, 50, 1 << 40])
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ def test_L1_the_order_is_that_of_reading_item_by_item(make: Callable[[Any], Any]
             assert share(late, shard, epoch) == share(early, shard, epoch)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", (IDIOMS | MAP_IDIOMS).values(), ids=IDIOMS | MAP_IDIOMS)
 def test_L2_exact_resume(make: Callable[[Any], Any]) -> None:
     check_node(lambda: make(Images(12)) if make is not IDIOMS["header"] else IDIOMS["short buffer"](Images(12)))

@@ -111,6 +111,7 @@ def number_of(item: Any) -> int:
     return int(item["id"] if isinstance(item, dict) else item)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [jsonl, lines, csv, shards, records, archives, rows, batches])
 def test_a_bad_record_is_left_out_alone(make: Callable[[Path], Any], tmp_path: Path) -> None:
     reader = make(tmp_path)

@@ -54,6 +54,7 @@ def test_rows_and_batches(folder: Path) -> None:
     assert [row["id"] for row in ArrowReader(folder / "*", ["id"], filter=[("name", "==", "n2")])][:3] == [2, 5, 8]
 
 
+@pytest.mark.nightly
 def test_L2_exact_resume(folder: Path) -> None:
     check_node(lambda: ArrowReader(folder / "*", batch_size=2), epochs=[0], positions=15)
     check_node(lambda: ArrowReader(folder / "*").sharding_filter(), epochs=[0], num_shards=3, positions=8)

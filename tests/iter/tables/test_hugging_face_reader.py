@@ -77,6 +77,7 @@ STREAMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", STREAMS)
 def test_L2_exact_resume_of_streams(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hugging_face_reader, "_MARK_EVERY", 4)

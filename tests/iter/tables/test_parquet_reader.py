@@ -71,6 +71,7 @@ def test_batches_end_with_row_groups(folder: Path) -> None:
     assert torch.equal(batches[1]["x"], torch.tensor([3 / 8]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("filter", [None, [("id", ">", 5), ("id", "<", 17)]], ids=["all", "filtered"])
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_L2_exact_resume(folder: Path, batch_size: int | None, filter: Any) -> None:
