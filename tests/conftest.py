@@ -57,17 +57,20 @@ _QUICK = (
     "test_loader_state.py", "test_manual_seed.py", "test_node_protocol.py", "test_registering.py", "test_replay.py",
     "test_seeds.py", "wrong_arguments", "testing/test_nodes.py",
 )  # fmt: skip
-# `make test-nightly`: whole matrices, storms, interrupts at every instruction, thousands of forged or mutated states.
+# `make test-nightly`: whole matrices, interrupts at every instruction, thousands of mutated states. Marks name more.
 _NIGHTLY = (
-    "benchmarks", "data/test_L2_interrupts.py", "device/test_side_by_side.py", "examples", "faults/test_matrix.py", "faults/test_random_graphs.py",
-    "laws/test_L2_interrupts.py", "laws/test_L2_interrupted_waits.py", "laws/test_L2_signal_handlers.py",
-    "laws/test_L4_soak.py", "state/test_fuzz.py", "stats/test_planted.py",
+    "benchmarks", "data/test_L2_interrupts.py", "device/test_side_by_side.py", "examples", "faults/test_matrix.py",
+    "faults/test_random_graphs.py", "laws/test_L2_interrupts.py", "laws/test_L2_interrupted_waits.py",
+    "laws/test_L2_signal_handlers.py", "laws/test_L4_soak.py", "processes/test_main_guard.py", "state/test_fuzz.py",
+    "stats/test_planted.py", "typing/test_types.py",
 )  # fmt: skip
 
 
 def _tier(path: str, item: pytest.Item) -> str | None:
-    if path.startswith(_NIGHTLY) and item.get_closest_marker("sample") is None:
-        return "nightly"
+    if item.get_closest_marker("nightly"):
+        return None
+    if path.startswith(_NIGHTLY):
+        return None if item.get_closest_marker("sample") else "nightly"
     return "quick" if path.startswith(_QUICK) and item.get_closest_marker("xla") is None else None
 
 

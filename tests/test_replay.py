@@ -242,6 +242,7 @@ def test_L5_nodes_with_state_are_not_replayed(kind: Any) -> None:
     assert fresh.pulls.total == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "make",
     [

@@ -81,6 +81,7 @@ def test_a_script_moved_by_its_import_has_the_same_samples_and_survives_a_kill(
     assert rest == ours[began:]
 
 
+@pytest.mark.nightly
 def test_a_loop_that_torch_is_asked_to_compile_goes_as_usual(warm: Warm, tmp_path: Path) -> None:
     script = SCRIPTS / "compiled_loop.py"
     done = warm.run([str(script)], cwd=tmp_path)

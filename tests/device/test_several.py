@@ -140,6 +140,7 @@ def test_L7_a_wait_in_another_thread_ends_when_the_loader_is_closed() -> None:
     group.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("read", [0, 2])
 def test_L6_close_does_not_wait_for_a_loader_that_blocks(read: int, caplog: pytest.LogCaptureFixture) -> None:
     loader = Plain(9, block_at=read)

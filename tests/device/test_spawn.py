@@ -264,6 +264,7 @@ def facts(folder: Path) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{index}.json").read_text()) for index in range(4)]
 
 
+@pytest.mark.nightly
 @pytest.mark.xla
 @pytest.mark.timeout(900)
 def test_each_ordinal_of_a_spawn_has_its_share(spawned: Path) -> None:

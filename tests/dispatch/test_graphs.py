@@ -184,6 +184,7 @@ class Swallows(IterDataPipe[int]):
             yield item
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("says", [None, ValueError])
 def test_L4_a_bare_except_behind_the_dispatcher(says: type[Exception] | None) -> None:
     """What ends a worker's wait for an item, so that it begins anew, goes through that node."""
@@ -194,6 +195,7 @@ def test_L4_a_bare_except_behind_the_dispatcher(says: type[Exception] | None) ->
             assert run_with_kills(loader, 2, [Kill(0, item, 0, "SIGKILL")]) == expected
 
 
+@pytest.mark.nightly
 def test_L2_a_bare_except_behind_the_dispatcher_while_items_are_passed_over() -> None:
     graph = Swallows(IterableWrapper(range(40)).map(slowly).sharding_round_robin_dispatch(), None)
     never = make_loader(graph, make_service(2, 2, every=1 << 40))

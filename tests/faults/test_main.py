@@ -83,6 +83,7 @@ def test_nobody_survives_and_a_resume_is_exact(cell: Cell, tmp_path: Path) -> No
     check(cell, tmp_path, "fork")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("cell", "context"),
     [

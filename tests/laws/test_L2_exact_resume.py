@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ def test_L2_resume_at_any_position(spec: GraphSpec, num_shards: int, every: int,
     assert rest_of(spec, make_service(None, num_shards, every=every), state) == expected
 
 
+@pytest.mark.nightly
 def test_L2_resume_at_every_position() -> None:
     first, second = oracle(RICH, 2)
     for count in range(len(first) + 1):

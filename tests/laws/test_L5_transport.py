@@ -68,6 +68,7 @@ def assert_stream(got: list[torch.Tensor], graph: Any) -> None:
 # -- whoever keeps batches --------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("context", "way"), [*((each, "divided") for each in PROCESSES), *(("fork", way) for way in WAYS)]
 )
@@ -238,6 +239,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("context", "way"), [*((each, "divided") for each in PROCESSES), *(("fork", way) for way in WAYS)]
 )

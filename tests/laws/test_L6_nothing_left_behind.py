@@ -92,6 +92,7 @@ def test_L6_however_a_run_ends(ending: str, workers: int | None) -> None:
     end(ending, workers)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
 def test_L6_under_other_start_methods(context: str) -> None:
     workers = 1 if context == "spawn" else 2  # each of whose workers imports torch anew
@@ -116,6 +117,7 @@ def _paused(stream: Any) -> None:
     list(stream)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("ending", DROPPED)
 @pytest.mark.parametrize(
     "graph",

@@ -80,6 +80,7 @@ def streams(dispatched: bool, service: Any, epochs: int = 2) -> list[list[str]]:
         return [text_of(loader) for _ in range(epochs)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dispatched", [False, True])
 def test_L1_branches_give_the_same_stream_everywhere(dispatched: bool) -> None:
     expected = streams(dispatched, make_service(None, 3))

@@ -21,6 +21,7 @@ from tests.processes.rig import (
 )
 
 
+@pytest.mark.nightly
 def test_each_is_ended_by_the_mildest_means_that_it_heeds(monkeypatch: pytest.MonkeyPatch) -> None:
     places = [started(target) for target in (sleep, sleep, sleep_deaf, wait_for_main)]
     for place in places:

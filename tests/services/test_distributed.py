@@ -114,6 +114,7 @@ def test_data_loader_divides_a_graph_among_ranks_as_torchs_does(two: Results) ->
         assert [sorted(one + other) for one, other in zip(ours, theirs)] == [[*range(24)]] * 2
 
 
+@pytest.mark.nightly
 def test_ranks_have_the_stream_of_all_shards_between_them(two: Results, three: Results) -> None:
     for results in (two, three):
         ranks = results["alone"]

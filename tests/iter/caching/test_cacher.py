@@ -285,6 +285,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("workers", [None, 2])
 def test_what_is_made_of_other_things_is_never_handed_out(change: str, workers: int | None, tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_loading(bucket: Any) -> None:
     bucket.rm("bucket/saved", recursive=True)
 
 
+@pytest.mark.nightly
 def test_L2_exact_resume_of_archives_in_a_bucket(bucket: Any) -> None:
     check_node(lambda: CountingSource(["s3://bucket/train/sh"]).list_files_by_s3(), epochs=[0])
 
