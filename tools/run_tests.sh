@@ -31,12 +31,12 @@ count() { # TITLE CODE
 }
 
 # By themselves: importing torch_xla takes seconds, and once its runtime lives in a process, forking that one is unsafe.
-# At the same time, and the others in three: for a quarter of the time of two, nobody has anything to do but wait.
+# At the same time, and the others in four: for a quarter of the time of two, nobody has anything to do but wait.
 if [ "${MARKS-}" != quick ] && "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch_xla") is None)'; then
     tests 1 xla "$@" >"$shown_later" 2>&1 &
     xla=$!
 fi
-tests 3 "not xla" "$@"
+tests 4 "not xla" "$@"
 count "without XLA" $?
 if [ -n "$xla" ]; then
     tail -n +1 -f --pid="$xla" "$shown_later"

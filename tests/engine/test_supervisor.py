@@ -92,7 +92,7 @@ class Engine(RuleBasedStateMachine):
 
 
 TestEngine = pytest.mark.filterwarnings("ignore")(Engine.TestCase)
-TestEngine.settings = settings(max_examples=150, stateful_step_count=20, deadline=None)
+TestEngine.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
 
 
 def test_L1_without_faults_it_is_what_in_process_execution_gives() -> None:

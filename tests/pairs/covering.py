@@ -75,13 +75,10 @@ def _row(
     for name in others:
         levels = list(factors[name])
         chance.shuffle(levels)
-        row[name] = max(levels, key=lambda level: _gain(row, name, level, left, strength))
+        known = list(itertools.combinations(sorted(row.items()), strength - 1))
+        gains = [sum(tuple(sorted((*some, (name, level)))) in left for some in known) for level in levels]
+        row[name] = levels[gains.index(max(gains))]
     return row
-
-
-def _gain(row: Row, name: str, level: str, left: set[tuple[tuple[str, str], ...]], strength: int) -> int:
-    known = itertools.combinations(sorted(row.items()), strength - 1)
-    return sum(tuple(sorted((*some, (name, level)))) in left for some in known)
 
 
 def _repaired(

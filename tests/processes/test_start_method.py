@@ -42,6 +42,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 def test_the_forkserver_of_a_context_imports_what_the_user_has_set(tmp_path: Path) -> None:
     script = tmp_path / "own_list.py"
     script.write_text(_SCRIPT)

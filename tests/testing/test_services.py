@@ -27,7 +27,9 @@ def kill_one(service: ReadingServiceInterface) -> None:
 
 
 @pytest.mark.timeout(1200)  # dozens of loaders, each with processes of its own
-@pytest.mark.parametrize("context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "context", ["fork", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("forkserver", "spawn"))]
+)
 def test_worker_processes_pass(context: str) -> None:
     slow = context == "spawn"  # a process takes seconds to start there
     check_reading_service(
