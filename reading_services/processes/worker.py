@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from reading_services.engine.messages import Deal, Message, StartEpoch
-from reading_services.hosting.dealt import DealtSupply
+from reading_services.hosting.entries import DealtSupply
 from reading_services.hosting.shards import ShardHost, Supply, keep_sendable
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel

@@ -22,14 +22,14 @@ from torchpipe.execution.merge import MergeIterator
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.state.copying import copy_item
 
-__all__ = ["AgreementIterator", "Exchange", "Report", "Source", "Then", "Verdict", "decide", "inner_state"]
+__all__ = ["AgreementIterator", "Exchange", "RankReport", "StreamOfRank", "Then", "Verdict", "decide", "inner_state"]
 
 _KEY = "agreement"
 
 Mark: TypeAlias = Callable[[], dict[str, Any]]
 
 
-class Source(enum.IntEnum):
+class StreamOfRank(enum.IntEnum):
     """What has become of a rank's own stream."""
 
     OPEN = 0
@@ -38,12 +38,12 @@ class Source(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RankReport:
     """A rank has ``ready`` items for the block; ``any_item`` says that it has an item of the epoch at all, or had, or
     may have had before it was loaded."""
 
     ready: int
-    source: Source
+    source: StreamOfRank
     any_item: bool
 
 
@@ -66,11 +66,11 @@ class Verdict:
     ranks: tuple[int, ...] = ()
 
 
-def decide(reports: Sequence[Report], uneven: Uneven, every: int) -> Verdict:
+def decide(reports: Sequence[RankReport], uneven: Uneven, every: int) -> Verdict:
     """What all ranks do now: a pure function, so that all decide the same. A failure goes before an end."""
     counts = [min(report.ready, every) for report in reports]
     short = [rank for rank, count in enumerate(counts) if count < every]
-    failed = [rank for rank in short if reports[rank].source is Source.FAILED]
+    failed = [rank for rank in short if reports[rank].source is StreamOfRank.FAILED]
     if uneven is Uneven.PAD:
         if failed:
             first = min(counts[rank] for rank in failed)
@@ -103,10 +103,10 @@ class Exchange(ABC):
     def numbers(self, mine: Sequence[int]) -> list[list[int]]:
         """Three of each rank. Raises: RankError if one does not answer in time."""
 
-    def reports(self, mine: Report) -> list[Report]:
+    def reports(self, mine: RankReport) -> list[RankReport]:
         """Those of all ranks. Raises: as :meth:`numbers`."""
         told = self.numbers((mine.ready, mine.source, mine.any_item))
-        return [Report(ready, Source(source), bool(any_item)) for ready, source, any_item in told]
+        return [RankReport(ready, StreamOfRank(source), bool(any_item)) for ready, source, any_item in told]
 
     @abstractmethod
     def texts(self, mine: str) -> list[str]:
@@ -167,7 +167,7 @@ class AgreementIterator(NodeIterator[Any]):
         self._buffer: deque[tuple[Any, Mark]] = deque()  # items and the inner state after each
         self._last: list[Any] = []  # a copy of the last item, once it is known to be the last
         self._first = first
-        self._ended = Source.OPEN
+        self._ended = StreamOfRank.OPEN
         self._error: Exception | None = None
         self._loaded = state if state is not None and _KEY in state else None  # until the first item
         begun = inner.state_dict()
@@ -211,9 +211,9 @@ class AgreementIterator(NodeIterator[Any]):
             if error is not None:
                 raise error
 
-    def _report(self) -> Report:
+    def _report(self) -> RankReport:
         had = self._begun and self._uneven is not Uneven.PAD  # and need not repeat it
-        return Report(len(self._buffer), self._ended, bool(self._buffer or self._last or had))
+        return RankReport(len(self._buffer), self._ended, bool(self._buffer or self._last or had))
 
     def _note_left_over(self, verdict: Verdict) -> None:
         """Agree on what is left out, now that all end after this block."""
@@ -242,21 +242,21 @@ class AgreementIterator(NodeIterator[Any]):
         if merge is not None:
             more, exact = merge.left()
             return held + more, exact
-        return held, self._ended is Source.ENDED
+        return held, self._ended is StreamOfRank.ENDED
 
     def _fill(self) -> None:
-        while self._ended is Source.OPEN and len(self._buffer) < self._room:
+        while self._ended is StreamOfRank.OPEN and len(self._buffer) < self._room:
             try:
                 item = next(self.source)
             except StopIteration:
                 self._end()
             except Exception as error:  # to be raised at its place
-                self._ended, self._error = Source.FAILED, error
+                self._ended, self._error = StreamOfRank.FAILED, error
             else:
                 self._buffer.append((item, self._mark()))
 
     def _end(self) -> None:
-        self._ended = Source.ENDED
+        self._ended = StreamOfRank.ENDED
         if self._uneven is Uneven.PAD and not self._buffer and not self._last:
             self.source.close()  # one pass at a time
             self._last = self._first()
@@ -277,7 +277,7 @@ class AgreementIterator(NodeIterator[Any]):
         self._delivered += 1
         self._begun = True
         self._before, self._after = self._after, mark
-        if self._uneven is Uneven.PAD and not self._buffer and self._ended is Source.ENDED:
+        if self._uneven is Uneven.PAD and not self._buffer and self._ended is StreamOfRank.ENDED:
             self._last = [copy_item(item)]  # the user may change what is handed out
         return item
 

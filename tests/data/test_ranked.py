@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from torchpipe import DataLoader
-from torchpipe.data.ranks.dealt import _Share
+from torchpipe.data.ranks.batches import _Share
 from torchpipe.errors import StateMismatchError
 
 

@@ -26,8 +26,8 @@ from reading_services.engine.places import (
     Ready,
     Reported,
 )
-from reading_services.hosting.dealt import DealtSupply
 from reading_services.hosting.dispatch import DispatchHost
+from reading_services.hosting.entries import DealtSupply
 from reading_services.hosting.shards import ShardHost, Supply
 from reading_services.workers import Workers
 from torchpipe.execution.dispatch import Entry

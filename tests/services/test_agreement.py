@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reading_services.ranks.agreement import Report, Source, Then, Verdict, decide
+from reading_services.ranks.agreement import RankReport, StreamOfRank, Then, Verdict, decide
 from tests.services.ranks import Table, TogetherRank, on_all_ranks
 from torchpipe import DataLoader2
 from torchpipe.errors import RankError
@@ -135,9 +135,10 @@ def test_a_rank_without_items_cannot_repeat_any() -> None:
 
 def test_what_is_decided() -> None:
     full, two, ended = (
-        Report(n, source, True) for n, source in ((4, Source.OPEN), (2, Source.ENDED), (0, Source.ENDED))
+        RankReport(n, source, True)
+        for n, source in ((4, StreamOfRank.OPEN), (2, StreamOfRank.ENDED), (0, StreamOfRank.ENDED))
     )
-    failed = Report(2, Source.FAILED, True)
+    failed = RankReport(2, StreamOfRank.FAILED, True)
     assert decide([full, full], Uneven.RAISE, 4) == Verdict(4, Then.NEXT)
     assert decide([full, two], Uneven.DROP, 4) == Verdict(2, Then.END, (1,))
     assert decide([full, ended], Uneven.PAD, 4) == Verdict(4, Then.NEXT)
@@ -145,7 +146,7 @@ def test_what_is_decided() -> None:
     assert decide([two, failed], Uneven.DROP, 4) == Verdict(2, Then.FAILURE, (1,))
     assert decide([ended, failed], Uneven.DROP, 4) == Verdict(0, Then.END, (0,))
     assert decide([ended, failed], Uneven.PAD, 4) == Verdict(2, Then.FAILURE, (1,))
-    never = Report(0, Source.ENDED, False)
+    never = RankReport(0, StreamOfRank.ENDED, False)
     for uneven in Uneven:
         assert decide([two, never], uneven, 4) == Verdict(0, Then.NOTHING, (1,))
     assert decide([never, never], Uneven.DROP, 4) == Verdict(0, Then.END, (0, 1))

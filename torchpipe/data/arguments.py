@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchpipe.data.threads import dealt as threads
+from torchpipe.data.threads import batches as threads
 from torchpipe.node.validate import check_choice
 
 __all__ = ["check_arguments"]

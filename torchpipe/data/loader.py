@@ -28,15 +28,15 @@ from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, load_into, put_back
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.order.standing import adopt, check_standing, forget, restore, standing
-from torchpipe.data.ranks.dealt import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
+from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.states.state import Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.states.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
-from torchpipe.data.threads import dealt as threads
+from torchpipe.data.threads import batches as threads
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
 from torchpipe.loader.interrupts import raising_what_struck
-from torchpipe.loader.single_consumer import Beginning, tell_of_two_ways
+from torchpipe.loader.single_consumer import BeginGuard, tell_of_two_ways
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.fingerprint import describe_bound
 from torchpipe.node.inputs.holders import OpaqueWarnings
@@ -168,7 +168,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
         self.measuring = measures_by_default() if measure is None else measure  # from the next epoch on
         own_random_states()
-        self._pid, self._beginning = os.getpid(), Beginning()
+        self._pid, self._beginning = os.getpid(), BeginGuard()
         self._next_epoch = 0
         self._loaded: Position | None = None  # where the next iter() is to go on
         self._parked: Position | None = None  # of an iterator that was let go of in mid-epoch

@@ -26,7 +26,7 @@ from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
 from torchpipe.loader.interrupts import raising_what_struck
 from torchpipe.loader.iterator import DataLoader2Iterator
 from torchpipe.loader.observing import Observed, as_stats
-from torchpipe.loader.single_consumer import Beginning, Hold, check_process, refuse_pickling, tell_of_two_ways
+from torchpipe.loader.single_consumer import BeginGuard, Hold, check_process, refuse_pickling, tell_of_two_ways
 from torchpipe.loader.state import LoaderState, Place, state_of_all
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.announce import warn_user
@@ -97,7 +97,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._loaded: LoaderState | None = None  # where the next iter() is to go on
         self._live: DataLoader2Iterator[T_co] | None = None
         own_random_states()
-        self._beginning = Beginning()
+        self._beginning = BeginGuard()
         # The position of an iterator that has been closed in mid-epoch, or why it could not be had
         self._parked: LoaderState | Exception | None = None
         self._saved_at: tuple[int, int] | None = None  # (epoch, items) of the last state that was saved in mid-epoch

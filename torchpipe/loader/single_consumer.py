@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from torchpipe.node.announce import warn_user
 
 __all__ = [
-    "Beginning",
+    "BeginGuard",
     "Hold",
     "OneUser",
     "check_process",
@@ -91,7 +91,7 @@ class OneUser:
         return self._user.get("thread", 0) in (0, threading.get_ident())
 
 
-class Beginning:
+class BeginGuard:
     """Is there a thread in which an epoch begins? What a signal handler ended in there would be gone on with.
 
     ``thread`` is set and cleared by plain assignments: an interrupt could keep a method from being run.

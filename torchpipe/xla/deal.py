@@ -3,8 +3,8 @@
 Runs in the feed threads of the devices and in the threads of their consumers.
 
 Who owns what
-    Deal     the host stage (a RunAhead over the loader), a queue a device, the counts, the marks
-    Share    one device's part, as the source of the RunAhead that moves batches to that device
+    DealtEpoch  the host stage (a RunAhead over the loader), a queue a device, the counts, the marks
+    Share       one device's part, as the source of the RunAhead that moves batches to that device
 
 Whoever finds its queue empty reads the stream for all, one at a time, so no order of draining can deadlock: the queues
 of devices that are behind grow meanwhile, which is reported. A *group* is n consecutive batches, one a device.
@@ -24,7 +24,7 @@ from torchpipe.ahead.background import RunAhead
 from torchpipe.state import Cursor
 from torchpipe.xla.loader_source import LoaderSource
 
-__all__ = ["Deal", "Position", "Share", "Tail"]
+__all__ = ["DealtEpoch", "DevicesPosition", "Share", "Tail"]
 
 _WAIT_S = 5.0
 
@@ -40,7 +40,7 @@ class Tail(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class DevicesPosition:
     """What was received: every device had ``groups`` batches of the epoch, device j ``ahead[j]`` more.
 
     ``cursor`` leads the loader to the first batch that some device has not had. ``over``: all of the epoch was
@@ -58,7 +58,7 @@ class Position:
         return self.earlier + self.groups * len(self.ahead) + sum(self.ahead)
 
 
-class Deal:
+class DealtEpoch:
     """One epoch, dealt to ``len(start.ahead)`` devices from ``start`` on. Thread-safe.
 
     An error of the loader is raised to every device, after the batches that were read before it; with tails that are
@@ -66,7 +66,14 @@ class Deal:
     """
 
     def __init__(
-        self, source: LoaderSource, host: RunAhead, start: Position, tail: Tail, *, threaded: bool, report_at: int
+        self,
+        source: LoaderSource,
+        host: RunAhead,
+        start: DevicesPosition,
+        tail: Tail,
+        *,
+        threaded: bool,
+        report_at: int,
     ) -> None:
         count = len(start.ahead)
         self._source = source
@@ -209,20 +216,20 @@ class Deal:
                 while len(self._marks) > 1 and self._marks[1][0] <= least:
                     del self._marks[0]
 
-    def position(self) -> Position:
+    def position(self) -> DevicesPosition:
         with self._lock:
             groups = min(self._received)
             ahead = tuple(count - groups for count in self._received)
             everything = self._over and not self._failed and self._received == self._dealt
             if everything and self._source.end is not None:
-                return Position(Cursor(self._source.end), 0, (0,) * self.count, over=True)
+                return DevicesPosition(Cursor(self._source.end), 0, (0,) * self.count, over=True)
             if not self._any:
                 return self._start
             marked, cursor = self._marks[0]
             batches = (groups - marked) * self.count
             if self._over:  # padding is in nobody's stream
                 batches = min(batches, self._read - (marked - self._first_group) * self.count)
-            return Position(cursor.after(batches, None), groups, ahead, earlier=self._earlier)
+            return DevicesPosition(cursor.after(batches, None), groups, ahead, earlier=self._earlier)
 
     def leave(self, index: int) -> None:
         """Device ``index`` wants no more. Any thread, the collector included; does not wait."""
@@ -266,7 +273,7 @@ class Deal:
 class Share:
     """What ``deal`` has for device ``index``: the source of that device's RunAhead, which never takes its state."""
 
-    def __init__(self, deal: Deal, index: int) -> None:
+    def __init__(self, deal: DealtEpoch, index: int) -> None:
         self._deal = deal
         self._index = index
 

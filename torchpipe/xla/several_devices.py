@@ -21,7 +21,7 @@ from torchpipe.node.inputs.holders import OpaqueWarnings
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.node.validate import check_count
 from torchpipe.state import Cursor, SnapshotPolicy, decode, encode
-from torchpipe.xla.deal import Deal, Position, Share, Tail
+from torchpipe.xla.deal import DealtEpoch, DevicesPosition, Share, Tail
 from torchpipe.xla.loader_source import LoaderSource, loader_start, source_policy
 
 __all__ = ["DeviceStream", "SeveralDevices"]
@@ -37,7 +37,7 @@ class DeviceStream(Iterator[Any]):
     Raises the loader's errors at their place, and IteratorInvalidated if it was closed or replaced before its end.
     """
 
-    def __init__(self, deal: Deal, index: int, mover: Backend, depth: int, name: str) -> None:
+    def __init__(self, deal: DealtEpoch, index: int, mover: Backend, depth: int, name: str) -> None:
         stage = Stage(depth=depth, mover=mover)
         self._ahead = RunAhead(Share(deal, index), stage, SnapshotPolicy.never(), name)  # the deal keeps the position
         self._items: Iterator[Any] | None = None
@@ -142,8 +142,10 @@ class SeveralDevices:
         if not callable(policy):
             raise TypeError(f"policy must be a function that makes a SnapshotPolicy, got {policy!r}")
         self._make_policy = policy
-        self._loaded: tuple[Position, bool] | None = None  # where the next epoch() is to go on, and if it may unpickle
-        self._deal: Deal | None = None
+        self._loaded: tuple[DevicesPosition, bool] | None = (
+            None  # where the next epoch() is to go on, and if it may unpickle
+        )
+        self._deal: DealtEpoch | None = None
         self._opaque = OpaqueWarnings()
         # Weakly: whoever drops the streams ends their threads, and the position stays here.
         self._streams: weakref.WeakSet[DeviceStream] = weakref.WeakSet()
@@ -160,7 +162,7 @@ class SeveralDevices:
         """
         self._retire()
         count = len(self.devices)
-        start, allow_pickle = self._loaded or (Position(Cursor(), 0, (0,) * count), False)
+        start, allow_pickle = self._loaded or (DevicesPosition(Cursor(), 0, (0,) * count), False)
         source = LoaderSource(
             self.loader,
             start.cursor,
@@ -177,7 +179,7 @@ class SeveralDevices:
             f"{type(self.loader).__name__} for {count} device{'s' if count > 1 else ''}",
         )
         host.cursor = cursor
-        deal = Deal(
+        deal = DealtEpoch(
             source,
             host,
             start,
@@ -217,7 +219,7 @@ class SeveralDevices:
         self._opaque.tell(state["payload"])
         return state
 
-    def _state(self, position: Position) -> dict[str, Any]:
+    def _state(self, position: DevicesPosition) -> dict[str, Any]:
         return {
             "version": STATE_VERSION,
             "devices": len(self.devices),
@@ -235,12 +237,12 @@ class SeveralDevices:
             ),
         }
 
-    def _position(self) -> Position:
+    def _position(self) -> DevicesPosition:
         if self._loaded is not None:
             return self._loaded[0]
         if self._deal is not None:
             return self._deal.position()
-        return Position(Cursor(), 0, (0,) * len(self.devices))
+        return DevicesPosition(Cursor(), 0, (0,) * len(self.devices))
 
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next :meth:`epoch` go on after what ``state_dict`` says was received. Ends a live epoch.
@@ -303,7 +305,7 @@ def _start_of(source: LoaderSource) -> bytes | None:
         return None
 
 
-def _read_state(state: Any, loader: Any, devices: int, allow_pickle: bool) -> Position:
+def _read_state(state: Any, loader: Any, devices: int, allow_pickle: bool) -> DevicesPosition:
     keys = {"version", "devices", "delivered", "payload"}
     if not isinstance(state, dict) or not keys <= state.keys():
         found = ", ".join(map(str, state))[:200] if isinstance(state, dict) else type(state).__name__
@@ -318,7 +320,7 @@ def _read_state(state: Any, loader: Any, devices: int, allow_pickle: bool) -> Po
         )
     payload = decode(state["payload"], allow_pickle=allow_pickle)
     with refusing_misfits("a device loader"):
-        position = Position(
+        position = DevicesPosition(
             payload["cursor"],
             stored_count(payload, "groups"),
             tuple(payload["ahead"]),
@@ -345,4 +347,4 @@ def _read_state(state: Any, loader: Any, devices: int, allow_pickle: bool) -> Po
             f"{[position.groups + more for more in position.ahead]} batches, and this loader has {devices}: only a "
             "state that was taken when all had equally many loads with another number of devices"
         )
-    return Position(position.cursor, 0, (0,) * devices, over=position.over, earlier=position.delivered)
+    return DevicesPosition(position.cursor, 0, (0,) * devices, over=position.over, earlier=position.delivered)

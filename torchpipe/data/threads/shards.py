@@ -28,7 +28,7 @@ from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import ThreadTimes
-from torchpipe.data.threads.dealt import THREAD_NAME, Beginning
+from torchpipe.data.threads.batches import THREAD_NAME, WorkerStart
 from torchpipe.data.threads.info import BatchGenerators
 from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.execution.provider import ShardPosition, ShardProvider
@@ -71,7 +71,7 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
     own = None if isinstance(dataset, TorchIterDataPipe) else _OwnDatasets(dataset, shards)
     datasets = [dataset] * shards if own is None else own.copies
     init_fn = loader.worker_init_fn
-    beginnings = [Beginning(lane, workers, base_seed, datasets[lane], init_fn) for lane in range(workers)]
+    beginnings = [WorkerStart(lane, workers, base_seed, datasets[lane], init_fn) for lane in range(workers)]
     return ThreadReadingService(
         beginnings, shards, own, window=loader.prefetch_factor or 1, timeout_s=loader.timeout or None
     )
@@ -99,7 +99,7 @@ class ThreadReadingService(ShardedReadingService):
 
     def __init__(
         self,
-        beginnings: list[Beginning],
+        beginnings: list[WorkerStart],
         num_shards: int,
         init_fn: InitFn | None,
         *,

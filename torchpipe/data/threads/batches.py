@@ -50,7 +50,7 @@ from torchpipe.stats.service import ServiceFigures
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["THREAD_NAME", "Beginning", "ThreadWorkers", "begin_dealt", "check_arguments"]
+__all__ = ["THREAD_NAME", "ThreadWorkers", "WorkerStart", "begin_dealt", "check_arguments"]
 
 THREAD_NAME = "DataLoader worker thread"
 
@@ -92,7 +92,7 @@ def begin_dealt(
     pool = loader._pool
     if pool is None:
         beginnings = [
-            Beginning(lane, loader.num_workers, order.base_seed, fetch.dataset, loader.worker_init_fn)
+            WorkerStart(lane, loader.num_workers, order.base_seed, fetch.dataset, loader.worker_init_fn)
             for lane in range(loader.num_workers)
         ]
         pool = ThreadWorkers(fetch, beginnings, window=loader.prefetch_factor or 1)
@@ -104,7 +104,7 @@ def begin_dealt(
 
 
 @dataclass(frozen=True)
-class Beginning:
+class WorkerStart:
     """A thread becomes worker ``worker``: ``get_worker_info()`` says so there, and the user's function is called."""
 
     worker: int
@@ -133,7 +133,7 @@ class Beginning:
 class _Maker:
     """Makes batches in one thread."""
 
-    def __init__(self, fetch: Fetch, beginning: Beginning, times: ThreadTimes) -> None:
+    def __init__(self, fetch: Fetch, beginning: WorkerStart, times: ThreadTimes) -> None:
         self._plain = self._fetch = fetch
         self._beginning = beginning
         self._times = times
@@ -167,7 +167,7 @@ class _Maker:
 class ThreadWorkers:
     """Threads that make a batch of each entry they are dealt: ``Dealing``, as worker processes are."""
 
-    def __init__(self, fetch: Fetch, beginnings: Sequence[Beginning], *, window: int) -> None:
+    def __init__(self, fetch: Fetch, beginnings: Sequence[WorkerStart], *, window: int) -> None:
         self._times = ThreadTimes(len(beginnings))
         self._makers = [_Maker(fetch, beginning, self._times) for beginning in beginnings]
         self._threads = CallThreads(THREAD_NAME, [maker.begin for maker in self._makers])
