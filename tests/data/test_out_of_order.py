@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,3 +169,32 @@ def test_L2_a_batch_that_raised_is_made_again_and_those_before_their_turn_are_no
         assert sorted(other) == sorted([[2], *rest])
         other.load_state_dict(later)
         assert len(list(other)) == 8, "of the next epoch"
+
+
+class FirstIsLast(Dataset[int]):
+    """Whoever makes the first item waits for ``go``."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> int:
+        if index == 0:
+            self.go.wait(60)
+        return index
+
+
+def test_L2_behind_many_batches_that_are_done_a_device_stage_finds_the_next_one() -> None:
+    """Numbers that a state says are done make no batch: dealing only such would let the stage wait for ever."""
+    options: dict[str, Any] = {"num_workers": 2, "worker_method": "thread", "in_order": False, "prefetch_factor": 1}
+    dataset = FirstIsLast()
+    with DataLoader(dataset, 1, **options) as loader:
+        iterator = iter(loader)
+        found = [int(next(iterator)) for _ in range(40)]
+        state = loader.state_dict()
+        dataset.go.set()
+    with DataLoader(dataset, 1, device="cpu", **options) as loader:
+        loader.load_state_dict(state)
+        assert sorted(found + [int(batch) for batch in loader]) == list(range(60))

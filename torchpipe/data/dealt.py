@@ -317,7 +317,7 @@ class DealtBatches(Batches):
         turns: list[int] = []
         rooms, over = self._rooms(), False
         began = time.perf_counter()
-        for _ in range(batches):
+        while len(turns) < batches:  # those that a state says are done do not count: somebody waits for one that does
             try:
                 indices = next(self._order)
             except StopIteration:
