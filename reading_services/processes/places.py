@@ -330,6 +330,7 @@ def _finalize(
             for number in [number for number, place in places.items() if place.process is None]:
                 del places[number]
             leaving[:] = [place for place in leaving if place.process is not None]
-            for resource in resources:
-                resource.close()
+            with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises
+                for resource in resources:
+                    stack.callback(resource.close)
     _log.debug("stopped the workers in %.3f s", time.monotonic() - began)

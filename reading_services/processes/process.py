@@ -75,7 +75,7 @@ class ProcessPlace:
         self._close_handle: weakref.finalize[Any, Any] | None = None  # whatever a Ctrl-C leaves of the rest
         self._trouble: Exception | None = None  # why it could not be started
         self._beat, self._silent_s = -1, 0.0
-        self._seen_at = self._asked_at = time.monotonic()
+        self._asked_at = time.monotonic()
 
     # --- what the engine says
 
@@ -194,7 +194,7 @@ class ProcessPlace:
 
     def seen(self) -> None:
         """It has shown a sign of life."""
-        self._seen_at, self._silent_s = time.monotonic(), 0.0
+        self._silent_s = 0.0
 
     def examine(self) -> End:
         """How the process ended, and what it was at. One that has closed its connection and lives on is killed."""

@@ -9,6 +9,7 @@ import logging
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from reading_services.processes.channel import ChannelClosed
 from reading_services.processes.process import ProcessPlace
@@ -46,10 +47,11 @@ def stop_all(places: Sequence[ProcessPlace]) -> None:
         _all_ended(places, signal.SIGKILL)
         raise
     finally:
-        for place in places:
-            if place.is_alive():
-                _log.error("%s (pid %d) survived SIGKILL for %.1f s", place.name, place.pid, _KILLED_S)
-            place.release()
+        with ExitStack() as stack:  # each is let go of, whatever another one raises
+            for place in places:
+                if place.is_alive():
+                    _log.error("%s (pid %d) survived SIGKILL for %.1f s", place.name, place.pid, _KILLED_S)
+                stack.callback(place.release)
 
 
 def _all_ended(places: Sequence[ProcessPlace], number: int) -> bool:
