@@ -168,27 +168,6 @@ def test_L7_a_pull_that_is_interrupted_says_so() -> None:
             list(iterator)
 
 
-def test_the_engine_knows_no_process() -> None:
-    import ast
-    from pathlib import Path
-
-    import reading_services.engine as engine
-
-    for file in Path(engine.__path__[0]).glob("*.py"):
-        names = {
-            name.split(".")[0]
-            for node in ast.walk(ast.parse(file.read_text()))
-            for name in (
-                [alias.name for alias in node.names]
-                if isinstance(node, ast.Import)
-                else [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else []
-            )
-        }
-        assert not names & {"multiprocessing", "socket", "signal", "os"}, file
-
-
 def test_states_move_between_places_in_memory_and_processes() -> None:
     graph = IterableWrapper(range(30)).shuffle(buffer_size=7).sharding_round_robin_dispatch().shuffle(buffer_size=4)
     expected = oracle(graph, SHARDS, 1)[0]
