@@ -37,7 +37,7 @@ LAYERS = (
 # The same of reading_services, by rooms: the services themselves stand above all of them.
 SERVICE_ROOMS = ("reading_services.engine", "reading_services.hosting", "reading_services.processes")
 # What decides and what hosts shards are the same wherever shards run: these say nothing of how.
-OF_PROCESSES = ("multiprocessing", "subprocess", "socket", "selectors", "select", "signal", "mmap")
+OF_PROCESSES = ("os", "multiprocessing", "subprocess", "socket", "selectors", "select", "signal", "mmap")
 # Packages whose modules are one node (or close family) each: they know neither each other nor the graph. What several
 # share stands in a module of the package that begins with an underscore.
 NODE_PACKAGES = ("torchpipe.iter", "torchpipe.map")
