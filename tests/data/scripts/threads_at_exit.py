@@ -59,11 +59,14 @@ class Background(threading.Thread):
         super().__init__(daemon=True)
         self.loader = loader
         self.queue: queue.Queue[Any] = queue.Queue(4)
+        self.workers: set[int] = set()
         self.start()
 
     def run(self) -> None:
         while True:
             for item in self.loader:
+                if isinstance(self.loader, DataLoader):
+                    self.workers.update(self.loader.worker_pids())
                 self.queue.put(item)
 
 
@@ -73,8 +76,4 @@ if __name__ == "__main__":
     for _ in range(int(sys.argv[1])):
         for thread in ahead:
             thread.queue.get()
-    print(
-        os.getpid(),
-        *(pid for loader in LOADERS if isinstance(loader, DataLoader) for pid in loader.worker_pids()),
-        flush=True,
-    )
+    print(os.getpid(), *(pid for thread in ahead for pid in tuple(thread.workers)), flush=True)
