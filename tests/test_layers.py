@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Each line may import from the lines above it, and a package from itself: modules and packages of torchpipe.
 LAYERS = (
-    ("errors",),
+    ("errors", "compat"),
     ("places",),
     ("on_demand",),
     ("state", "randomness", "stats"),
@@ -43,8 +43,13 @@ OF_PROCESSES = ("os", "multiprocessing", "subprocess", "socket", "selectors", "s
 NODE_PACKAGES = ("torchpipe.iter", "torchpipe.map")
 # Only the named place may import these, and torch_xla only inside functions: it takes seconds and exists for one torch.
 KEPT_IN = {
-    "torch_xla": ("torchpipe.device.xla", "torchpipe.xla.drop_in", "torchpipe.xla.spawn"),
-    "multiprocessing": ("torchpipe.testing", "reading_services"),
+    "torch_xla": (
+        "torchpipe.compat.xla_private",
+        "torchpipe.device.xla",
+        "torchpipe.xla.drop_in",
+        "torchpipe.xla.spawn",
+    ),
+    "multiprocessing": ("torchpipe.testing", "reading_services", "torchpipe.compat.multiprocessing_private"),
     "subprocess": ("torchpipe.testing", "reading_services"),
     "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes", "torchpipe.cli"),
     "pytorch_lightning": ("torchpipe.integrations.lightning",),

@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import connection, heap, queues, sharedctypes, synchronize
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing import heap, queues, sharedctypes, synchronize
 from typing import Any
 
 import torch
 
 from reading_services.hosting.items import reduce_sendable
+from torchpipe.compat.multiprocessing_private import CONNECTION, SCALAR, is_shared_type
 from torchpipe.state.pickling import CloudPickler, Reducers
 
 __all__ = ["ImagePickler", "passed_on"]
@@ -28,11 +28,11 @@ _KINDS = (
     synchronize.Barrier,
     queues.Queue,
     queues.SimpleQueue,
-    connection._ConnectionBase,
+    CONNECTION,
     sharedctypes.SynchronizedBase,
     heap.BufferWrapper,
 )
-_RAW = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)  # multiprocessing knows those types that it has shared
+_RAW = (SCALAR, ctypes.Array, ctypes.Structure)  # multiprocessing knows those types that it has shared
 
 _present: Sequence[Any] = ()  # while a graph is loaded: what was passed on with it
 
@@ -51,7 +51,7 @@ class ImagePickler(CloudPickler):
 
         class Table(Reducers):
             def __missing__(self, kind: type) -> Any:
-                raw = issubclass(kind, _RAW) and kind in ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+                raw = issubclass(kind, _RAW) and is_shared_type(kind)
                 return aside if raw or issubclass(kind, _KINDS) else super().__missing__(kind)
 
         self.dispatch_table = Table({**CloudPickler.dispatch_table, torch.Tensor: reduce_tensor})

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, TypeAlias
 
-from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
-from torch.utils.data._utils import worker as torch_worker
 
+from torchpipe.compat.torch_private import ExceptionWrapper, WorkerInfo, put_worker_info
 from torchpipe.data.threads import info as thread_info
 from torchpipe.iter._shared.collating import default_collate_in
 from torchpipe.node.context import Memory
@@ -190,7 +189,7 @@ def _received(kind: type[Failure], data: bytes, worded: bool) -> Failure:
 
 def make_worker_info(worker: int, num_workers: int, seed: int, dataset: Any, **more: Any) -> Any:
     """torch's ``WorkerInfo``, as ``torch.utils.data.get_worker_info()`` returns it. ``more``: what newer torch has."""
-    kind: Any = torch_worker.WorkerInfo
+    kind = WorkerInfo
     more = {**thread_info.thread_fields(), **more}
     known = {item.name for item in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else more.keys()
     fitting = {name: value for name, value in more.items() if name in known}
@@ -204,5 +203,4 @@ def set_worker_info(info: Any) -> Any:
     """
     if thread_info.is_worker():
         return thread_info.put_info(info)
-    before, torch_worker._worker_info = torch_worker._worker_info, info
-    return before
+    return put_worker_info(info)

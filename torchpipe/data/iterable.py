@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data import get_worker_info
 
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import make_worker_info, set_worker_info
 from torchpipe.data.nodes import seed_worker

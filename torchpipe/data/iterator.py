@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 import torch
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from torchpipe.ahead.at_exit import hold_at_exit
+from torchpipe.compat.torch_private import pin_memory, profiler_runs, reported_length
 from torchpipe.data.batches import Batches
 from torchpipe.data.device_stage import DeviceStage, pinned_for
 from torchpipe.data.fetch import Failure
@@ -92,7 +92,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     @untraced
     def __next__(self) -> T_co:
         try:
-            if torch._C._autograd._profiler_enabled():
+            if profiler_runs():
                 with torch.autograd.profiler.record_function(_PROFILE):
                     return self._next()
             return self._next()
@@ -207,7 +207,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     def _warn_of_length(self) -> None:
         loader = self._loader
-        length: int | None = vars(loader)["_IterableDataset_len_called"]
+        length = reported_length(loader)
         if length is None or self._num_yielded <= length:
             return
         text = (

@@ -13,9 +13,9 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
-from torch.utils.data.dataloader import _DatasetKind
 
 from torchpipe.ahead.at_exit import holding_at_exit
+from torchpipe.compat.torch_private import gives_batches, is_iterable, unwrapped
 from torchpipe.data import processes
 from torchpipe.data.arguments import check_arguments
 from torchpipe.data.batches import Batches, LocalBatches
@@ -190,7 +190,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
 
     @property
     def _is_iterable(self) -> bool:
-        return bool(self._dataset_kind == _DatasetKind.Iterable)
+        return is_iterable(self)
 
     @property
     def _ranked(self) -> RankedSampler | None:
@@ -312,7 +312,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             return None, begin_stream(self, epoch, saved)
         order = begin_ranked(self, epoch, saved) if self.distributed else self._own_order(saved)
         self._sampler_loaded, self._sampler_end = False, None
-        fetch = Fetch(self._plain_dataset(), self._auto_collation, self.collate_fn)
+        fetch = Fetch(self._plain_dataset(), gives_batches(self), self.collate_fn)
         position = None if saved is None else saved.batches
         if self.num_workers == 0:
             if position is not None and "dataset" in position:
@@ -336,7 +336,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     def _plain_dataset(self) -> Any:
         """The dataset as it was given: torch puts nodes into a wrapper."""
         dataset: Any = self.dataset
-        return getattr(dataset, "_datapipe", dataset) if isinstance(dataset, IterDataPipe | MapDataPipe) else dataset
+        return unwrapped(dataset) if isinstance(dataset, IterDataPipe | MapDataPipe) else dataset
 
     def _next_epoch_now(self) -> int:
         epoch = self._next_epoch

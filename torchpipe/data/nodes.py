@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from torch.utils.data._utils.worker import _generate_state
 
+from torchpipe.compat.torch_private import numpy_seed_of
 from torchpipe.data.fetch import (
     Failure,
     Fetch,
@@ -45,7 +45,7 @@ def seed_as_torch(base_seed: int, worker: int) -> None:
 
     random.seed(base_seed + worker)
     torch.default_generator.manual_seed(base_seed + worker)
-    np.random.seed(_generate_state(base_seed, worker))  # type: ignore[no-untyped-call]
+    np.random.seed(numpy_seed_of(base_seed, worker))  # type: ignore[no-untyped-call]
 
 
 class InitWorker:

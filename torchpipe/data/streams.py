@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data import processes
 from torchpipe.data.batches import Batches
 from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards

@@ -6,13 +6,13 @@ from typing import Any, TypeAlias
 
 import torch
 
+from torchpipe.compat.torch_private import WITHOUT_OVERRIDES
+
 __all__ = ["Kind", "is_wrapper", "kind_of", "restored", "values_of"]
 
 Kind: TypeAlias = tuple[type[torch.Tensor], bool, dict[str, Any]]  # class, requires_grad, attributes
 
 _PLAIN_DISPATCH: Any = torch.Tensor.__torch_dispatch__  # of classes whose values are in themselves
-
-_without_overrides: Any = torch._C.DisableTorchFunctionSubclass
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
@@ -23,7 +23,7 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
 def values_of(tensor: torch.Tensor) -> torch.Tensor:
     """The same values as a tensor without a class of its own."""
     if type(tensor) is not torch.Tensor:
-        with _without_overrides():
+        with WITHOUT_OVERRIDES():
             tensor = tensor.detach().as_subclass(torch.Tensor)
     return tensor.resolve_conj().resolve_neg()
 

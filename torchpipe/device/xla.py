@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchpipe.compat import xla_private
 from torchpipe.device.sharding import check_rank, check_specs, specs_for, specs_in
 from torchpipe.device.tensors import Kind, is_wrapper, kind_of, restored, values_of
 from torchpipe.device.tree import path_of, replace_tensors
@@ -164,11 +165,10 @@ class XlaBackend:
         made = [
             None
             if spec is None or not tensor.dim()
-            else _native().XlaShardingSpec(tensor, *_layout(spec), bool(spec.minibatch))
+            else xla_private.sharding_spec(tensor, _layout(spec), bool(spec.minibatch))
             for tensor, spec in zip(plain, specs)
         ]
-        sent: list[torch.Tensor] = _native()._xla_tensors_from_aten(plain, [str(self._device)] * len(plain), made)
-        return sent
+        return xla_private.send(plain, [str(self._device)] * len(plain), made)
 
     def _trouble(self, tensor: torch.Tensor) -> str | None:
         """Why ``tensor`` would not arrive as it is, and what to do about it; None if it would."""
@@ -206,7 +206,7 @@ class XlaBackend:
         if self._device == torch_xla.device():
             torch_xla.sync()
         else:
-            _native()._xla_step_marker(str(self._device), [], wait=False)
+            xla_private.start_step(str(self._device))
 
     def wait(self) -> None:
         import torch_xla.core.xla_model as xm
@@ -217,20 +217,13 @@ class XlaBackend:
         return
 
 
-def _native() -> Any:
-    """The bindings, for what torch_xla has no public function for."""
-    import torch_xla
-
-    return vars(torch_xla)["_XLAC"]
-
-
 def _layout(spec: Any) -> tuple[Any, ...]:
     """What XLA needs to know of ``spec``. Raises: ValueError, showing it, if it does not fit its mesh."""
     partition = tuple(tuple(part) if isinstance(part, list) else part for part in spec.partition_spec)
     if not partition:
         return ()
     try:
-        layout: tuple[Any, ...] = spec.mesh._get_op_sharding_args(partition)
+        layout = xla_private.op_sharding(spec.mesh, partition)
     except (ValueError, AssertionError, IndexError, TypeError) as error:
         raise ValueError(
             f"the sharding {partition!r} does not fit the mesh {spec.mesh}: {error}. Each part names one axis of the "

@@ -9,8 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, is_node

@@ -11,8 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchMapDataPipe
 from torchpipe.errors import StateError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS

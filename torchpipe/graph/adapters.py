@@ -8,8 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchMapDataPipe
 from torchpipe.graph.rewrite import rewrite
 from torchpipe.node.functional import lookup
 from torchpipe.node.traits import DataPipe, is_node, node_name, walk, with_inputs

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.graph.plan import plan
 from torchpipe.graph.rewrite import replace_nodes, rewrite
 from torchpipe.node.traits import DataPipe, Division, division, with_inputs

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchMapDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.node.traits import (
     DataPipe,

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchMapDataPipe
 from torchpipe.execution.reading_service import ReadingServiceInterface
 from torchpipe.iter.sources.map_to_iter import MapToIterConverter
 from torchpipe.node.traits import DataPipe, is_node

@@ -11,10 +11,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-
 from torchpipe.ahead.at_exit import holding_at_exit
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import StateError, UnevenWarning
 from torchpipe.execution.epoch import Epoch, LeftOver
 from torchpipe.execution.interface import States

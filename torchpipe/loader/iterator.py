@@ -19,13 +19,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from torchpipe.ahead.at_exit import hold_at_exit
+from torchpipe.compat.torch_private import COMPILER
 from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.execution.merge import MergeIterator
 from torchpipe.loader.interrupts import raise_what_struck
 from torchpipe.loader.observing import Observed, left_over_of, merges_of, stages_of
 from torchpipe.loader.single_consumer import OneUser, has_interpreter_lock, refuse_pickling
 from torchpipe.loader.state import LoaderState
-from torchpipe.loader.untraced import COMPILER, without_tracing
+from torchpipe.loader.untraced import without_tracing
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_count
 from torchpipe.stats import FeedStats

@@ -14,13 +14,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["COMPILER", "untraced", "without_tracing"]
+from torchpipe.compat.torch_private import COMPILER
+
+__all__ = ["untraced", "without_tracing"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-COMPILER = "torch._dynamo"
-"""The module that torch.compile imports."""
 
 _disabled: dict[Callable[..., Any], Callable[..., Any]] = {}
 

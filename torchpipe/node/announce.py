@@ -8,14 +8,13 @@ a shard therefore say themselves what going on from them replays.
 
 from __future__ import annotations
 
-import sys
+import inspect
 import warnings
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-
+from torchpipe.compat.torch_private import COMPILER_FOLDER
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.state import Cursor, decode
 
@@ -27,13 +26,12 @@ COMPRESSED = "compressed data in "  # names that begin so are of files, which ar
 
 _ROOT = Path(__file__).resolve().parents[2]  # where both packages are
 _OURS = tuple(str(_ROOT / package) + "/" for package in ("torchpipe", "reading_services"))
-_BETWEEN = str(Path(torch.__file__).parent / "_dynamo") + "/"  # once it is imported, its frames stand between ours
 
 
 def warn_user(text: str, category: type[Warning]) -> None:
     """Warn as if the innermost frame outside of torchpipe had: that is the line which the user can change."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((*_OURS, _BETWEEN)):
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith((*_OURS, COMPILER_FOLDER)):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)
 

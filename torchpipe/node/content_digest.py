@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchpipe.compat.torch_datapipes import NOTED_IN_NODES
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, node_name, thins, traits_of, walk
 
@@ -48,8 +49,6 @@ _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _METHODS = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 _LONGEST_PATH = 4096
 _OURS = ("torchpipe", "reading_services")
-# What torch's base classes note in a node while it is iterated.
-_TORCHS_OWN = ("_valid_iterator_id", "_number_of_samples_yielded", "_snapshot_state", "_fast_forward_iterator")
 
 
 class Unseen(TypeError):
@@ -107,7 +106,7 @@ class _Digests:
             arguments = ", ".join(
                 f"{name}={self._named(name, values[name], True).hex()}"
                 for name in sorted(values)
-                if name not in _TORCHS_OWN
+                if name not in NOTED_IN_NODES
             )
             kind = type(node)
             code = "" if _release(kind.__module__) is not None else f"@{self._named('class', kind, False).hex()}"

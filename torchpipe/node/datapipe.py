@@ -11,12 +11,9 @@ from __future__ import annotations
 import functools
 from abc import ABC
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-from torch.utils.data.datapipes.datapipe import DataChunk
-
+from torchpipe.compat.torch_datapipes import DataChunk, TorchIterDataPipe, TorchMapDataPipe, TorchMeta
 from torchpipe.node.context import Context
 from torchpipe.node.functional import forms, functional_datapipe, lookup, offer_to_torchs_nodes
 from torchpipe.node.functional_methods import IterMethods, MapMethods
@@ -31,11 +28,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 offer_to_torchs_nodes()
 
-if TYPE_CHECKING:  # with a metaclass that they do not know, checkers take every node for Any
-    from torch.utils.data.datapipes._typing import _IterDataPipeMeta as _TorchMeta
-else:
-    _TorchMeta = type(TorchIterDataPipe)
-
 
 def _contextual(user_iter: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
     """Let ``iter(node)`` make a pass with state; the user's own ``__iter__`` runs on that pass's private copy."""
@@ -49,13 +41,17 @@ def _contextual(user_iter: Callable[[Any], Iterator[Any]]) -> Callable[[Any], It
     return __iter__
 
 
-class _NodeMeta(_TorchMeta):
-    """Makes classes as torch's metaclass does, but without its iterator and reset hooks."""
+class _NodeMeta(TorchMeta):
+    """Makes classes as torch's metaclass does, but without its iterator and reset hooks: it wraps what it is shown."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
-        if "__iter__" in namespace and bases and "_is_base" not in namespace:
-            namespace["__iter__"] = _contextual(namespace["__iter__"])
-        return super(_TorchMeta, mcs).__new__(mcs, name, bases, namespace, **options)  # type: ignore[no-untyped-call]
+        hooked = {method: namespace.pop(method) for method in ("__iter__", "reset") if method in namespace}
+        if "__iter__" in hooked and "_is_base" not in namespace:
+            hooked["__iter__"] = _contextual(hooked["__iter__"])
+        made = super().__new__(mcs, name, bases, namespace, **options)  # type: ignore[no-untyped-call]
+        for method, function in hooked.items():
+            setattr(made, method, function)
+        return made
 
 
 class _NoAttribute(AttributeError):

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchpipe.compat.torch_datapipes import NOTED_IN_NODES
 from torchpipe.node.inputs.containers import found_in
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import DataPipe, callable_name, inputs_of, is_node, traits_of, walk
@@ -36,8 +37,6 @@ __all__ = ["describe_bound", "describe_graph", "digest", "fingerprint", "first_d
 _LONG_TEXT, _SHOWN = 60, 40
 _FEW = 8
 _MOST = 1000
-# What torch's base classes note in a node while it is iterated.
-_TORCHS_OWN = ("_valid_iterator_id", "_number_of_samples_yielded", "_snapshot_state", "_fast_forward_iterator")
 _SCALARS = (bool, int, float, complex, str, range, slice, enum.Enum, torch.dtype, torch.device, type)
 
 
@@ -55,7 +54,7 @@ def describe_graph(root: DataPipe, *, bound: bool = True) -> str:
             numbers[id(node)] = numbers[id(inputs[0])]
             continue
         numbers[id(node)] = len(lines)
-        ignored = {*traits.fingerprint_ignores, *_TORCHS_OWN}
+        ignored = {*traits.fingerprint_ignores, *NOTED_IN_NODES}
         arguments = [
             f"{name}={_argument(value, numbers, bound)}"
             for name, value in sorted(vars(node).items())

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, TypeVar
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.on_demand import built_in, place_of
 from torchpipe.places import FORMS

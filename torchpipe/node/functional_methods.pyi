@@ -6,8 +6,8 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 import torch
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+from torchpipe.compat.torch_datapipes import SHARDING_PRIORITIES
 from torchpipe.device import Backend
 from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.iter._shared.streams import StreamWrapper

@@ -12,9 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import StateError
 from torchpipe.node.announce import announce_replay
 from torchpipe.node.functional import lookup

@@ -19,11 +19,13 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-from torch.utils.data.datapipes.iter.combining import _ContainerTemplate
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+from torchpipe.compat.torch_datapipes import (
+    SHARDING_PRIORITIES,
+    TorchIterDataPipe,
+    TorchMapDataPipe,
+    is_several_outputs,
+)
 from torchpipe.errors import GraphError
 from torchpipe.node.inputs.containers import PLAIN, found_in, replaced_in
 from torchpipe.node.protocol import NodeProtocol
@@ -136,7 +138,7 @@ def _check_depth(depth: int) -> None:
 
 def _check_output(node: DataPipe) -> None:
     """Torch's nodes of several outputs share one buffer, position and iterator between these: copies of them do not."""
-    if isinstance(node, _ContainerTemplate):
+    if is_several_outputs(node):
         name = type(node).__name__.strip("_").removesuffix("IterDataPipe")
         raise GraphError(
             f"{name} of torch or torchdata cannot stand in a graph: its outputs share one buffer, so passes, shards "

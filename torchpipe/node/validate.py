@@ -10,9 +10,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-from torch.utils.data import MapDataPipe as TorchMapDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.node.traits import callable_name
 
 __all__ = [

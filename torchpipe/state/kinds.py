@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data.datapipes.datapipe import DataChunk
 
+from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.state.tensors import is_plain, memory_of, span_of, tensor_in
 
 __all__ = ["MAKERS", "Kind", "Unfit", "kind_of"]

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data.datapipes.utils.common import StreamWrapper
 
+from torchpipe.compat.torch_datapipes import StreamWrapper
 from torchpipe.stats.node_sheet import BYTES, SIZED, NodeSheet
 
 __all__ = ["NEVER", "Sizing", "bytes_of"]

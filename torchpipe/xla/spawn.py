@@ -14,6 +14,7 @@ from typing import Any
 import cloudpickle
 import torch.distributed as dist
 
+from torchpipe.compat.xla_private import runtime_runs
 from torchpipe.node.validate import check_count
 from torchpipe.xla.one_copy import SharedCopy
 from torchpipe.xla.serial import SerialExecutor
@@ -78,11 +79,9 @@ def _sources() -> Mapping[str, Ordinal]:
 
 
 def _of_xla() -> Ordinal | None:
-    import torch_xla
     import torch_xla.runtime as runtime
 
-    xla: Any = torch_xla
-    if not xla._XLAC._xla_runtime_is_initialized():  # asking would start it, and workers can no longer be forked then
+    if not runtime_runs():  # asking would start it, and workers can no longer be forked then
         return None
     asked: Any = runtime
     if asked.is_spmd():

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
+from torchpipe.compat.torch_private import reads_whole
 from torchpipe.data.order.rollover import RolloverPass
 from torchpipe.data.order.samplers import MOST_SEED, Samplers, length_of, load_into, place_of
 from torchpipe.errors import StateError, StateMismatchError
@@ -170,8 +171,7 @@ def is_computed(sampler: Any) -> bool:
     """Is it torch's sequential or shuffled order, in batches or not, with nobody else's generator in it?"""
     inner = sampler.sampler if type(sampler) is BatchSampler else sampler
     if type(inner) is RandomSampler:
-        whole = not inner.replacement and inner._num_samples is None
-        return whole and inner.generator is None
+        return reads_whole(inner) and inner.generator is None
     return type(inner) is SequentialSampler
 
 

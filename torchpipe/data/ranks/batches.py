@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler, IterableDataset
 
+from torchpipe.compat.torch_private import gives_batches
 from torchpipe.data.order.samplers import MOST_SEED
 from torchpipe.data.order.sampling import Order, OrderState
 from torchpipe.data.ranks.graph import group_of
@@ -280,7 +281,7 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
             f'{left.batches} batches do not divide among {left.ranks} ranks. Choose uneven="drop" to leave out the '
             'last ones, "pad" to let ranks repeat one, or another batch_size'
         )
-    return _RankedOrder(sampler, seed, loader._auto_collation, 0 if saved is None else saved.delivered, before)
+    return _RankedOrder(sampler, seed, gives_batches(loader), 0 if saved is None else saved.delivered, before)
 
 
 def _check_equal(name: str, values: dict[int, Any]) -> None:

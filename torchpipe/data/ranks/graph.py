@@ -10,8 +10,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import ReplicatedSourceWarning
 from torchpipe.execution.ranks import RankGroup, Talk
 from torchpipe.node.announce import warn_user

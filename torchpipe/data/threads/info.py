@@ -15,22 +15,20 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils import worker as torch_worker
 
+from torchpipe.compat.torch_private import WORKER_GENERATORS, worker
 from torchpipe.iter._shared.collating import stack_as_torch, stack_without_files
 from torchpipe.randomness.global_random import BatchSeeds
 from torchpipe.randomness.twister import NumpyTwister, Twister
 
 __all__ = ["BatchGenerators", "answer", "enter", "is_worker", "leave", "put_info", "thread_fields"]
 
-_torchs: Any = torch_worker.get_worker_info
+_torchs: Any = worker.get_worker_info
 _torchs_code: CodeType = _torchs.__code__  # kept: a thread may be running it while it is replaced
 
 
@@ -43,15 +41,6 @@ def _stand_in() -> Any:  # runs with the names of torch's module
 _stand_in_code = _stand_in.__code__
 
 
-@dataclass(frozen=True, slots=True)
-class _Generators:
-    """As torch's ``_RNG``, for versions that have none."""
-
-    random_generator: random.Random
-    torch_generator: torch.Generator
-    numpy_generator: np.random.Generator
-
-
 class BatchGenerators:
     """The generators of one worker thread, seeded anew for each batch, from (seed, epoch, batch).
 
@@ -60,11 +49,10 @@ class BatchGenerators:
     """
 
     def __init__(self) -> None:
-        kind: Callable[..., Any] = getattr(torch_worker, "_RNG", _Generators)
         self._random, self._torch = random.Random(0), torch.Generator()
         self._seeds, self._of_random, self._of_numpy = BatchSeeds(), Twister(self._random), NumpyTwister()
         numpy = np.random.Generator(self._of_numpy.generator)
-        self.rng = kind(random_generator=self._random, torch_generator=self._torch, numpy_generator=numpy)
+        self.rng = WORKER_GENERATORS(random_generator=self._random, torch_generator=self._torch, numpy_generator=numpy)
 
     def seed(self, seed: int, epoch: int, batch: int) -> None:
         for_python, for_numpy, for_torch = self._seeds.of(seed, epoch, batch)

@@ -23,9 +23,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-
 from torchpipe.ahead.call_threads import Call, CallThreads
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.threads.batches import THREAD_NAME, WorkerStart

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
+from torchpipe.compat.torch_private import collate, collate_tensor_fn, default_collate_fn_map
 from torchpipe.node.context import Memory
 from torchpipe.state.tensors import is_plain
 

@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.formats.places.paths import expand_paths, is_remote
 from torchpipe.indexed.keys import KeysIterator
 from torchpipe.iter._shared.listed import check_listed, listed, names_below, size_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data.datapipes.utils.common import StreamWrapper
+from torchpipe.compat.torch_datapipes import StreamWrapper
 
 __all__ = ["StreamWrapper", "close_stream", "close_stream_after_parts", "close_streams", "wrap_stream"]
 

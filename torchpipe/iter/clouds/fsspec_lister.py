@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.formats.places.remote import entries_of
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES
 from torchpipe.iter._shared.iopath import check_no_manager

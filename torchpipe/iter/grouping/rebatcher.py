@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data.datapipes.datapipe import DataChunk
 
+from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-
+from torchpipe.compat.torch_datapipes import SHARDING_PRIORITIES
 from torchpipe.indexed.selecting import SelectingIterator
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

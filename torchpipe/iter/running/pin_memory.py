@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data._utils.pin_memory import pin_memory as torchs_pin_memory
 
+from torchpipe.compat.torch_private import pin_memory as torchs_pin_memory
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup

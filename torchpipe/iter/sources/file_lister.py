@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
-
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.iter._shared.listing import Lister
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 

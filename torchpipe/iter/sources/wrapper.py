@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import StateError
 from torchpipe.node.announce import announce_replay, warn_user
 from torchpipe.node.context import Context

@@ -14,6 +14,7 @@ import msgpack
 import numpy as np
 import torch
 
+from torchpipe.compat.datasets_private import first_part
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.indexed.keys import KeysIterator
 from torchpipe.node.announce import announce_replay, warn_user
@@ -310,7 +311,7 @@ def _plain(value: Any) -> Any:
 def _keeps_a_buffer(dataset: Any) -> bool:
     """Does the stream shuffle in a buffer of its own, which its state does not hold? Found by the names of its
     parts."""
-    waiting, seen = [getattr(dataset, "_ex_iterable", None)], 0
+    waiting, seen = [first_part(dataset)], 0
     while waiting and (seen := seen + 1) < 10_000:
         part = waiting.pop()
         if type(part).__name__.startswith("BufferShuffled"):

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterDataPipe as TorchIterDataPipe
 
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, node_name
 
