@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from reading_services.multiprocessing import MultiProcessingReadingService
     from reading_services.ordinal import OrdinalReadingService
     from reading_services.processes.start_method import PRELOADED
+    from reading_services.ray import RayReadingService, RayWorkers
     from reading_services.sequential import SequentialReadingService
     from torchpipe.execution.preparing import PreparingReadingService
     from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
@@ -25,6 +26,8 @@ __all__ = [
     "MultiProcessingReadingService",
     "OrdinalReadingService",
     "PreparingReadingService",
+    "RayReadingService",
+    "RayWorkers",
     "ReadingServiceInterface",
     "SequentialReadingService",
     "ServiceStats",

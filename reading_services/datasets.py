@@ -1,4 +1,4 @@
-"""Worker processes that make an item of each entry that the main process deals to them: what torch's loader does.
+"""Workers that make an item of each entry that the main process deals to them: what torch's loader does.
 
 Runs in the main process. The graph's one source reads what is dealt (``context.supply``); whoever uses this decides
 which entry goes to which worker, and when. A worker that dies is replaced, and its successor is dealt again what has
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reading_services.engine.ledger import DealtEntries
 from reading_services.engine.options import WorkerLimits
@@ -19,6 +19,7 @@ from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.places import ProcessPlaces, Section
 from reading_services.processes.start_method import default_start_method, start_method
 from reading_services.processes.unpicklable import what_fails
+from reading_services.ray import RayWorkers, TimedRayReadingService, image_of
 from reading_services.workers import Workers
 from torchpipe.errors import NotSerializableError
 from torchpipe.execution.provider import ShardPosition
@@ -30,11 +31,16 @@ from torchpipe.state.pickling import dumps
 from torchpipe.stats import Budget
 from torchpipe.stats.service import ServiceFigures
 
-__all__ = ["DealingWorkers", "TimedReadingService", "WorkerLimits", "default_start_method", "image_for"]
+if TYPE_CHECKING:
+    from reading_services.actors.places import RayPlaces
+
+__all__ = ["DealingWorkers", "RayWorkers", "TimedRayReadingService", "TimedReadingService", "WorkerLimits",
+           "default_start_method", "image_for"]  # fmt: skip
 
 
 class DealingWorkers:
-    """``num_workers`` processes over ``graph``, a node without inputs, which are dealt what to make items of.
+    """``num_workers`` processes over ``graph``, a node without inputs, which are dealt what to make items of; with
+    ``hosts``, as many Ray actors.
 
     ``steps``: of the node, how many note for themselves what they take.
 
@@ -54,16 +60,26 @@ class DealingWorkers:
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         steps: int = 1,
         budget: Budget | None = None,
+        hosts: RayWorkers | None = None,
     ) -> None:
-        context = start_method(context, on_device=context is None)
-        self._image = image_for(context, graph, init_fn, policy)
         names = dict(enumerate([node_name(graph)] * max(1, steps)))
-        self._places = ProcessPlaces(context, Section(self._image, names))
-        self._workers = Workers(self._places, num_workers, limits, method=context.get_start_method(), budget=budget)
+        self._image: GraphImage | None = None
+        self._places: ProcessPlaces | RayPlaces
+        if hosts is None:
+            context = start_method(context, on_device=context is None)
+            self._image, method = image_for(context, graph, init_fn, policy), context.get_start_method()
+            self._places = ProcessPlaces(context, Section(self._image, names))
+        else:
+            from reading_services.actors.places import ActorSection
+
+            image, method = image_of((graph,), (graph,), init_fn, None, policy), "ray"
+            self._places = hosts.places(ActorSection(image, names), None, None)
+        balance = hosts is not None and hosts.rebalance
+        self._workers = Workers(self._places, num_workers, limits, method=method, budget=budget, balance=balance)
 
     @property
     def processes(self) -> list[Any]:
-        """The ``multiprocessing`` processes that run just now, in the order of their numbers."""
+        """The ``multiprocessing`` processes that run just now, or where actors run, in the order of their numbers."""
         return self._places.processes()
 
     @property
@@ -137,7 +153,8 @@ class DealingWorkers:
         try:
             self._workers.close()
         finally:
-            self._image.close()
+            if self._image is not None:
+                self._image.close()
 
 
 class TimedReadingService(MultiProcessingReadingService):

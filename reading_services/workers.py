@@ -1,4 +1,4 @@
-"""Workers over many epochs: places, the supervisor that decides for them, and autotune. What services are composed of.
+"""Workers over many epochs: places, the supervisor that decides for them, and what tunes or balances them.
 
 Runs in the main process.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from reading_services.engine.autotune import Autotune, first_workers
+from reading_services.engine.balance import Balance
 from reading_services.engine.ledger import DealtEntries
 from reading_services.engine.options import WorkerLimits
 from reading_services.engine.places import Places
@@ -26,6 +27,7 @@ __all__ = ["Workers"]
 class Workers:
     """At most ``most`` workers; with ``budget``, as many of them as turn out to be of use. ``method``: how they start.
 
+    ``balance``: move shards from slow workers to fast ones; without ``budget``, which chooses how many there are.
     ``dispatch_branch``: the branch that dispatched items go to, -1 if there are none. ``restarts``: of earlier ones.
     """
 
@@ -39,6 +41,7 @@ class Workers:
         budget: Budget | None = None,
         dispatch_branch: int = -1,
         restarts: int = 0,
+        balance: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.places, self.most, self._method = places, most, method
@@ -50,7 +53,9 @@ class Workers:
             restarts=restarts,
             clock=clock,
         )
-        self._autotune = None if budget is None else Autotune(self.supervisor, budget, most)
+        self._client: Autotune | Balance | None = Balance(self.supervisor, clock) if balance else None
+        if budget is not None:
+            self._client = Autotune(self.supervisor, budget, most)
 
     @property
     def usable(self) -> bool:
@@ -72,12 +77,12 @@ class Workers:
     ) -> None:
         """As the supervisor's."""
         self.supervisor.begin_epoch(start, positions, dealt)
-        if self._autotune is not None:
-            self._autotune.begin_epoch()
+        if self._client is not None:
+            self._client.begin_epoch()
 
     def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
         """As the supervisor's."""
-        return (self._autotune or self.supervisor).pull_any(lanes, timeout_s)
+        return (self._client or self.supervisor).pull_any(lanes, timeout_s)
 
     def resize(self, workers: int, window: int | None = None) -> None:
         """As the supervisor's. Raises: ValueError for more than ``most``."""

@@ -35,7 +35,12 @@ LAYERS = (
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it
 )
 # The same of reading_services, by rooms: the services themselves stand above all of them.
-SERVICE_ROOMS = ("reading_services.engine", "reading_services.hosting", "reading_services.processes")
+SERVICE_ROOMS = (
+    "reading_services.engine",
+    "reading_services.hosting",
+    "reading_services.processes",
+    "reading_services.actors",
+)
 # What decides and what hosts shards are the same wherever shards run: these say nothing of how.
 OF_PROCESSES = ("os", "multiprocessing", "subprocess", "socket", "selectors", "select", "signal", "mmap")
 # Packages whose modules are one node (or close family) each: they know neither each other nor the graph. What several
@@ -52,6 +57,7 @@ KEPT_IN = {
     "multiprocessing": ("torchpipe.testing", "reading_services", "torchpipe.compat.multiprocessing_private"),
     "subprocess": ("torchpipe.testing", "reading_services"),
     "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes", "torchpipe.cli"),
+    "ray": ("reading_services.actors", "reading_services.ray", "torchpipe.compat.ray_private"),
     "pytorch_lightning": ("torchpipe.integrations.lightning",),
     "accelerate": ("torchpipe.integrations.accelerate",),
     "transformers": ("torchpipe.integrations.transformers",),

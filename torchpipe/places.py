@@ -10,6 +10,8 @@ NAMES: dict[str, dict[str, str]] = {
         "MultiProcessingReadingService": "reading_services.multiprocessing",
         "OrdinalReadingService": "reading_services.ordinal",
         "PRELOADED": "reading_services.processes.start_method",
+        "RayReadingService": "reading_services.ray",
+        "RayWorkers": "reading_services.ray",
         "SequentialReadingService": "reading_services.sequential",
         "PreparingReadingService": "torchpipe.execution.preparing",
         "InProcessReadingService": "torchpipe.execution.reading_service",

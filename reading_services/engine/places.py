@@ -16,8 +16,8 @@ from torchpipe.execution.shard import Chunk
 from torchpipe.stats.node_sheet import Figures
 from torchpipe.stats.sheet import Times
 
-__all__ = ["DISPATCHER", "Arrival", "Came", "End", "Event", "Failed", "Figures", "Gone", "Noted", "Place", "Places",
-           "Ready", "Reported"]  # fmt: skip
+__all__ = ["DISPATCHER", "Arrival", "Came", "End", "Event", "Failed", "Figures", "Gone", "Leaving", "Noted", "Place",
+           "Places", "Ready", "Reported"]  # fmt: skip
 
 DISPATCHER = -1
 """The number of the place that hosts the dispatched part. The others count from 0."""
@@ -52,7 +52,10 @@ class Places(ABC):
 
     @abstractmethod
     def open(self, number: int) -> Place:
-        """Start the place of this number. Raises: OSError if this machine cannot start one."""
+        """Start the place of this number. Raises: OSError if it cannot be started.
+
+        Once one has been told to be leaving, its successor is opened beside it.
+        """
 
     @abstractmethod
     def wait(self, timeout_s: float) -> list[Event]:
@@ -175,4 +178,11 @@ class Gone:
     end: End
 
 
-Event: TypeAlias = Ready | Came | Reported | Failed | Gone
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The place will end soon: another one is to be ready by then."""
+
+    place: Place
+
+
+Event: TypeAlias = Ready | Came | Reported | Failed | Gone | Leaving

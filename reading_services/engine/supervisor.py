@@ -29,6 +29,7 @@ from reading_services.engine.places import (
     Event,
     Failed,
     Gone,
+    Leaving,
     Noted,
     Place,
     Places,
@@ -77,6 +78,8 @@ class Supervisor:
         self._places, self._dispatch_branch, self._clock = places, dispatch_branch, clock
         self._calls = WholeCalls()  # of its methods from outside
         self._open: dict[int, Place] = {}
+        self._successors: dict[int, Place] = {}  # of places that are leaving: each takes over when it is ready
+        self._assigned: dict[int, int] = {}  # shard -> the place that hosts it, where that was decided
         self._dispatch_suspect = 0  # one of the dispatched items before this one may have ended the dispatcher
         self._fail_at: tuple[int, bytes] | None = None  # a dispatched item that is not to be tried again
         self._recovery = Recovery(limits.max_deaths)
@@ -147,8 +150,18 @@ class Supervisor:
         place; IteratorInvalidated after :meth:`interrupt`; RuntimeError, in torch's words, after ``timeout_s``; what
         a place could not start with.
         """
+        pulled = self.pull_within(lanes, None, timeout_s)
+        assert pulled is not None
+        return pulled
+
+    def pull_within(
+        self, lanes: Collection[int], patience_s: float | None, timeout_s: float | None = None
+    ) -> tuple[int, Chunk] | None:
+        """As :meth:`pull_any`; None if nothing has come after ``patience_s``."""
         with self._calls:
-            found = self._next_arrival(lanes, timeout_s)
+            found = self._next_arrival(lanes, timeout_s, patience_s)
+            if found is None:
+                return None
             if isinstance(found, tuple):
                 began = time.perf_counter()
                 chunk = found[1].open(found[0].shard)
@@ -185,10 +198,33 @@ class Supervisor:
             for number in [number for number in self._open if number >= workers]:
                 self._let_go(number)
                 self._plans.pop(number, None)
+            for number in [number for number in self._successors if number >= workers]:
+                self._places.drop(self._successors.pop(number))
             self.num_workers = workers
+            self._assigned.clear()
             if self._epoch is not None:
                 self._open_missing()
                 self._begin_all()
+
+    def assign(self, places: Mapping[int, int]) -> None:
+        """Let place ``places[shard]`` host each shard, in this epoch and the next ones. The stream stays the same.
+
+        Between two pulls. All shards begin anew where they stand.
+        """
+        with self._calls, self._lock:
+            self._assigned = dict(places)
+            if self._epoch is not None:
+                self._begin_all()
+
+    def shards_of_places(self) -> dict[int, int]:
+        """shard -> the place that hosts it, of the shards that go on."""
+        with self._lock:
+            going_on = {ledger.shard for ledger in self._ledgers.values() if not ledger.over}
+            return {shard: self._worker_of(shard) for shard in sorted(going_on)}
+
+    def ready(self) -> set[int]:
+        """The numbers of the places that host shards and can begin."""
+        return {place.number for place in self._in_order() if place.ready and place.number != DISPATCHER}
 
     def interrupt(self) -> None:
         """Make a :meth:`pull_any` in another thread return at once. Thread-safe."""
@@ -220,10 +256,11 @@ class Supervisor:
     # --- what has arrived
 
     def _next_arrival(
-        self, lanes: Collection[int], timeout_s: float | None
-    ) -> tuple[ShardLedger, Arrival] | BaseException:
-        """(a lane, what has come for it), or what to raise instead."""
+        self, lanes: Collection[int], timeout_s: float | None, patience_s: float | None
+    ) -> tuple[ShardLedger, Arrival] | BaseException | None:
+        """(a lane, what has come for it), or what to raise instead; None if nothing has come after ``patience_s``."""
         deadline = None if timeout_s is None else self._clock() + timeout_s
+        patient_until = None if patience_s is None else self._clock() + patience_s
         with self._lock:
             wanted = [self._ledgers[lane] for lane in lanes if lane in self._ledgers]
             for ledger in wanted:
@@ -243,6 +280,8 @@ class Supervisor:
                     awaited = {self._worker_of(ledger.shard) for ledger in wanted}
                     names = ", ".join(_named(place) for number, place in self._open.items() if number in awaited)
                     return RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds, waiting for {names}")
+                if patient_until is not None and self._clock() >= patient_until:
+                    return None
                 if self._awaited:
                     self._changed.wait(left_s)
                 else:
@@ -269,7 +308,8 @@ class Supervisor:
         trouble: list[Exception] = []
         for event in events:
             if self._open.get(event.place.number) is not event.place:
-                continue  # it was let go of
+                self._handle_successor(event)  # or it was let go of
+                continue
             try:
                 self._handle_one(event, recover)
             except Exception as error:
@@ -294,6 +334,8 @@ class Supervisor:
                     self._recover(place, end)
                 else:
                     self._lose(place, self._death(place, end))
+            case Leaving(place=place):
+                self._open_successor(place)
             case Ready():
                 pass  # the place knows; plans are carried out with each wait
 
@@ -302,7 +344,33 @@ class Supervisor:
         level = logging.WARNING if items >= _LONG_BACKLOG and self.uneven else logging.DEBUG
         _log.log(level, "%d dispatched items wait for a shard that drops less than others", items)
 
-    # --- places that have ended
+    # --- places that will end, or have ended
+
+    def _open_successor(self, place: Place) -> None:
+        number = place.number
+        if number not in self._successors:
+            _log.warning("%s will end soon: starting another one to take over", place.name)
+            self.accounts.events.tell("restart", place.name, f"{place.name} will end soon: another one takes over")
+            self._successors[number] = self._places.open(number)
+
+    def _handle_successor(self, event: Event) -> None:
+        """One that ends before it has taken over is opened again when its predecessor has ended."""
+        number = event.place.number
+        if self._successors.get(number) is event.place and isinstance(event, Failed | Gone):
+            self._places.drop(self._successors.pop(number))
+
+    def _take_over(self) -> None:
+        """Let successors that are ready take the places of their predecessors, which still live."""
+        for number, place in list(self._successors.items()):
+            if place.ready and number in self._open and number not in self._plans:
+                dispatched = self._dispatch_branch >= 0
+                self._let_go(number)
+                self._open[number] = self._successors.pop(number)
+                if self._epoch is not None:
+                    self._plans[number] = Plan(self._clock(), all_anew=dispatched)
+
+    def _new_place(self, number: int) -> Place:
+        return self._successors.pop(number, None) or self._places.open(number)
 
     def _death(self, place: Place, end: End) -> Death:
         return Death(
@@ -388,7 +456,7 @@ class Supervisor:
             self._handle(self._places.pending(place), recover=False)
         for number in [number for number in self._numbers() if number not in self._open]:
             if number not in self._lost or not self.limits.spent(self.restarts):
-                self._open[number] = self._places.open(number)
+                self._open[number] = self._new_place(number)
                 self.restarts += self._lost.pop(number, None) is not None
             elif any(not item.over for item in self._mine(number)):  # it is missed
                 death = self._lost.pop(number)
@@ -396,10 +464,11 @@ class Supervisor:
 
     def _carry_out_plans(self) -> None:
         """Open anew the places whose time has come, and let begin those that are ready."""
+        self._take_over()
         now = self._clock()
         for number, plan in list(self._plans.items()):
             if number not in self._open and plan.start_at <= now:
-                self._open[number] = self._places.open(number)
+                self._open[number] = self._new_place(number)
             # Once it is ready: others get on meanwhile, and one that ends while it starts sets nobody back
             if number in self._open and self._open[number].ready:
                 del self._plans[number]
@@ -460,6 +529,8 @@ class Supervisor:
         return sorted(places, key=lambda place: place.number)
 
     def _worker_of(self, shard: int) -> int:
+        if (number := self._assigned.get(shard)) is not None:
+            return number
         return (0 if self._epoch is None else self._epoch.shards.index(shard)) % self.num_workers
 
     def _mine(self, number: int) -> list[ShardLedger]:

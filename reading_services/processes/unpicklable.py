@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from reading_services.processes.graph_image import GraphImage
@@ -18,16 +18,22 @@ _START_IT_THERE = (
 )
 
 
-def what_fails(named: Iterable[tuple[str, Any]]) -> str | None:
-    """Which of the values, or what inside of it, cannot be pickled, and what to do. None if each of them can."""
+def what_fails(named: Iterable[tuple[str, Any]], dump: Callable[[Any], Any] | None = None) -> str | None:
+    """Which of the values, or what inside of it, cannot be pickled, and what to do. None if each of them can.
+
+    ``dump`` raises for what cannot be; None: as for a process.
+    """
+    dump = dump or _make_image
     for name, value in named:
-        failure = _failure(value)
+        failure = _failure(value, dump)
         if failure is None:
             continue
         path, owner = [name], value
         while len(path) < _MOST_LEVELS:
             attributes = list(getattr(value, "__dict__", {}).items())
-            inner = next(((key, part, bad) for key, part in attributes if (bad := _failure(part)) is not None), None)
+            inner = next(
+                ((key, part, bad) for key, part in attributes if (bad := _failure(part, dump)) is not None), None
+            )
             if inner is None:
                 break
             owner, (key, value, failure) = value, inner
@@ -45,9 +51,13 @@ def what_fails(named: Iterable[tuple[str, Any]]) -> str | None:
     return None
 
 
-def _failure(value: Any) -> Exception | None:
+def _failure(value: Any, dump: Callable[[Any], Any]) -> Exception | None:
     try:
-        GraphImage.of(value).close()
+        dump(value)
     except Exception as error:
         return error
     return None
+
+
+def _make_image(value: Any) -> None:
+    GraphImage.of(value).close()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from reading_services.engine.credit import ChunkSize, Credit
 from reading_services.engine.messages import Deal, Message, StartEpoch
 from reading_services.hosting.entries import DealtSupply
 from reading_services.hosting.shards import ShardHost, Supply, keep_sendable
@@ -40,10 +41,8 @@ __all__ = ["Worker", "WorkerSetup", "run_worker", "serve"]
 
 _CHUNK_S = 0.002  # no further item is begun after this: longer chunks would keep a waiting consumer waiting
 _HUNGRY_S = 0.0003  # the same, if the consumer has used up all: long enough to make up for the cost of a chunk
-_CHUNK_BYTES = 1 << 20  # a chunk costs the consumer 50 us or so, whatever is in it
-_PICKLE_BYTES = 256 << 10  # of these: what is read once more, and best out of the cache
-_CHUNK_ITEMS = 4096
-_QUICK_CHUNKS = 10  # of items that are dealt, small and quickly made: so many chunks may be ahead in any case
+# A chunk costs the consumer 50 us or so, whatever is in it; its pickle is read once more, best out of the cache
+_CHUNK_SIZE = ChunkSize(nbytes=1 << 20, pickle_bytes=256 << 10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,32 +113,6 @@ def _set_signals(ignored: tuple[int, ...]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, *ignored])  # blocked while it was being started
 
 
-@dataclass(slots=True)
-class _Credit:
-    """Of a lane. ``ahead`` has the sizes in bytes of the chunks that the consumer has not used up."""
-
-    ahead: deque[int]
-    limit: int = 1  # items of a chunk; the first is sent at once
-    quick: bool = False  # did the last chunk hold several items?
-
-    def may_go_on(self, window: int, window_bytes: int, *, dealt: bool) -> bool:
-        if dealt and self.quick:  # how many items that may be is up to whoever deals
-            window = max(window, _QUICK_CHUNKS)
-        return len(self.ahead) < window and (len(self.ahead) < 2 or sum(self.ahead) < window_bytes)
-
-    def sent(self, items: int, sizes: tuple[int, ...]) -> None:
-        """``items`` are on their way, whose pickle and buffers have these sizes in bytes."""
-        self.ahead.append(sum(sizes))
-        self.quick = items > 1
-        if items:
-            fitting = items * min(_CHUNK_BYTES / max(1, sum(sizes)), _PICKLE_BYTES / max(1, sizes[0]))
-            self.limit = max(1, min(_CHUNK_ITEMS, round(fitting)))
-
-    def used(self, chunks: int) -> None:
-        for _ in range(min(chunks, len(self.ahead))):
-            self.ahead.popleft()
-
-
 class Worker:
     """The loop itself, apart from the process around it."""
 
@@ -163,7 +136,7 @@ class Worker:
             graphs, init_fn, reset_fn, policy, page, memory=self._packer.memory, passing=(Superseded,)
         )
         self._early: list[Deal] = []  # of a generation that has yet to begin
-        self._credits: dict[int, _Credit] = {}
+        self._credits: dict[int, Credit] = {}
         self._turns: list[int] = []
 
     def run(self) -> None:
@@ -243,7 +216,7 @@ class Worker:
             if failed is not None:
                 self._send(epoch, start.lane, failed)
                 continue
-            self._credits[start.lane] = _Credit(deque([0] * start.held))
+            self._credits[start.lane] = Credit(deque([0] * start.held))
             self._turns.append(start.lane)
         self._take_grants()  # a shard that starts after dropped items waits for them
 
@@ -288,7 +261,7 @@ class Worker:
             del self._credits[number]
             self._host.retire(number)
         else:
-            credit.sent(items, sizes)
+            credit.add(items, sizes, _CHUNK_SIZE)
 
     def _take_grants(self) -> None:
         """Those that came while a dispatched item was awaited."""

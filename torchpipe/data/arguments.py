@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torchpipe.data import processes
 from torchpipe.data.threads import batches as threads
 from torchpipe.node.validate import check_choice
 
@@ -17,6 +18,13 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     """Raises: ValueError for what contradicts itself or can have no effect, among arguments by name."""
     workers, seeding = given["num_workers"], given["worker_seeding"]
     check_choice("worker_seeding", seeding, ("batch", "torch"))
+    if given["worker_method"] not in ("multiprocessing", "thread"):
+        processes.check_worker_method(given["worker_method"])
+        if given["multiprocessing_context"] is not None:
+            raise ValueError(
+                f"worker_method={given['worker_method']!r} starts Ray actors, not processes of this one: leave out "
+                f"multiprocessing_context={given['multiprocessing_context']!r}"
+            )
     threads.check_arguments(given["worker_method"], seeding, given["multiprocessing_context"])
     check_choice("on_worker_death", given["on_worker_death"], ("restart", "raise"))
     if given["autotune"] and given["worker_method"] == "thread":

@@ -72,7 +72,9 @@ def _planned(loader: Any) -> ServiceFigures:
     context: Any = loader.multiprocessing_context
     known = torch.multiprocessing.get_start_method(allow_none=True) or torch.multiprocessing.get_all_start_methods()[0]
     method = known if context is None else context.get_start_method()
-    return ServiceFigures(workers=workers, method="thread" if loader.worker_method == "thread" else method, nodes=nodes)
+    if loader.worker_method != "multiprocessing":
+        method = "thread" if loader.worker_method == "thread" else "ray"
+    return ServiceFigures(workers=workers, method=method, nodes=nodes)
 
 
 class Steps:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -48,6 +48,9 @@ from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.tracing import measures_by_default
 from torchpipe.views.watching import watched
 
+if TYPE_CHECKING:
+    from reading_services.ray import RayWorkers
+
 __all__ = ["DataLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
@@ -68,7 +71,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         worker_seeding: ``"batch"`` seeds ``random``, numpy and torch for each batch, from the epoch's seed and the
             batch's number, so that augmentation is the same for any number of workers, and after a resume or a crash.
             ``"torch"`` seeds each worker once, as torch does: exact for a fixed number of workers.
-        worker_method: ``"multiprocessing"``, or ``"thread"``: worker threads, which share the dataset.
+        worker_method: ``"multiprocessing"``; ``"thread"``: worker threads, which share the dataset; ``"ray"`` or a
+            ``reading_services.RayWorkers``: Ray actors, on any node of a cluster.
         on_worker_death: ``"restart"`` replaces a worker that dies; ``"raise"``: RuntimeError in torch's words.
         last_batch: Gluon's: ``"keep"``, ``"discard"``, or ``"rollover"``: what is left goes into the next epoch.
         device: ``"xla"``, ``"cuda"``, ``"cpu"``: moves batches there ahead of the loop, ``device_prefetch`` of them.
@@ -110,7 +114,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
         worker_seeding: Seeding = "batch",
-        worker_method: Literal["multiprocessing", "thread"] = "multiprocessing",
+        worker_method: Literal["multiprocessing", "thread", "ray"] | RayWorkers = "multiprocessing",
         on_worker_death: OnDeath = "restart",
         last_batch: LastBatch | None = None,
         device: Any = None,

@@ -17,12 +17,13 @@ from torchpipe.device.cpu import CpuBackend
 from torchpipe.errors import WorkerDiedError
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.node.iterator import is_stateful
+from torchpipe.node.validate import check_choice
 from torchpipe.state import SnapshotPolicy
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["begin_dealt", "iterable_service", "torch_words"]
+__all__ = ["begin_dealt", "check_worker_method", "hosts_of", "iterable_service", "torch_words"]
 
 _NO_LIMIT = 1 << 62  # bytes: torch's ``prefetch_factor`` counts batches, whatever their size
 
@@ -33,7 +34,7 @@ def begin_dealt(
     """The batches of ``order``, made by the loader's workers: those that persist, or new ones."""
     from reading_services.datasets import DealingWorkers, WorkerLimits
 
-    lanes = loader.num_workers
+    lanes, hosts = loader.num_workers, hosts_of(loader)
     graph = FetchDealt(fetch, as_torch=loader.worker_seeding == "torch", base_seed=order.base_seed)
     position = position or {}
     kept = None if loader._lanes is None else [cursor.to_state() for cursor in loader._lanes]
@@ -44,14 +45,15 @@ def begin_dealt(
         pool = DealingWorkers(
             graph,
             lanes,
-            _start_method(loader),
+            None if hosts is not None else _start_method(loader),
             init_fn=InitWorker(
                 loader.worker_init_fn,
                 fetch.dataset,
                 order.base_seed,
                 # Else a batch depends on its indices alone, and all in a process read one dataset
                 persists=loader.persistent_workers,
-                copies=loader._budget is not None and (is_stateful(fetch.dataset) or loader.worker_init_fn is not None),
+                copies=(loader._budget is not None or hosts is not None)
+                and (is_stateful(fetch.dataset) or loader.worker_init_fn is not None),
             ),
             limits=WorkerLimits(
                 window=loader.prefetch_factor or 1,
@@ -64,6 +66,7 @@ def begin_dealt(
             policy=SnapshotPolicy.never if graph.stateless else partial(SnapshotPolicy, every=1),
             steps=2,  # reading and collating
             budget=loader._budget,
+            hosts=hosts,
         )
         if loader.persistent_workers:
             loader._pool = pool
@@ -76,11 +79,13 @@ def begin_dealt(
 
 def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_seed: int) -> Any:
     """The reading service for the loader's workers over an iterable dataset."""
-    from reading_services.datasets import TimedReadingService
+    from reading_services.datasets import TimedRayReadingService, TimedReadingService
 
-    return TimedReadingService(
-        min(loader.num_workers, shards),
-        _start_method(loader),
+    hosts, workers = hosts_of(loader), min(loader.num_workers, shards)
+    make: Any = TimedReadingService if hosts is None else TimedRayReadingService
+    return make(
+        workers,
+        _start_method(loader) if hosts is None else hosts,
         wait_s=loader.timeout or None,
         num_shards=shards,
         worker_prefetch_cnt=loader.prefetch_factor or 1,
@@ -91,13 +96,41 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
             dataset,
             base_seed,
             persists=loader.persistent_workers,
-            copies=shards > loader.num_workers or bool(loader.autotune),
+            copies=shards > loader.num_workers or bool(loader.autotune) or hosts is not None,
         ),
         max_deaths=loader.max_deaths,
         max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
         policy=SnapshotPolicy,
         autotune=loader.autotune,
     )
+
+
+def hosts_of(loader: DataLoader[Any]) -> Any:
+    """The ``RayWorkers`` that say where the loader's workers run; None: in processes of this machine.
+
+    Raises: ImportError without Ray; ValueError or ConnectionError if its cluster cannot be had.
+    """
+    hosts: Any = loader.worker_method
+    if hosts == "multiprocessing":
+        return None
+    if hosts == "ray":
+        from reading_services.datasets import RayWorkers
+
+        hosts = RayWorkers()
+    hosts.connect()
+    return hosts
+
+
+def check_worker_method(worker_method: Any) -> None:
+    """Raises: ValueError or TypeError for what does not say where workers run."""
+    from reading_services.datasets import RayWorkers
+
+    if isinstance(worker_method, str):
+        check_choice("worker_method", worker_method, ("multiprocessing", "thread", "ray"))
+    elif not isinstance(worker_method, RayWorkers):
+        raise TypeError(
+            f"worker_method must be 'multiprocessing', 'thread', 'ray' or a RayWorkers, got {worker_method!r}"
+        )
 
 
 def _start_method(loader: DataLoader[Any]) -> Any:

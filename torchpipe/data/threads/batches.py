@@ -42,7 +42,6 @@ from torchpipe.data.threads.info import BatchGenerators
 from torchpipe.errors import StateMismatchError
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.iterator import is_stateful
-from torchpipe.node.validate import check_choice
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.nodes import Made
 from torchpipe.stats.service import ServiceFigures
@@ -55,9 +54,8 @@ __all__ = ["THREAD_NAME", "ThreadWorkers", "WorkerStart", "begin_dealt", "check_
 THREAD_NAME = "DataLoader worker thread"
 
 
-def check_arguments(worker_method: str, worker_seeding: str, multiprocessing_context: Any) -> None:
+def check_arguments(worker_method: Any, worker_seeding: str, multiprocessing_context: Any) -> None:
     """Raises: ValueError for what threads cannot do."""
-    check_choice("worker_method", worker_method, ("multiprocessing", "thread"))
     if worker_method == "thread" and worker_seeding == "torch":
         raise ValueError(
             "worker_seeding='torch' seeds the global random states of worker processes, and threads share theirs: with "

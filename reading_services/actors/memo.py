@@ -1,0 +1,67 @@
+"""What an actor is making and what it spends its time on: noted by its working thread, read by the other one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from reading_services.actors.replies import Status
+from reading_services.engine.messages import Report
+from reading_services.engine.places import Figures
+from torchpipe.node.context import Trace
+from torchpipe.stats.node_sheet import NodeSheet
+from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, TimeSheet
+from torchpipe.stats.tracing import Tracing
+
+__all__ = ["Memo"]
+
+
+class Memo:
+    """A hosting ``Watch``, for ``nodes`` nodes."""
+
+    def __init__(self, nodes: int) -> None:
+        self.times = TimeSheet([0] * TimeSheet.SIZE)
+        self._sheet = NodeSheet([0] * (nodes * NodeSheet.STRIDE))
+        self._lane, self._index, self._count, self._begun = -1, 0, 1, False
+        self._reports: deque[Report] = deque()
+
+    def approach(self, lane: int, index: int) -> None:
+        self._lane, self._index, self._count, self._begun = lane, index, 1, False
+
+    def begin(self, lane: int, index: int, count: int) -> None:
+        self._lane, self._index, self._count, self._begun = lane, index, count, True
+
+    def rest(self) -> None:
+        self._lane = -1
+
+    def trace(self, *, careful: bool) -> Trace | None:
+        return Tracing(self._sheet) if self.times.wanted else None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Meanwhile, what is being made waits for something from elsewhere."""
+        self.times.turn_to(AWAITING_INPUT)
+        try:
+            yield
+        finally:
+            self.times.turn_to(MAKING)
+
+    def report(self, reports: list[Report]) -> None:
+        """For whoever asks next."""
+        self._reports.extend(reports)
+
+    def figures(self) -> list[Figures]:
+        return self._sheet.read() if self.times.wanted else []
+
+    def status(self) -> Status:
+        return Status(
+            lane=self._lane,
+            index=self._index,
+            count=self._count,
+            begun=self._begun,
+            node=-1,
+            times=self.times.read(),
+            nodes=self.figures(),
+            reports=[self._reports.popleft() for _ in range(len(self._reports))],
+        )

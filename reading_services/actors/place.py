@@ -1,0 +1,287 @@
+"""An actor as the driver sees it: the calls that are on their way, in their order, and the credit of its lanes.
+
+Credit is the number of calls for a chunk: the actor makes what it is asked for and no more. Items of a chunk are
+in the driver when the call has its answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ray.exceptions import ActorUnavailableError, NodeDiedError, RayError, RayTaskError, TaskCancelledError
+
+from reading_services.actors.replies import Begun, Hello, Produced, Status, arrival_of
+from reading_services.engine.credit import ChunkSize, Credit
+from reading_services.engine.messages import Deal, Report, StartDispatch, StartEpoch
+from reading_services.engine.places import Came, End, Event, Failed, Gone, Noted, Ready, Reported
+from torchpipe.node.failures.remote_error import load_error
+from torchpipe.stats.sheet import Times
+
+__all__ = ["ActorPlace"]
+
+_MOST_CALLS = 4  # of a lane: enough to keep the actor and the way between busy
+_CHUNK_SIZE = ChunkSize(nbytes=8 << 20, pickle_bytes=4 << 20)
+_CHUNK_S = 0.02  # no further item is begun after this
+_HUNGRY_S = 0.002  # the same, if the consumer has used up all
+
+_Kind = Literal["load", "begin", "produce"]
+
+
+@dataclass(slots=True)
+class _Call:
+    kind: _Kind
+    future: Future[Any]
+    lane: int = -1
+    limit: int = 1
+    generation: int = -1
+
+
+@dataclass(slots=True)
+class _Lane:
+    credit: Credit
+    count: int  # items of the shard before the next chunk
+    suspect: int  # those before this one are made one by one
+    calls: int = 0  # on their way
+    pending: deque[bytes] = field(default_factory=deque)  # entries that are dealt and not sent yet
+    sent: int = 0  # entries that the actor has and has not made items of
+    over: bool = False  # are there no more entries?
+    told_over: bool = False
+    done: bool = False
+
+
+class ActorPlace:
+    """``call(method, *arguments)`` calls the actor; ``watch(future)`` lets the driver's wait see the answer."""
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        actor: Any,
+        watch: Callable[[int, Future[Any]], None],
+        dispatcher: Callable[[], Any],
+    ) -> None:
+        self.number, self.name, self.ready, self.actor = number, name, False, actor
+        self.hello: Hello | None = None
+        self.opened_at = time.monotonic()
+        self.gone = self.leaving = False
+        self.asked: Future[Any] | None = None  # how it is
+        self.asked_at = 0.0
+        self._watch, self._dispatcher = watch, dispatcher
+        self._calls: deque[_Call] = deque()
+        self._epoch: StartEpoch | None = None
+        self._generation = 0
+        self._lanes: dict[int, _Lane] = {}
+        self._turns: deque[int] = deque()
+        self._noted: Noted | None = None
+
+    # --- what the engine tells it
+
+    def load(self, image: Any, measures_nodes: bool) -> None:
+        """Send what it is to run. Ready follows, or Failed."""
+        self._call("load", self.actor.load, image, measures_nodes)
+
+    def begin(self, start: StartEpoch | StartDispatch, deals: Sequence[Deal] = ()) -> None:
+        if self.gone:
+            return
+        self._generation = start.generation
+        self.actor.supersede.remote(start.generation - 1)
+        self._lanes.clear()
+        self._turns.clear()
+        if isinstance(start, StartDispatch):
+            self._epoch = None
+            self._call("begin", self.actor.begin, start)
+            return
+        self._epoch = start
+        for item in start.shards:
+            self._lanes[item.lane] = _Lane(Credit(deque([0] * item.held)), item.count, item.suspect)
+            self._turns.append(item.lane)
+        self._call("begin", self.actor.begin, start, self._dispatcher() if start.dispatch_branch >= 0 else None)
+        for deal in deals:
+            self._take(deal)
+        self._ask()
+
+    def grant(self, generation: int, lane: int, chunks: int) -> None:
+        if generation == self._generation and lane in self._lanes:
+            self._lanes[lane].credit.used(chunks)
+            self._ask()
+
+    def deal(self, message: Deal) -> None:
+        if message.generation == self._generation:
+            self._take(message)
+            self._ask()
+
+    def end(self, generation: int) -> None:
+        if generation == self._generation and not self.gone:
+            self._lanes.clear()
+            self._turns.clear()
+            self._epoch = None
+            self.actor.supersede.remote(generation)
+            self.actor.end.remote(generation)
+
+    def noted(self) -> Noted | None:
+        return self._noted
+
+    # --- what comes of it
+
+    def settle(self) -> list[Event]:
+        """What is known of the calls that have come back, in the order in which they were made."""
+        events: list[Event] = []
+        while not self.gone and self._calls and self._calls[0].future.done():
+            call = self._calls.popleft()
+            error = call.future.exception()
+            events += self._settled(call, call.future.result()) if error is None else self._failed(call, error)
+        if self.asked is not None and self.asked.done() and not self.gone:
+            events += self._heard(self.asked)
+        if not self.gone:
+            self._ask()
+        return events
+
+    def _settled(self, call: _Call, answer: Any) -> Iterator[Event]:
+        match answer:
+            case Hello():
+                self.hello = answer
+                if answer.error is not None:
+                    yield Failed(self, load_error(answer.error))
+                else:
+                    self.ready = True
+                    self.name = f"{self.name} on {answer.host}"
+                    self._noted = Noted(Times(), [], answer.pid)
+                    yield Ready(self)
+            case Begun():
+                yield from (Reported(self, report) for report in answer.reports)
+                for failed in answer.failed:
+                    yield from self._came(failed)
+            case Produced():
+                lane = self._lanes.get(call.lane) if answer.generation == self._generation else None
+                if lane is not None:
+                    lane.calls -= 1
+                yield from (Reported(self, report) for report in answer.reports)
+                if answer.packed is not None:
+                    yield from self._came(answer)
+
+    def _came(self, produced: Produced) -> Iterator[Event]:
+        if produced.times is not None and self.hello is not None:
+            nodes = list(produced.nodes) or ([] if self._noted is None else self._noted.nodes)
+            self._noted = Noted(produced.times, nodes, self.hello.pid)
+        lane = self._lanes.get(produced.lane) if produced.generation == self._generation else None
+        if lane is None:
+            return
+        arrival = arrival_of(produced)
+        lane.count += arrival.count
+        lane.sent = max(0, lane.sent - arrival.count)
+        if arrival.over:
+            lane.done = True
+            self._turns.remove(produced.lane)
+        elif produced.packed is not None:
+            lane.credit.add(arrival.count, produced.packed.sizes, _CHUNK_SIZE)
+        yield Came(self, produced.generation, produced.lane, arrival)
+
+    def _failed(self, call: _Call, error: BaseException) -> Iterator[Event]:
+        if isinstance(error, RayTaskError) or not isinstance(error, RayError):  # the runtime itself is at fault
+            self.gone = True
+            yield Failed(self, error)
+            yield Gone(self, End(cause=f"failed: {error}", own=True))
+            return
+        self.gone = True
+        outside = isinstance(error, ActorUnavailableError | NodeDiedError | TaskCancelledError)
+        lane = self._lanes.get(call.lane)
+        begun = call.kind == "produce" and lane is not None and not outside
+        items = range(1)
+        if lane is not None:
+            items = range(lane.count, lane.count + (1 if lane.count < lane.suspect else call.limit))
+        yield Gone(
+            self,
+            End(
+                cause=_cause(error),
+                own=not outside,
+                lane=call.lane if lane is not None else -1,
+                items=items,
+                begun=begun,
+                pid=None if self.hello is None else self.hello.pid,
+            ),
+        )
+
+    def _heard(self, future: Future[Any]) -> Iterator[Event]:
+        self.asked = None
+        error = future.exception()
+        if error is not None:
+            self.gone = True
+            yield Gone(self, End(cause=_cause(error), own=False, pid=None if self.hello is None else self.hello.pid))
+            return
+        status: Status = future.result()
+        self._noted = status.noted(0 if self.hello is None else self.hello.pid)
+        reports: Sequence[Report] = status.reports
+        yield from (Reported(self, report) for report in reports)
+
+    # --- credit
+
+    def _take(self, deal: Deal) -> None:
+        lane = self._lanes.get(deal.lane)
+        if lane is not None:
+            lane.pending.extend(deal.entries)
+            lane.over = lane.over or deal.over
+
+    def _ask(self) -> None:
+        """Ask for chunks, lane by lane in turn, as long as there is credit."""
+        epoch = self._epoch
+        if epoch is None or self.gone:
+            return
+        asked = True
+        while asked:
+            asked = False
+            for _ in range(len(self._turns)):
+                number = self._turns[0]
+                self._turns.rotate(-1)
+                if self._may_ask(epoch, self._lanes[number]):
+                    self._ask_for(epoch, number)
+                    asked = True
+
+    def _may_ask(self, epoch: StartEpoch, lane: _Lane) -> bool:
+        if lane.calls >= _MOST_CALLS:
+            return False
+        if epoch.dealt:
+            left = lane.sent or (lane.over and not lane.told_over)
+            if not lane.pending and not (left and not lane.calls):
+                return False
+        return lane.credit.may_go_on(epoch.window, epoch.window_bytes, dealt=epoch.dealt, expected=lane.calls)
+
+    def _ask_for(self, epoch: StartEpoch, number: int) -> None:
+        lane = self._lanes[number]
+        limit = 1 if epoch.careful or lane.count < lane.suspect else lane.credit.limit
+        deal = None
+        if epoch.dealt:
+            entries = tuple(lane.pending.popleft() for _ in range(min(limit, len(lane.pending))))
+            over = lane.over and not lane.pending
+            if entries or (over and not lane.told_over):
+                deal = Deal.of(epoch.generation, number, entries, over)
+                lane.sent += len(entries)
+                lane.told_over = lane.told_over or over
+        seconds = _CHUNK_S if lane.credit.ahead or lane.calls else _HUNGRY_S
+        lane.calls += 1
+        self._call(
+            "produce", self.actor.produce, epoch.generation, number, limit, seconds, deal, lane=number, limit=limit
+        )
+
+    def _call(self, kind: _Kind, method: Any, *arguments: Any, lane: int = -1, limit: int = 1) -> None:
+        future = method.remote(*arguments).future()
+        self._calls.append(_Call(kind, future, lane, limit, self._generation))
+        self._watch(self.number, future)
+
+    def ask_status(self, measures_nodes: bool) -> None:
+        """Ask how it is, unless an answer is still awaited."""
+        if self.asked is None and not self.gone:
+            self.asked_at = time.monotonic()
+            self.asked = self.actor.status.remote(measures_nodes).future()
+            self._watch(self.number, self.asked)
+
+
+def _cause(error: BaseException) -> str:
+    """How it ended, in a few words: the last line of what Ray says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[-1] if lines else type(error).__name__
+    return f"has ended ({type(error).__name__}: {text.partition(' Some common causes')[0][:300]})"

@@ -1,0 +1,271 @@
+"""Reading services whose shards run in places that a supervisor watches: processes of this machine, or Ray's actors.
+
+Runs in the main process.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from reading_services.engine.options import WorkerLimits
+from torchpipe.device import DeviceOptions, resolve
+from torchpipe.execution.provider import ShardPosition, ShardProvider
+from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn
+from torchpipe.graph import draw
+from torchpipe.iter.running.prefetch import Prefetcher
+from torchpipe.iter.running.to_device import ToDevice
+from torchpipe.node.context import Context
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe, node_name, thins, walk
+from torchpipe.node.validate import check_count
+from torchpipe.state import SnapshotPolicy
+from torchpipe.stats.budget import Budget, budget_of
+from torchpipe.stats.service import ServiceFigures, ServiceStats
+
+if TYPE_CHECKING:
+    from reading_services.workers import Workers
+
+__all__ = ["HostedReadingService", "numbered_names"]
+
+_log = logging.getLogger("torchpipe")
+
+
+class HostedReadingService(ShardedReadingService):
+    """What services with workers share: their workers over many epochs, the stages in the main process, figures."""
+
+    _wait_s: float | None = None  # the longest wait for an item
+    _wants_nodes = False
+
+    def __init__(
+        self,
+        num_workers: int,
+        num_shards: int | None,
+        init_fn: InitFn | None,
+        reset_fn: ResetFn | None,
+        policy: Callable[[], SnapshotPolicy],
+        *,
+        limits: WorkerLimits,
+        main_prefetch_cnt: int,
+        device: Any,
+        device_options: DeviceOptions,
+        timeout: float | None,
+        autotune: bool | Budget,
+    ) -> None:
+        super().__init__(num_shards, init_fn, reset_fn, policy)
+        self._budget = budget_of(autotune, num_workers)
+        self._num_workers = check_count("num_workers", num_workers, at_least=0)
+        self._main_prefetch_cnt = check_count("main_prefetch_cnt", main_prefetch_cnt, at_least=0)
+        if num_shards is not None and num_shards < num_workers:
+            raise ValueError(
+                f"num_shards={num_shards} is less than num_workers={num_workers}: some workers would have nothing to "
+                "do. Use at most num_shards workers"
+            )
+        if timeout is not None and not isinstance(timeout, int | float):
+            raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r}")
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+        self._limits, self._silent_s = limits, timeout or None
+        self._device_options = device_options
+        self._device = None if device is None else resolve(device, device_options)
+        self._workers: Workers | None = None
+        # Here, since workers import this module and need none of it, and not at the first epoch, which it would delay.
+        import reading_services.workers  # noqa: F401
+
+        self._earlier_restarts = 0  # of workers that have been shut down since
+        self._earlier_longest = 0
+        self._last_figures = ServiceFigures()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Look whether workers can be started here, and make what they are sent, if that is not there yet.
+
+        Raises: NotSerializableError, naming the node; RuntimeError.
+        """
+
+    @abstractmethod
+    def _new_workers(self, most: int) -> Workers:
+        """New workers, none of them started yet."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Let go of what workers are sent. Idempotent."""
+
+    @abstractmethod
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers that run just now, in the order of their numbers."""
+
+    @abstractmethod
+    def _described(self, workers: int) -> str:
+        """So many workers, in words."""
+
+    @property
+    def num_workers(self) -> int:
+        return self._num_workers
+
+    @property
+    def worker_prefetch_cnt(self) -> int:
+        return self._limits.window
+
+    @property
+    def main_prefetch_cnt(self) -> int:
+        return self._main_prefetch_cnt
+
+    @property
+    def default_num_shards(self) -> int:
+        return self._num_shards or self._num_workers or 1
+
+    @property
+    def restarts(self) -> int:
+        """How many workers died and were replaced, over the whole life of this service, shutdowns included.
+
+        The logger ``torchpipe`` has a warning for each. One whose death became an error counts if it had other shards
+        that go on. ``max_restarts`` is a limit to this number.
+        """
+        return self._earlier_restarts if self._workers is None else self._workers.supervisor.restarts
+
+    def stats(self) -> ServiceStats:
+        """Counters of this service's workers; asks nobody. May be called from any thread."""
+        longest = 0 if self._workers is None else self._workers.supervisor.longest_backlog
+        return ServiceStats(
+            restarts=self.restarts,
+            processes=len(self.worker_pids()),
+            longest_dispatch_buffer=max(longest, self._earlier_longest),
+        )
+
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        datapipe = super().initialize(datapipe)
+        if self._num_workers:
+            self._prepare()
+        return datapipe
+
+    def explain(self) -> str:
+        shards, workers = self.default_num_shards, min(self._num_workers, self.default_num_shards)
+        if not workers:
+            where = f"in this process, {shards} shard{'s' if shards > 1 else ''}"
+            return draw(self.plan, where, "in this process", self._appended())
+        where = f"{shards} shards in {self._described(workers)}"
+        return draw(self.plan, where, "in this process", self._appended(), f"once, in {self._dispatcher_described}")
+
+    _dispatcher_described = "a dispatcher process"
+
+    @property
+    def measuring(self) -> bool:
+        return self._wants_nodes
+
+    @measuring.setter
+    def measuring(self, value: bool) -> None:
+        self._wants_nodes = value
+        if self._workers is not None:
+            self._workers.measure_nodes(value)
+
+    def _told(self) -> ServiceFigures:
+        stats, workers = self.stats(), self._workers
+        return replace(
+            self._last_figures if workers is None else workers.figures(),
+            workers=min(self._num_workers, self.default_num_shards) if workers is None else workers.num_workers,
+            restarts=stats.restarts,
+            longest_dispatch_buffer=stats.longest_dispatch_buffer,
+        )
+
+    def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
+        if self._num_workers:
+            self._prepare()
+        stream = super().initialize_iteration(start)  # first: it may warn, and a warning be an error
+        if self._num_workers:
+            # Here, in the caller's thread, and not in the one that will pull: the processes outlive that.
+            self._workers_for(start).supervisor.start()
+        return stream
+
+    def finalize_iteration(self) -> None:
+        if self._workers is None:
+            return
+        if self._workers.usable:
+            self._workers.end_epoch()
+        else:
+            self._end_workers()
+
+    def finalize(self) -> None:
+        try:
+            self._end_workers()
+        finally:
+            self._forget()
+
+    def _end_workers(self) -> None:
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            self._earlier_restarts = workers.supervisor.restarts
+            self._earlier_longest = max(self._earlier_longest, workers.supervisor.longest_backlog)
+            self._last_figures = workers.figures()
+            workers.close()
+
+    def _main_root(self, root: DataPipe) -> DataPipe:
+        if self._device is not None:
+            return ToDevice.with_options(root, self._device, self._device_options)  # type: ignore[arg-type]
+        staged = any(isinstance(node, ToDevice) for node in self.plan.main_nodes)
+        if self._num_workers and self._main_prefetch_cnt and self.plan.main_nodes and not staged:
+            return Prefetcher(root, self._main_prefetch_cnt)  # type: ignore[arg-type]
+        return root
+
+    def _threads_in_main(self) -> bool:
+        return self._num_workers > 0
+
+    def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
+        if not self._num_workers:
+            return self._start_local_shards(start, positions)
+        workers = self._workers_for(start)
+        workers.begin_epoch(start, positions)
+        return _Epoch(workers, self._wait_s)
+
+    def _workers_for(self, start: EpochStart) -> Workers:
+        """The workers for this epoch; other ones than before only if a loaded state brought another shard count."""
+        most = min(self._num_workers, len(start.shards))
+        if self._workers is not None and (self._workers.most != most or not self._workers.usable):
+            self._end_workers()
+        if self._workers is None:
+            if most < self._num_workers:
+                _log.warning("starting %d of %d workers: this process has %d shards", most, self._num_workers, most)
+            self._prepare()
+            workers = self._workers = self._new_workers(most)
+            workers.measure_nodes(self._wants_nodes)
+            workers.supervisor.uneven = any(map(thins, self.plan.shard_nodes))
+        return self._workers
+
+    @property
+    def _dispatch_branch(self) -> int:
+        return -1 if self.plan.dispatch is None else self.plan.dispatch_branch
+
+
+class _Epoch(ShardProvider):
+    """The shards of one epoch, as the workers produce them."""
+
+    def __init__(self, workers: Workers, wait_s: float | None) -> None:
+        self._workers = workers
+        self._wait_s = wait_s
+        self._rebuilt_before_s = workers.rebuild_s
+
+    @property
+    def rebuild_s(self) -> float:  # type: ignore[override]
+        return self._workers.rebuild_s - self._rebuilt_before_s
+
+    def pull(self, lane: int) -> Chunk:
+        return self.pull_any((lane,))[1]
+
+    def pull_any(self, lanes: Sequence[int]) -> tuple[int, Chunk]:
+        return self._workers.pull_any(lanes, self._wait_s)
+
+    def interrupt(self) -> None:
+        self._workers.interrupt()
+
+    def close(self) -> None:
+        self._workers.end_epoch()
+
+
+def numbered_names(*roots: DataPipe) -> dict[int, str]:
+    """The names of a section's nodes by the numbers that a worker notes."""
+    numbers = Context.for_graph(*roots, seed=0).numbers
+    return {numbers[id(node)]: node_name(node) for root in roots for node in walk(root) if id(node) in numbers}

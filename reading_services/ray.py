@@ -1,0 +1,292 @@
+"""``RayReadingService``: shards run in Ray actors, on any node of a cluster, that may go away at any moment.
+
+Runs in the driver: the process that iterates the loader.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from reading_services.engine.options import WorkerLimits
+from reading_services.hosted import HostedReadingService, numbered_names
+from reading_services.processes.unpicklable import what_fails
+from torchpipe.device import DeviceOptions
+from torchpipe.errors import NotSerializableError
+from torchpipe.execution.shard import InitFn, ResetFn
+from torchpipe.node.traits import DataPipe, node_name, with_inputs
+from torchpipe.node.validate import check_count
+from torchpipe.state import SnapshotPolicy
+from torchpipe.state.pickling import CloudPickler
+from torchpipe.stats.budget import Budget
+
+if TYPE_CHECKING:
+    from reading_services.actors.places import ActorSection, RayPlaces
+    from reading_services.workers import Workers
+
+__all__ = ["RayReadingService", "RayWorkers", "TimedRayReadingService", "image_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayWorkers:
+    """Where a loader's workers run: in Ray actors. ``DataLoader(..., num_workers=8, worker_method=RayWorkers())``.
+
+    Args:
+        num_cpus: CPUs that each worker asks for (Ray counts them; it does not enforce them).
+        resources: custom resources that each worker asks for, e.g. ``{"decoder": 1}``.
+        label_selector: labels of the nodes that workers may run on, as Ray has them, e.g. ``{"pool": "cpu"}``.
+        placement_group: a placement group that workers run in.
+        runtime_env: Ray's runtime environment for the workers, e.g. ``{"pip": ["pillow"]}``.
+        address: the cluster to connect to if this process is not connected: ``"auto"`` or ``host:port``. None: the one
+            that ``RAY_ADDRESS`` names, or a local one that is started here.
+        start_timeout: seconds after which a worker that has not started is an error that says what is missing.
+        rebalance: move shards between workers: from those that have not started or are slow to the others, and to new
+            ones. The stream stays the same.
+
+    Raises: ValueError or TypeError for arguments out of range.
+    """
+
+    num_cpus: float = 1
+    resources: Mapping[str, float] = field(default_factory=dict)
+    label_selector: Mapping[str, str] = field(default_factory=dict)
+    placement_group: Any = None
+    runtime_env: Mapping[str, Any] | None = None
+    address: str | None = None
+    start_timeout: float = 60.0
+    rebalance: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_cpus", 0.0), ("start_timeout", 0.001)):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise TypeError(f"{name} must be a number, got {value!r}")
+            if not value >= least:
+                raise ValueError(f"{name} must be {'positive' if least else '0 or more'}, got {value!r}")
+        for name in ("resources", "label_selector"):
+            value = getattr(self, name)
+            if not isinstance(value, Mapping):
+                raise TypeError(f"{name} must be a dict, got {value!r}")
+        for key in self.resources:
+            if key in ("CPU", "GPU"):
+                raise ValueError(f"resources must not name {key}: give num_cpus; workers that load data need no GPU")
+
+    def connect(self) -> None:
+        """Connect to the cluster. Raises: ImportError without Ray; ValueError, ConnectionError."""
+        try:
+            import ray  # noqa: F401
+        except ImportError as error:
+            raise ImportError("workers in Ray actors need Ray: pip install 'ray>=2.60'") from error
+        from reading_services.actors.cluster import connect
+
+        connect(self.address)
+
+    def places(self, shards: ActorSection, dispatched: ActorSection | None, silent_s: float | None) -> RayPlaces:
+        """Where the workers of one loader run. None of them is started yet."""
+        from reading_services.actors.cluster import ActorRequest
+        from reading_services.actors.places import RayPlaces
+
+        request = ActorRequest(
+            num_cpus=self.num_cpus,
+            resources=self.resources,
+            label_selector=self.label_selector,
+            placement_group=self.placement_group,
+            runtime_env=self.runtime_env,
+        )
+        return RayPlaces(
+            shards,
+            dispatched,
+            request,
+            silent_s=silent_s,
+            start_timeout_s=self.start_timeout,
+            all_needed=not self.rebalance,
+        )
+
+
+class RayReadingService(HostedReadingService):
+    """Runs each shard's section in a Ray actor, and takes from the shards in turn.
+
+    The stream and its states are those of ``MultiProcessingReadingService`` and of in-process execution: a run can move
+    between one process, worker processes and a cluster, in the middle of an epoch. An actor that ends, or whose node
+    does, is replaced on another node, and the stream goes on bit for bit. What is dispatched is made in another actor.
+
+    Args:
+        num_workers: actors that host shards.
+        worker_prefetch_cnt: messages that each shard may run ahead of the consumer. A message is one item, or as many
+            small ones as come within 20 ms and 8 MiB.
+        main_prefetch_cnt, worker_init_fn, worker_reset_fn, num_shards, max_deaths, max_restarts, policy: as
+            ``MultiProcessingReadingService`` has them. Give a multiple of ``num_workers`` as ``num_shards``, so that
+            shards can be moved between workers.
+        worker_prefetch_bytes: bytes that each shard may run ahead, if that is more than two messages. They lie in the
+            object store of the driver's node.
+        device: appends a stage that moves batches there, with ``device_options``.
+        timeout: seconds without an answer after which an actor is killed and replaced; the thread that answers needs
+            the interpreter lock now and then. None: never.
+
+    The other arguments are those of :class:`RayWorkers`.
+
+    Raises: ValueError or TypeError for arguments out of range; ImportError without Ray; ConnectionError if the cluster
+    does not answer; GraphError and NotSerializableError, naming the node, when a loader is built with it.
+    """
+
+    _dispatcher_described = "a dispatcher actor"
+
+    def __init__(
+        self,
+        num_workers: int = 1,
+        worker_prefetch_cnt: int = 10,
+        main_prefetch_cnt: int = 10,
+        worker_init_fn: InitFn | None = None,
+        worker_reset_fn: ResetFn | None = None,
+        *,
+        num_cpus: float = 1,
+        resources: Mapping[str, float] | None = None,
+        label_selector: Mapping[str, str] | None = None,
+        placement_group: Any = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        address: str | None = None,
+        start_timeout: float = 60.0,
+        rebalance: bool = True,
+        worker_prefetch_bytes: int = 32 << 20,
+        num_shards: int | None = None,
+        device: Any = None,
+        device_options: DeviceOptions | None = None,
+        timeout: float | None = None,
+        max_deaths: int = 3,
+        max_restarts: int | None = None,
+        policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
+        autotune: bool | Budget = False,
+    ) -> None:
+        if device is None and device_options is not None:
+            raise ValueError("device_options have no meaning without device=...")
+        super().__init__(
+            check_count("num_workers", num_workers, at_least=1),
+            num_shards,
+            worker_init_fn,
+            worker_reset_fn,
+            policy,
+            limits=WorkerLimits(
+                window=max(1, check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)),
+                window_bytes=check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1),
+                max_deaths=check_count("max_deaths", max_deaths, at_least=1),
+                max_restarts=None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0),
+            ),
+            main_prefetch_cnt=main_prefetch_cnt,
+            device=device,
+            device_options=device_options or DeviceOptions(),
+            timeout=timeout,
+            autotune=autotune,
+        )
+        self._hosts = RayWorkers(
+            num_cpus=num_cpus,
+            resources=resources or {},
+            label_selector=label_selector or {},
+            placement_group=placement_group,
+            runtime_env=runtime_env,
+            address=address,
+            start_timeout=start_timeout,
+            rebalance=rebalance,
+        )
+        self._graph: bytes | None = None
+        self._dispatch: bytes | None = None
+        self._places: RayPlaces | None = None
+        self._hosts.connect()
+
+    def worker_pids(self) -> list[int]:
+        """The process ids of the actors, each on its node, in the order of their numbers."""
+        return [] if self._places is None else self._places.pids()
+
+    def nodes(self) -> dict[str, str]:
+        """The name of each actor that has started -> the id of its node."""
+        return {} if self._places is None else self._places.nodes()
+
+    def actors(self) -> list[Any]:
+        """The handles of the actors, in the order of their numbers."""
+        return [] if self._places is None else self._places.actors()
+
+    def _prepare(self) -> None:
+        self._hosts.connect()
+        if self._graph is not None:
+            return
+        plan = self.plan
+        self._graph = image_of(plan.shard_nodes, self._graphs.branches, self._init_fn, self._reset_fn, self._policy)
+        if plan.dispatch is not None:
+            self._dispatch = image_of(plan.dispatch_nodes, plan.dispatch, self._policy)
+
+    def _forget(self) -> None:
+        self._graph = self._dispatch = None
+
+    def _described(self, workers: int) -> str:
+        return f"{workers} Ray actors"
+
+    def _end_workers(self) -> None:
+        super()._end_workers()
+        self._places = None
+
+    def _new_workers(self, most: int) -> Workers:
+        from reading_services.actors.places import ActorSection
+        from reading_services.workers import Workers
+
+        plan, hosts = self.plan, self._hosts
+        assert self._graph is not None
+        shards, dispatched = ActorSection(self._graph, numbered_names(*self._graphs.branches)), None
+        if plan.dispatch is not None:
+            assert self._dispatch is not None
+            dispatched = ActorSection(self._dispatch, numbered_names(plan.dispatch))
+        self._places = hosts.places(shards, dispatched, self._silent_s)
+        return Workers(
+            self._places,
+            most,
+            self._limits,
+            method="ray",
+            budget=self._budget,
+            dispatch_branch=self._dispatch_branch,
+            restarts=self._earlier_restarts,
+            balance=hosts.rebalance,
+        )
+
+
+class TimedRayReadingService(RayReadingService):
+    """``RayReadingService`` as torch's loader wants it, with a limit to each wait, over ``hosts``."""
+
+    def __init__(self, num_workers: int, hosts: RayWorkers, *, wait_s: float | None, **more: Any) -> None:
+        super().__init__(num_workers, **{item.name: getattr(hosts, item.name) for item in fields(hosts)}, **more)
+        self._wait_s = wait_s
+        self._limits = replace(self._limits, batches=True)
+
+    @property
+    def processes(self) -> list[Any]:
+        """The actors that run just now: each has ``pid`` and ``node_id``."""
+        return [] if self._places is None else self._places.processes()
+
+    @property
+    def usable(self) -> bool:
+        """May another epoch begin? After a call that was cut short, with new actors."""
+        return True
+
+    def close(self) -> None:
+        """End all actors. Idempotent."""
+        self.finalize()
+
+
+def image_of(nodes: tuple[DataPipe, ...], *parts: Any) -> bytes:
+    """The pickle of what an actor runs. Raises: NotSerializableError, naming the node that cannot be sent."""
+    try:
+        return _dumps(parts)
+    except Exception as error:
+        for node in nodes:  # inputs first: the first that fails is the culprit
+            alone = with_inputs(node, lambda _: cast("DataPipe", None)) if len(nodes) > 1 else node
+            if (what := what_fails(vars(alone).items(), _dumps)) is not None:
+                raise NotSerializableError(f"{node_name(node)} cannot be sent to a Ray actor: {what}") from error
+        raise NotSerializableError(
+            f"worker_init_fn, worker_reset_fn or policy cannot be sent to a Ray actor ({error}): keep open files, "
+            "locks and connections out of what they refer to"
+        ) from error
+
+
+def _dumps(value: Any) -> bytes:
+    """Functions and classes of the main script go by value: actors do not import it."""
+    file = io.BytesIO()
+    CloudPickler(file, protocol=5).dump(value)
+    return file.getvalue()
