@@ -113,20 +113,6 @@ def test_no_epoch_is_said_to_be_over_because_of_a_length_that_was_set(service: C
             assert got == expected[count:]
 
 
-def test_at_hand_in_process_the_state_behind_the_last_item_tells() -> None:
-    loader = make(unsized, SERVICES["no workers"])
-    stream = iter(loader)
-    for _ in range(6):
-        next(stream)
-    assert (loader.epoch, stream.epoch, stream.delivered) == (0, 0, 6)  # the last item's, while it is at work
-    resumed = make(unsized, SERVICES["no workers"])
-    resumed.load_state_dict(loader.state_dict())
-    assert resumed.epoch == 1
-    again = iter(resumed)
-    assert (resumed.epoch, again.epoch, again.delivered) == (1, 1, 0)
-    assert resumed.state_dict()["epoch"] == 1
-
-
 @pytest.mark.parametrize("service", [SERVICES["one by one"], SERVICES["workers"]])
 def test_iterator_and_loader_agree_before_the_first_item(service: Callable[[], Any]) -> None:
     with make(sized, service) as loader:

@@ -55,8 +55,6 @@ Entry: TypeAlias = "tuple[Any] | Mark"
 class DispatchSupply(ABC):
     """Where a shard's dispatched items come from."""
 
-    at_hand = False  # see Shard.at_hand
-
     @abstractmethod
     def take(self, shard: int) -> Entry | None:
         """The next entry for ``shard``; waits for it. None at the end. Raises: the source's error at its place."""
@@ -66,7 +64,6 @@ class Dispatched(IterDataPipe[Any]):
     """Stands, in the shard section, for the part of the graph that the dispatcher runs."""
 
     divides = True
-    at_hand = True  # as far as this node knows: the supply knows more
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         if any(context.rounds):
@@ -185,7 +182,6 @@ class DispatchSource(DispatchSupply):
     def __init__(self, producer: Shard | None, num_shards: int, start: DispatchStart) -> None:
         self.position = start.mark.position
         self.over = False
-        self.at_hand = producer is not None and producer.at_hand
         self.error: BaseException | None = None
         self.longest = 0
         self.fail_at: tuple[int, BaseException] | None = None  # raise this error in the place of that item
@@ -236,7 +232,7 @@ class DispatchSource(DispatchSupply):
                 raise self.error
             if self.over:
                 return None
-            self._deal(self._next_chunk(None))
+            self._deal(self._next_chunk(1))  # no further: its consumer runs in this thread
         return ready.popleft()
 
     def waiting(self, shard: int) -> deque[Entry]:
@@ -274,19 +270,14 @@ class DispatchSource(DispatchSupply):
             chunk.error = self._too_short()
         self.over, self.error = chunk.ended or chunk.error is not None, chunk.error
 
-    def _next_chunk(
-        self, limit: int | None, seconds: float = 0.0, note: Callable[[int, int], None] | None = None
-    ) -> Chunk:
-        """Without a limit: what a consumer in the same thread may have."""
-        if limit is not None and self.fail_at is not None:
+    def _next_chunk(self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None) -> Chunk:
+        if self.fail_at is not None:
             limit = min(limit, self.fail_at[0] - self.position)
             if not limit:
                 return Chunk(error=self.fail_at[1])
         if self.producer is None:  # it could not be opened: the source is over
             return Chunk(ended=True)
         producer = self.producer
-        if limit is None:
-            return producer.within(producer.produce_for_same_thread)
         return producer.within(partial(producer.produce, limit, seconds, note))
 
     def _too_short(self) -> StateError | None:

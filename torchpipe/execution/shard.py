@@ -11,20 +11,21 @@ from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
-from torchpipe.compat.torch_datapipes import TorchMapDataPipe
+from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
 from torchpipe.node.context import Context, Memory, Replayed, Trace
 from torchpipe.node.failures.failure import add_position
+from torchpipe.node.inputs.containers import PLAIN
 from torchpipe.node.inputs.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
-from torchpipe.node.traits import DataPipe, at_hand, has_premise, inputs_of, is_node, reads_shared, walk
+from torchpipe.node.traits import DataPipe, has_premise, is_node, reads_shared, walk
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs"]
+__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs", "may_draw"]
 
 T = TypeVar("T")
 
@@ -35,10 +36,11 @@ _RESET_SEEDS, _INIT_SEEDS = 0x5EED, 0x1417  # keep the seeds of reset and init f
 _BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
 
 
+_PLAIN = PLAIN | {complex, range}
+_MADE = (list, tuple, dict, DataChunk)  # classes that a node may hold, to make items of
 _PREMISES = "premises"  # in a shard's snapshot: [node_id, premise()] of nodes
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
-_AHEAD, _AHEAD_S = 1000, 500e-6  # what may be made ahead of a consumer in the same thread
 
 
 @dataclass(slots=True)
@@ -94,10 +96,10 @@ class Shard:
         self._policy = self.policy()
         self._context: Context | None = None
         self._stream: Any = iter(())
-        self._may_run_ahead = False
         apart = ([self.section] if self.section else []) + ([_BRANCH, self.branch] if self.branch else [])
         key = (spec.seed, spec.epoch, spec.global_shard, *apart)
-        self._random = GlobalRandom(key) if self.manage_random else None
+        draws = self.manage_random and (self.reset_fn is not None or may_draw(self.graphs[self.branch]))
+        self._random = GlobalRandom(key) if draws else None
 
     def enter(self) -> None:
         """Put the shard's global random states in place, until :meth:`leave`."""
@@ -154,34 +156,18 @@ class Shard:
         self._iterator.drop(cursor.skip)
         self._stream = self._iterator.items()
         self.produced = self._first = position
-        self._may_run_ahead = _at_hand(graph, context) and (self.supply is None or self.supply.at_hand)
 
     @property
     def made(self) -> int:
         """Items that it has produced since it was started."""
         return self.produced - self._first
 
-    @property
-    def at_hand(self) -> bool:
-        """Can nothing but the user's functions make the next item wait? Known once started."""
-        return self._may_run_ahead
-
-    def produce_for_same_thread(self) -> Chunk:
-        """One item, and if that was quick, more until 0.5 ms have passed: changing random states over takes long.
-
-        Only where the sources' items are at hand: a source that waits, perhaps for what the consumer is going to do
-        with the items before, is asked for one item at a time.
-        """
-        return self.produce(_AHEAD, _AHEAD_S, closely=True) if self._may_run_ahead else self.produce(1)
-
-    def produce(
-        self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None, *, closely: bool = False
-    ) -> Chunk:
+    def produce(self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None) -> Chunk:
         """The next items, at most ``limit`` (at least 1); no further one is begun after ``seconds``, or little more.
 
         A chunk also ends where a snapshot is due. Quick items are made several at a time, between two looks at the
-        clock, unless ``closely``: ``note`` is told the index of the first and their number before. User errors are
-        returned in the chunk, with a note of their position, but for those of ``passing`` that are no Exception.
+        clock: ``note`` is told the index of the first and their number before. User errors are returned in the chunk,
+        with a note of their position, but for those of ``passing`` that are no Exception.
         """
         chunk = Chunk()
         if self.trace is not None:
@@ -191,7 +177,7 @@ class Shard:
         first, due = self.produced, False
         try:
             while True:
-                at_once = 1 if closely or self._owed else min(self._at_once, limit - len(items), policy.left)
+                at_once = 1 if self._owed else min(self._at_once, limit - len(items), policy.left)
                 if note is not None:
                     note(first + len(items), at_once)
                 made = len(items)
@@ -292,11 +278,27 @@ class ShardGraphs:
         return self._made[key]
 
 
-def _at_hand(graph: DataPipe, context: Context) -> bool:
-    """Do all sources have their items at hand? Iterators of the user's may wait, unless their node says otherwise."""
-    return all(
-        at_hand(node, bool(inputs_of(node)) or isinstance(node, TorchMapDataPipe)) for node in walk(graph)
-    ) and all(at_hand(item.node, False) for item in context.replays)
+def may_draw(graph: DataPipe) -> bool:
+    """Whether any code of the user's runs in ``graph``, which may draw from the global random states.
+
+    None does where all nodes are torchpipe's and hold plain data alone, items included: their own random choices come
+    from keyed streams.
+    """
+    return any(
+        not type(node).__module__.startswith("torchpipe.")
+        or not all(is_node(value) or _is_plain(value) for value in vars(node).values())
+        for node in walk(graph)
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether ``value`` is data of Python's own types, in lists, tuples and dicts, and nodes."""
+    if type(value) in (list, tuple):
+        kinds = set(map(type, value))
+        return kinds <= _PLAIN or all(is_node(item) or _is_plain(item) for item in value)
+    if type(value) is dict:
+        return _is_plain(list(value)) and _is_plain(list(value.values()))
+    return type(value) in _PLAIN or any(value is kind for kind in _MADE)
 
 
 def _expect_node(value: Any, function: str) -> DataPipe:

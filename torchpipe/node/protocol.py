@@ -14,7 +14,7 @@ __all__ = ["NodeProtocol"]
 class NodeProtocol:
     """Base of all of torchpipe's nodes.
 
-    ``at_hand``, ``by_index`` and ``seeded`` are asked of the node, and may be properties. The others are asked of its
+    ``by_index`` and ``seeded`` are asked of the node, and may be properties. The others are asked of its
     class: what a node keeps in an attribute of such a name is its own affair.
     """
 
@@ -31,11 +31,6 @@ class NodeProtocol:
 
     alters_stream: ClassVar[bool] = True
     """Would items or their order differ without it? False: it is no part of the graph's identity."""
-
-    at_hand: bool | None = None
-    """Does making an item wait for nothing that the consumer may have to do first? None: a source may wait, and so may
-    whatever defines ``__iter__``.
-    """
 
     by_index: bool = False
     """Is it a source that is read by index, so that nobody makes what another shard keeps?"""

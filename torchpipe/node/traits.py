@@ -33,7 +33,6 @@ from torchpipe.node.protocol import NodeProtocol
 __all__ = [
     "DataPipe",
     "Division",
-    "at_hand",
     "callable_name",
     "divides",
     "division",
@@ -185,12 +184,6 @@ def runs_in_main(node: DataPipe) -> bool:
     traits = traits_of(node)
     is_replicable: Any = traits.is_replicable
     return traits.runs_in_main or (callable(is_replicable) and not is_replicable(node))
-
-
-def at_hand(node: DataPipe, otherwise: bool) -> bool:
-    """Does making an item wait for nothing? ``otherwise`` is the answer for a node that does not say."""
-    said = node.at_hand if isinstance(node, NodeProtocol) else getattr(node, "at_hand", None)
-    return otherwise if said is None else said
 
 
 def divides(node: DataPipe) -> bool:

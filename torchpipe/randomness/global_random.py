@@ -18,49 +18,26 @@ from __future__ import annotations
 
 import copy
 import random
-import struct
-import sys
 import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.random import get_bit_generator, mtrand, set_bit_generator  # type: ignore[attr-defined]
+from numpy.random import get_bit_generator, set_bit_generator  # type: ignore[attr-defined]
 
+from torchpipe.compat.numpy_private import put_second_normal, second_normal
 from torchpipe.errors import StateError
-from torchpipe.randomness.seeds import StreamKey, derive_seed
-from torchpipe.randomness.twister import WORDS, NumpyTwister, Twister, TwisterState, pack, unpack
+from torchpipe.randomness.seeds import BatchSeeds, StreamKey, derive_seed
 
-__all__ = ["BatchRandom", "BatchSeeds", "GlobalRandom", "may_change_states", "own_random_states"]
+__all__ = ["BatchRandom", "GlobalRandom", "may_change_states", "own_random_states"]
 
 T = TypeVar("T")
 
-_rand: Any = mtrand._rand  # the generator behind np.random's functions
-_python = Twister(random.getstate.__self__)  # type: ignore[attr-defined]  # the one behind random's functions
+_WORDS = 624  # of 4 bytes, of each Mersenne twister
 _PURPOSE = 0x9E3779B9  # keeps these seeds apart from those of nodes
-_BATCH_PURPOSE = 0xC2B2AE35
-
-
-_get_state = partial(np.random.get_state, legacy=False)
-
-
-class _NoWords:
-    """In place of numpy's bit generator: what of its state is saved and set is left out."""
-
-    @property
-    def state(self) -> dict[str, Any]:
-        return {"bit_generator": "MT19937"}
-
-    @state.setter
-    def state(self, _: object) -> None:
-        return
-
-
-_no_words = _NoWords()
 
 
 @dataclass
@@ -70,40 +47,12 @@ class _NumpyState:
     state: Any
 
 
-def _without_words(step: Callable[[], Any]) -> Any:
-    """What ``step`` returns; meanwhile, numpy's global state consists of the second normal number alone.
-
-    For this, and nothing else, a private attribute of numpy's is used: in public, ``get_state`` and ``set_state`` carry
-    that number with the generator's 624 words alone, and even to learn that there is no such number, both sets would
-    have to be read: reading two and setting one takes 110 us, where all of a change to a set and back takes 7.
-    """
-    real = _rand._bit_generator
-    try:
-        _rand._bit_generator = _no_words
-        done = step()  # not return: what Python does straight after the call, an interrupt too, is still in the try
-    finally:
-        _rand._bit_generator = real
-    return done
-
-
-def _second_normal() -> float | None:
-    """The normal number that numpy holds ready, if it does."""
-    state = _without_words(_get_state)
-    return float(state["gauss"]) if state["has_gauss"] else None
-
-
-def _put_second_normal(value: float) -> None:
-    """Let numpy hold ``value`` ready; straight after a change of the generator, when it holds none."""
-    state = {"bit_generator": "MT19937", "state": None, "has_gauss": 1, "gauss": value}
-    _without_words(lambda: np.random.set_state(state))
-
-
 def _put(python: Any, numpy: Any, normal: float | None, of_torch: torch.Tensor) -> None:
     """Put states in place."""
-    _python.put(python)
+    random.setstate(python)
     set_bit_generator(numpy)
     if normal is not None:
-        _put_second_normal(normal)
+        put_second_normal(normal)
     torch.default_generator.set_state(of_torch)
 
 
@@ -150,52 +99,13 @@ def _in_place() -> tuple[Any, ...]:
     return random.getstate(), words, torch.get_rng_state().numpy().tobytes()
 
 
-class BatchSeeds:
-    """What the generators of each batch begin with.
-
-    The seed and the epoch name one PCG64 stream (M. E. O'Neill: "PCG: A Family of Simple Fast Space-Efficient
-    Statistically Good Algorithms for Random Number Generation", 2014), of which batch n has the 625 words of 64 bits
-    from 625 n on: the words of ``random``'s generator and numpy's as they are, which takes less time than seeding
-    them, then torch's seed. Not thread-safe.
-    """
-
-    _PER_BATCH = WORDS // 2 + WORDS // 2 + 1
-    _BYTES = 8 * _PER_BATCH
-    _BLOCK = 8  # batches whose words are drawn at once where they are asked for in turn
-    _last = struct.Struct("<Q").unpack_from
-
-    def __init__(self) -> None:
-        self._named: tuple[int, int] | None = None
-        self._stream, self._drawn, self._words = np.random.PCG64(0), range(0), b""
-
-    def of(self, seed: int, epoch: int, batch: int) -> tuple[bytes, bytes, int]:
-        """The words of ``random``'s generator and numpy's, and torch's seed of 63 bits (a dataset may return it)."""
-        if self._named != (seed, epoch) or batch not in self._drawn:
-            self._draw(seed, epoch, batch)
-        at = (batch - self._drawn.start) * self._BYTES
-        middle, end = at + 4 * WORDS, at + 8 * WORDS
-        return self._words[at:middle], self._words[middle:end], self._last(self._words, end)[0] >> 1
-
-    def _draw(self, seed: int, epoch: int, batch: int) -> None:
-        drawn = self._drawn
-        if self._named != (seed, epoch):
-            sequence = np.random.SeedSequence(entropy=seed, spawn_key=(epoch, _BATCH_PURPOSE))
-            self._stream, drawn = np.random.PCG64(sequence), range(0)
-        self._named = None  # an interrupt from here on leaves the stream anywhere
-        count = self._BLOCK if batch == drawn.stop else 1
-        self._stream.advance((batch - drawn.stop) * self._PER_BATCH)
-        words = self._stream.random_raw(count * self._PER_BATCH)
-        self._words = (words if sys.byteorder == "little" else words.byteswap()).tobytes()
-        self._drawn, self._named = range(batch, batch + count), (seed, epoch)
-
-
 class _Guest:
     """What puts global random states in place of the process's own, and these back."""
 
-    _outside: tuple[TwisterState, Any, float | None, torch.Tensor] | None = None
+    _outside: tuple[Any, Any, float | None, torch.Tensor] | None = None
 
     def _save_outside(self) -> None:
-        self._outside = (_python.take(), get_bit_generator(), _second_normal(), torch.default_generator.get_state())
+        self._outside = (random.getstate(), get_bit_generator(), second_normal(), torch.default_generator.get_state())
 
     def _put_back(self) -> None:
         """Restore the process's states. Idempotent, and to be called again if it is interrupted."""
@@ -214,15 +124,15 @@ class BatchRandom(_Guest):
     """Global random states that begin anew for each batch, from (seed, epoch, batch), wherever the batch is made."""
 
     def __init__(self) -> None:
-        self._numpy = NumpyTwister()
+        self._numpy = np.random.MT19937(0)
         self._seeds = BatchSeeds()
 
     def seed(self, seed: int, epoch: int, batch: int) -> None:
-        """Put a batch's states in place for good: in processes whose own they are. 4 us or so."""
+        """Put a batch's states in place for good: in processes whose own they are."""
         for_python, for_numpy, for_torch = self._seeds.of(seed, epoch, batch)
-        _python.fill(for_python)
-        self._numpy.fill(for_numpy)
-        set_bit_generator(self._numpy.generator)
+        random.seed(for_python)
+        set_bit_generator(self._numpy)
+        np.random.seed(for_numpy)
         torch.default_generator.manual_seed(for_torch)
 
     def within(self, seed: int, epoch: int, batch: int, step: Callable[[], T]) -> T:
@@ -256,7 +166,7 @@ class GlobalRandom(_Guest):
         seed = derive_seed(*key, _PURPOSE)
         self._numpy: Any = np.random.MT19937(seed)
         self._normal: float | None = None
-        self._python = Twister(random.Random(seed)).take()
+        self._python = random.Random(seed).getstate()
         self._torch = torch.Generator().manual_seed(seed).get_state()
 
     @classmethod
@@ -345,14 +255,14 @@ class GlobalRandom(_Guest):
         _put(self._python, self._numpy, self._normal, self._torch)
 
     def _capture(self) -> None:
-        self._python = _python.take()
+        self._python = random.getstate()
         self._torch = torch.default_generator.get_state()
         self._numpy = get_bit_generator()
-        self._normal = _second_normal()
+        self._normal = second_normal()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for :meth:`of`. Raises: StateError, as ``state_dict``."""
-        version, words, gauss = unpack(self._python)
+        version, words, gauss = self._python
         numpy = self._numpy.state
         if numpy["bit_generator"] != "MT19937":
             raise StateError(
@@ -385,7 +295,7 @@ class GlobalRandom(_Guest):
         python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
         random.Random().setstate(python)  # complains of all that would fail when it is put in place
         key, pos, normal = state["numpy"]
-        if type(pos) is not int or not 0 <= pos <= WORDS or len(key) != 4 * WORDS:  # numpy does not check it
+        if type(pos) is not int or not 0 <= pos <= _WORDS or len(key) != 4 * _WORDS:  # numpy does not check it
             raise ValueError(f"numpy's generator cannot stand at word {pos!r:.40} of {len(key) // 4}")
         if not all(number is None or type(number) is float for number in (gauss, normal)):
             raise TypeError("a normal number held ready that is no float")
@@ -395,6 +305,6 @@ class GlobalRandom(_Guest):
             raise TypeError("torch's generator has a state of bytes")
         of_torch = torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8)
         torch.Generator().set_state(of_torch)
-        self._python, self._numpy, self._normal, self._torch = pack(python), numpy, normal, of_torch
+        self._python, self._numpy, self._normal, self._torch = python, numpy, normal, of_torch
         if self.entered:
             self._install()

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 __all__ = [
+    "BatchSeeds",
     "IndexStream",
     "ItemStreams",
     "SeedGenerator",
@@ -36,7 +37,7 @@ StreamKey = tuple[int, ...]
 _BLOCK = 256  # draws made at a time; part of the stream's definition, never change it
 _LONGEST_KEY = 64  # (seed, epoch, section, shard, node) and a number for each cycle() around it
 _LARGEST_PART = 1 << 4096  # a seed may be any hash
-_DRAWS, _ITEMS, _ORDER = 0, 1, 2  # which use of a key a Philox counter belongs to
+_DRAWS, _ITEMS, _ORDER, _BATCHES = 0, 1, 2, 3  # which use of a key a Philox counter belongs to
 
 
 def check_seed(seed: int) -> int:
@@ -148,6 +149,27 @@ class ItemStreams:
     def generator(self, index: int) -> np.random.Generator:
         """A fresh generator for item ``index``; up to 2**128 draws before it could touch a neighbour's."""
         return np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, index, _ITEMS]))
+
+
+class BatchSeeds:
+    """What the global generators are seeded with for each batch, from (seed, epoch, batch). Not thread-safe."""
+
+    _BATCHES_AT_ONCE = 64  # part of the seeds' definition, never change it
+
+    def __init__(self) -> None:
+        self._named: tuple[int, int, int] | None = None
+        self._drawn: list[int] = []
+
+    def of(self, seed: int, epoch: int, batch: int) -> tuple[int, int, int]:
+        """The seeds of ``random`` (64 bits), of numpy (32, which is all that it takes) and of torch (63)."""
+        block, place = divmod(batch, self._BATCHES_AT_ONCE)
+        if self._named != (seed, epoch, block):
+            self._named = None  # an interrupt from here on leaves the numbers anywhere
+            numbers = np.random.Philox(key=_philox_key((seed, epoch)), counter=[0, 0, block, _BATCHES])
+            self._drawn = numbers.random_raw(self._BATCHES_AT_ONCE * 3).tolist()
+            self._named = (seed, epoch, block)
+        for_python, for_numpy, for_torch = self._drawn[3 * place : 3 * place + 3]
+        return for_python, for_numpy >> 32, for_torch >> 1
 
 
 class SeedGenerator:

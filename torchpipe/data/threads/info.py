@@ -23,8 +23,7 @@ import torch
 
 from torchpipe.compat.torch_private import WORKER_GENERATORS, worker
 from torchpipe.iter._shared.collating import stack_as_torch, stack_without_files
-from torchpipe.randomness.global_random import BatchSeeds
-from torchpipe.randomness.twister import NumpyTwister, Twister
+from torchpipe.randomness.seeds import BatchSeeds
 
 __all__ = ["BatchGenerators", "answer", "enter", "is_worker", "leave", "put_info", "thread_fields"]
 
@@ -50,14 +49,15 @@ class BatchGenerators:
 
     def __init__(self) -> None:
         self._random, self._torch = random.Random(0), torch.Generator()
-        self._seeds, self._of_random, self._of_numpy = BatchSeeds(), Twister(self._random), NumpyTwister()
-        numpy = np.random.Generator(self._of_numpy.generator)
+        self._seeds, words = BatchSeeds(), np.random.MT19937(0)
+        self._numpy = np.random.RandomState(words)  # seeds the words that the generator below draws from
+        numpy = np.random.Generator(words)
         self.rng = WORKER_GENERATORS(random_generator=self._random, torch_generator=self._torch, numpy_generator=numpy)
 
     def seed(self, seed: int, epoch: int, batch: int) -> None:
         for_python, for_numpy, for_torch = self._seeds.of(seed, epoch, batch)
-        self._of_random.fill(for_python)
-        self._of_numpy.fill(for_numpy)
+        self._random.seed(for_python)
+        self._numpy.seed(for_numpy)
         self._torch.manual_seed(for_torch)
 
 

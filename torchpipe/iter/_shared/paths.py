@@ -31,7 +31,6 @@ class PathList(IterDataPipe[str]):
     and a glob that finds nothing; TypeError for what is no path; ValueError without any; StateMismatchError.
     """
 
-    at_hand = True
     by_index = True
     names_files = True
     fingerprint_ignores = ("paths", "listed")  # a run may move to where the data lies elsewhere

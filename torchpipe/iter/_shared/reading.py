@@ -41,7 +41,6 @@ def path_of(name: str, item: object) -> str:
 class FileReader(IterDataPipe[T]):
     """Base of the readers: ``paths`` is a node that yields paths, or what :class:`~torchpipe.iter.PathList` takes."""
 
-    at_hand = True
     by_index = True  # nobody makes what another shard keeps
     thins = True
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)

@@ -38,7 +38,6 @@ _END: Any = object()
 class Container(IterDataPipe[Any]):
     """What branches have in common. Not iterated itself. Define :meth:`deal`."""
 
-    at_hand = True
     shared = True
     thins = True
     names_files = True  # if its input does

@@ -108,7 +108,6 @@ class EndOnDiskCacheHolder(IterDataPipe[str]):
     """
 
     thins = True
-    at_hand = False  # another process may be making a file
     fingerprint_ignores = ("timeout",)
 
     def __init__(

@@ -35,7 +35,6 @@ class BatchMapper(IterDataPipe[R]):
     """
 
     thins = True
-    at_hand = False  # an iterator that fn returns may wait, for what the consumer does
 
     def __init__(
         self,
@@ -117,8 +116,6 @@ class BatchAsyncMapper(IterDataPipe[R]):
 
 
 class _AsyncBatches(IterDataPipe[list[Any]]):
-    at_hand = False
-
     def __init__(
         self,
         source_datapipe: IterDataPipe[Any],

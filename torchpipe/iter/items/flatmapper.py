@@ -42,8 +42,6 @@ class FlatMapper(IterDataPipe[R]):
 
     thins = True
 
-    at_hand = False  # an iterator that fn returns may wait, for what the consumer does
-
     @overload
     def __init__(self, datapipe: IterDataPipe[Iterable[R]]) -> None: ...
     @overload

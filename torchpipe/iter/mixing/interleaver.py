@@ -42,8 +42,6 @@ class Interleaver(IterDataPipe[R]):
 
     thins = True
 
-    at_hand = False  # what fn returns may wait, for what the consumer does
-
     @overload
     def __init__(
         self: Interleaver[Any], datapipe: IterDataPipe[Any], *, cycle_length: int = ..., block_length: int = ...

@@ -43,7 +43,6 @@ class ShuffledFlatMapper(Switchable[R]):
     """
 
     thins = True
-    at_hand = False  # what fn returns may wait, for what the consumer does
 
     @overload
     def __init__(

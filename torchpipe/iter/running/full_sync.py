@@ -38,7 +38,6 @@ class FullSync(IterDataPipe[T]):
     """
 
     runs_in_main = True
-    at_hand = False
 
     def __init__(self, datapipe: IterDataPipe[T], timeout: float = 1800) -> None:
         check_input("fullsync", datapipe)

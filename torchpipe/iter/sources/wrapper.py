@@ -72,13 +72,6 @@ class IterableWrapper(IterDataPipe[T]):
         self.deepcopy = deepcopy
         self._once = _Once() if isinstance(iterable, Iterator) and not is_stateful(iterable) else None
 
-    @property
-    def at_hand(self) -> bool:  # type: ignore[override]
-        """Does reading an item wait for nothing? An iterable of the user's may, for what the consumer does."""
-        return isinstance(self.iterable, TorchIterDataPipe) or (
-            _is_indexed(self.iterable) and not is_stateful(self.iterable)
-        )
-
     def made_of(self) -> Mapping[str, Any]:
         return {"iterable": self.iterable, "deepcopy": self.deepcopy}
 

@@ -49,7 +49,6 @@ class HuggingFaceReader(IterDataPipe[Any]):
     """
 
     fingerprint_ignores = ("dataset",)
-    at_hand = True
 
     def __init__(self, dataset: Any, batch_size: int | None = None) -> None:
         try:

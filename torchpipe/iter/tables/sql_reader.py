@@ -39,7 +39,6 @@ class SqlReader(IterDataPipe[dict[str, Any]]):
     query; ValueError for a null key, or one that does not go up; StateError for a state without such a key.
     """
 
-    at_hand = True
     by_index = True
     fingerprint_ignores = ("page_size",)
 

@@ -1,9 +1,8 @@
-"""In process, quick items are made several at a time: exact all the same, and never ahead of what may wait."""
+"""In process, an item is made when it is asked for: exact at every position, and never ahead of the consumer."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,9 @@ import torch
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe
+from torchpipe.execution.shard import may_draw
 from torchpipe.iter import IterableWrapper
+from torchpipe.map import SequenceWrapper
 from torchpipe.state import SnapshotPolicy
 
 
@@ -52,8 +53,7 @@ def noisy_again(item: Any) -> Any:
     return item, random.random(), float(np.random.randn())
 
 
-def alone() -> SnapshotPolicy:
-    """With it, every chunk ends after its first item: nothing is made ahead."""
+def always() -> SnapshotPolicy:
     return SnapshotPolicy(every=1)
 
 
@@ -72,7 +72,7 @@ def loader(make: Callable[[], Any], num_shards: int, **options: Any) -> DataLoad
 @pytest.mark.parametrize("num_shards", [1, 3])
 @pytest.mark.parametrize("make", GRAPHS.values(), ids=GRAPHS)
 def test_L2_exact_at_every_position(make: Callable[[], Any], num_shards: int) -> None:
-    expected = list(loader(make, num_shards, policy=alone))
+    expected = list(loader(make, num_shards, policy=always))
     for policy in (SnapshotPolicy, rarely):
         going = loader(make, num_shards, policy=policy)
         stream = iter(going)
@@ -117,33 +117,18 @@ class Noting:
 
     calls: list[int] = []
 
-    def __init__(self, seconds: Callable[[int], float] = lambda item: 0.0) -> None:
-        self.seconds = seconds
+    def __init__(self) -> None:
         Noting.calls = []
 
     def __call__(self, item: int) -> int:
         Noting.calls.append(item)
-        end = time.perf_counter() + self.seconds(item)
-        while time.perf_counter() < end:
-            pass
         return item
 
 
-def test_nothing_is_made_behind_an_item_that_takes_longer() -> None:
-    slow = Noting(lambda item: 0.001)
-    for count, _ in enumerate(loader(lambda: IterableWrapper(range(20)).map(slow), 1), 1):
+def test_an_item_is_made_when_it_is_asked_for() -> None:
+    stream = iter(loader(lambda: IterableWrapper(range(20)).map(Noting()), 1))
+    for count, _ in enumerate(stream, 1):
         assert len(Noting.calls) == count
-    mixed = Noting(lambda item: 0.001 if item in (0, 7) else 0.0)
-    stream = iter(loader(lambda: IterableWrapper(range(10**5)).map(mixed), 1))
-    next(stream)
-    assert Noting.calls == [0]
-    next(stream)
-    assert Noting.calls[-1] <= 7
-    for _ in range(6):
-        next(stream)
-    assert Noting.calls[-1] == 7
-    next(stream)
-    assert len(Noting.calls) <= 8 + 1000
 
 
 class Fed(IterDataPipe[int]):
@@ -162,12 +147,6 @@ def fed(_: object) -> Iterator[int]:
         yield Fed.basket.pop()
 
 
-class Trusted(Fed):
-    """Says that it never waits."""
-
-    at_hand = True
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -184,14 +163,6 @@ def test_L7_nothing_runs_ahead_of_a_source_that_waits_for_the_consumer(make: Cal
         Fed.basket = [number]
         assert next(stream) == number
     assert next(stream, None) is None
-
-
-def test_a_node_can_say_that_it_does_not_wait() -> None:
-    Fed.basket = [1]
-    stream = iter(loader(Trusted, 1))
-    assert next(stream) == 1
-    with pytest.raises(RuntimeError, match="asked before"):
-        next(stream)
 
 
 @pytest.mark.parametrize("kind", [ValueError, StopIteration, KeyboardInterrupt, SystemExit])
@@ -214,6 +185,46 @@ def test_L7_an_exception_in_the_midst(kind: type[BaseException], at: int) -> Non
     broken.clear()
     going.load_state_dict(going.state_dict())
     assert got + list(going) == list(loader(lambda: IterableWrapper(range(20)).map(noisy), 1))
+
+
+class Drawing:
+    def __init__(self) -> None:
+        self.draws = [random.random()]
+
+
+@pytest.mark.parametrize(
+    ("make", "draws"),
+    [
+        (lambda: IterableWrapper(range(9)).shuffle().sharding_filter().batch(2), False),
+        (lambda: IterableWrapper([1, (2, "a"), {"b": None}]).cycle(2), False),
+        (lambda: SequenceWrapper([b"a", b"b"]).shuffle(), False),
+        (lambda: IterableWrapper([1, 2]).map(noisy), True),
+        (lambda: IterableWrapper([1, Drawing()]), True),
+        (lambda: IterableWrapper([[1], [[Drawing()]]]), True),
+        (lambda: IterableWrapper(fed(0)), True),
+        (lambda: Fed().batch(2), True),
+    ],
+)
+def test_random_states_are_changed_over_where_code_of_the_users_runs(make: Callable[[], Any], draws: bool) -> None:
+    assert may_draw(make()) is draws
+
+
+def test_L3_a_graph_that_draws_nothing_is_the_same_everywhere() -> None:
+    def make() -> Any:
+        return IterableWrapper(range(40)).shuffle(buffer_size=7).sharding_filter().batch(3)
+
+    expected = list(loader(make, 3))
+    for position in (0, 1, 5):
+        going = loader(make, 3, policy=always)
+        stream = iter(going)
+        got = [next(stream) for _ in range(position)]
+        with DataLoader2(make(), reading_service=MultiProcessingReadingService(2)) as workers:
+            workers.load_state_dict(going.state_dict())
+            begun = iter(workers)
+            got += [item for _, item in zip(range(2), begun)]
+            back = loader(make, 3)
+            back.load_state_dict(workers.state_dict())
+            assert got + list(back) == expected
 
 
 def test_limits_and_pauses_count_what_is_delivered() -> None:
