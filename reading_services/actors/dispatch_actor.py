@@ -17,7 +17,7 @@ __all__ = ["DispatchActor"]
 class DispatchActor(ActorBase):
     """``begin``, then ``take`` for each shard that has room."""
 
-    _host: DispatchHost
+    _host: DispatchHost | None = None  # until it is loaded
 
     def _take(self, graph: Any, policy: Any) -> None:
         self._host = DispatchHost(graph, policy, self._memo, f"torchpipe: in {self._where()}")
@@ -26,11 +26,12 @@ class DispatchActor(ActorBase):
         """End the epoch before, and bring the source to its mark."""
         if epoch.generation <= self._over:
             return None
-        times = self._memo.times
+        host, times = self._host, self._memo.times
+        assert host is not None
         times.turn_to(STARTING)
         times.count_cpu()
-        self._host.begin(epoch)
-        self._memo.report(self._host.take_reports())
+        host.begin(epoch)
+        self._memo.report(host.take_reports())
         times.turn_to(AWAITING_CREDIT)
         return Begun()
 
@@ -39,7 +40,7 @@ class DispatchActor(ActorBase):
         host, times = self._host, self._memo.times
         if generation <= self._over:
             return None
-        if host.epoch is None or host.epoch.generation < generation:
+        if host is None or host.epoch is None or host.epoch.generation < generation:
             return NOT_YET
         if host.epoch.generation > generation:
             return None
@@ -64,9 +65,11 @@ class DispatchActor(ActorBase):
 
     def end(self, generation: int) -> None:
         """Close the source of this generation."""
-        if self._host.epoch is not None and self._host.epoch.generation == generation:
+        host = self._host
+        if host is not None and host.epoch is not None and host.epoch.generation == generation:
             self._end()
 
     def _end(self) -> None:
-        self._host.end()
+        if self._host is not None:
+            self._host.end()
         self._memo.times.turn_to(IDLE)

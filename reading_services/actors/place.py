@@ -160,6 +160,8 @@ class ActorPlace:
                 lane = self._lanes.get(call.lane) if answer.generation == self._generation else None
                 if lane is not None:
                     lane.calls -= 1
+                    if answer.packed is None and call.lane in self._turns:
+                        self._turns.remove(call.lane)  # not at work there: another generation will come
                 yield from (Reported(self, report) for report in answer.reports)
                 if answer.packed is not None:
                     yield from self._came(answer)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from reading_services.actors.replies import NOT_YET, Portion
 from reading_services.hosting.shards import Supply
@@ -101,7 +101,9 @@ class ActorSupply(Supply):
         mine.asked = None
         try:
             answer = ray.get(asked)
-        except RayError:
+        except RayTaskError:
+            raise
+        except RayError:  # the dispatcher has ended
             answer = None
         if answer == NOT_YET:
             with self._waiting():

@@ -1,0 +1,161 @@
+"""L4 on Ray actors: whatever ends one, or its node, the stream goes on bit for bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from tests.actors.cluster_rig import GRAPHS, actor_processes, in_process, kill, plain, ray_loader, texts, wait_until
+from torchpipe import DataLoader2
+from torchpipe.errors import WorkerDiedError
+from torchpipe.iter import IterableWrapper
+
+
+def service_of(loader: DataLoader2[Any]) -> Any:
+    return loader.reading_service
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "dispatched"])
+def test_L4_each_actor_is_killed_once(kind: str) -> None:
+    wanted = texts(in_process(GRAPHS[kind](400), 4))
+    actors = 3 if kind == "dispatched" else 2
+    with ray_loader(GRAPHS[kind](400), 2, 4, max_deaths=20, worker_prefetch_cnt=1) as loader:
+        got, killed = [], set[int]()
+        for item in loader:
+            got += texts([item])
+            alive = service_of(loader).worker_pids()
+            if len(killed) < actors and len(alive) == actors and not killed & set(alive):
+                killed.add(alive[len(killed)])
+                kill(alive[len(killed) - 1])
+        assert len(killed) == service_of(loader).restarts
+    assert killed
+    assert got == wanted
+
+
+def test_L4_an_actor_killed_through_ray_is_replaced() -> None:
+    wanted = texts(in_process(plain(120), 2))
+    with ray_loader(plain(120), 2, 2) as loader:
+        stream = iter(loader)
+        got = texts([next(stream) for _ in range(3)])
+        ray.kill(service_of(loader).actors()[1])
+        got += texts(stream)
+        assert service_of(loader).restarts == 1
+    assert got == wanted
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "dispatched"])
+def test_L4_a_node_goes_away_with_its_actors(kind: str, cluster: Any) -> None:
+    node = cluster.add_node(num_cpus=2, labels={"pool": "away"}, object_store_memory=100 << 20)
+    spare = cluster.add_node(num_cpus=2, labels={"pool": "away"}, object_store_memory=100 << 20)
+    removed = False
+    try:
+        wanted = texts(in_process(GRAPHS[kind](300), 4))
+        with ray_loader(GRAPHS[kind](300), 2, 4, label_selector={"pool": "away"}, worker_prefetch_cnt=2) as loader:
+            stream = iter(loader)
+            got = texts([next(stream) for _ in range(5)])
+            wait_until(lambda: len(service_of(loader).nodes()) >= 2)
+            assert set(service_of(loader).nodes().values()) <= {node.node_id, spare.node_id}
+            cluster.remove_node(node, allow_graceful=False)
+            removed = True
+            got += texts(stream)
+            assert got == wanted
+            assert set(service_of(loader).nodes().values()) == {spare.node_id}
+    finally:
+        if not removed:
+            cluster.remove_node(node)
+        cluster.remove_node(spare)
+
+
+def test_L4_before_a_drained_node_goes_others_have_taken_over(cluster: Any) -> None:
+    node = cluster.add_node(num_cpus=1, labels={"pool": "drained"}, object_store_memory=100 << 20)
+    spare = None
+    try:
+        endless = IterableWrapper(range(10**9)).sharding_filter()
+        with ray_loader(endless, 1, 1, num_cpus=1, label_selector={"pool": "drained"}, worker_prefetch_cnt=1) as loader:
+            stream = enumerate(loader)
+            assert next(stream) == (0, 0)
+            assert set(service_of(loader).nodes().values()) == {node.node_id}
+            spare = cluster.add_node(num_cpus=1, labels={"pool": "drained"}, object_store_memory=100 << 20)
+            command = [Path(sys.executable).parent / "ray", "drain-node", "--address", cluster.address, "--node-id",
+                       node.node_id, "--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "test",
+                       "--deadline-remaining-seconds", "600"]  # fmt: skip
+            subprocess.run(list(map(str, command)), check=True, capture_output=True)
+            for number, item in stream:
+                assert number == item
+                if set(service_of(loader).nodes().values()) == {spare.node_id}:
+                    break
+            assert [next(stream)[1] for _ in range(3)] == [item + 1 + number for number in range(3)]
+            assert service_of(loader).restarts == 0  # the node lives: nothing has died
+    finally:
+        cluster.remove_node(node)
+        if spare is not None:
+            cluster.remove_node(spare)
+
+
+def deadly(item: int) -> int:
+    if item == 7:
+        os._exit(3)
+    return item
+
+
+def test_L4_an_item_that_ends_its_actor_each_time_is_named() -> None:
+    with ray_loader(IterableWrapper(range(20)).sharding_filter().map(deadly), 1, 1, max_deaths=2) as loader:
+        stream = iter(loader)
+        assert [next(stream) for _ in range(7)] == list(range(7))
+        with pytest.raises(WorkerDiedError, match=r"item 7 of shard 0.*2 times"):
+            next(stream)
+
+
+def test_a_budget_of_restarts_ends_the_run() -> None:
+    with ray_loader(plain(200), 1, 1, max_restarts=0, worker_prefetch_cnt=1) as loader:
+        stream = iter(loader)
+        next(stream)
+        kill(service_of(loader).worker_pids()[0])
+        with pytest.raises(WorkerDiedError, match="max_restarts=0"):
+            list(stream)
+
+
+def test_an_actor_that_does_not_answer_is_replaced() -> None:
+    wanted = texts(in_process(plain(120), 1))
+    with ray_loader(plain(120), 1, 1, timeout=2.0, worker_prefetch_cnt=1) as loader:
+        stream = iter(loader)
+        got = texts([next(stream)])
+        kill(service_of(loader).worker_pids()[0], signal.SIGSTOP)
+        got += texts(stream)
+        assert service_of(loader).restarts == 1
+    assert got == wanted
+
+
+DRIVER = """
+import sys
+import ray
+from reading_services import RayReadingService
+from torchpipe import DataLoader2
+from torchpipe.iter import IterableWrapper
+
+ray.init(address=sys.argv[1], logging_level="error", log_to_driver=False)
+graph = IterableWrapper(range(10**9)).sharding_filter()
+loader = DataLoader2(graph, reading_service=RayReadingService(1, num_cpus=0.5))
+for item in loader:
+    print("running", *loader.reading_service.worker_pids(), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_L6_actors_end_with_a_driver_that_is_killed(cluster: Any, tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    command = [sys.executable, str(script), cluster.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        pid = int(driver.stdout.readline().split()[1])
+        assert pid in [process.pid for process in actor_processes()]
+        driver.kill()
+    wait_until(lambda: not actor_processes(), 30.0)
