@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchpipe.formats.places.streams import StreamWrapper
 from torchpipe.graph.dot import to_dot
-from torchpipe.iter._shared.streams import StreamWrapper
 from torchpipe.iter.running.pin_memory import pin_memory_fn
 from torchpipe.node.traits import DataPipe
 

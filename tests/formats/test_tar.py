@@ -72,7 +72,7 @@ def test_all_formats_are_read_from_every_file_on(tmp_path: Path, form: int) -> N
     for start, name in starts:
         content = Content(str(path))
         files = TarFiles(content)
-        files.go_to([start])
+        files.stand_at(content.go_to([start]))
         first = files.next()
         assert first is not None
         assert (first.name, files.read(first)) == (name, contents[name])
@@ -144,5 +144,5 @@ def test_L8_forged_places_are_refused(tmp_path: Path) -> None:
     for place in ([3], [1 << 50], [-512], ["512"]):
         content = Content(str(tmp_path / "a.tar"))
         with pytest.raises(StateError, match="a.tar"):
-            TarFiles(content).go_to(place)
+            TarFiles(content).stand_at(content.go_to(place))
         content.close()

@@ -33,7 +33,7 @@ EXAMPLE = {
 
 def records(data: bytes) -> list[bytes]:
     file, found = io.BytesIO(data), []
-    while (record := read_record("a", file, file.tell())) is not None:  # type: ignore[arg-type]
+    while (record := read_record("a", file.read, file.tell())) is not None:
         found.append(record)
     return found
 

@@ -1,4 +1,4 @@
-"""``Records``: the records of one open file, and the place among them. Runs wherever its reader runs."""
+"""``Records``: the records of one open file, and the place among them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any, Self, TypeVar
 
 from torchpipe.errors import StateError
+from torchpipe.formats.places.content import Content
+from torchpipe.formats.places.streams import check_stamp
 
-__all__ = ["Records", "behind_of"]
+__all__ = ["ContentRecords", "Records", "behind_of"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -16,14 +18,13 @@ T_co = TypeVar("T_co", covariant=True)
 class Records(Iterator[T_co], ABC):
     """The records of one file from a place on: :meth:`__next__` makes one, :meth:`skip` passes over some.
 
-    State: the size of the file, by which another one is known, and the place. Going there takes no longer the further
-    on it is, or says by :meth:`behind` what is read again. After an error the place is that of the record that is
-    wrong.
+    State: the stamp of the file, which tells another one from it, and the place. Going there takes no longer the
+    further on it is, or says by :meth:`behind` what is read again. After an error the place is that of the record that
+    is wrong.
     """
 
     path: str
-    size: int
-    """Of the stored file, in bytes."""
+    stamp: list[int | None] | None
     step: int = 1
     """A hint: of each ``step`` records, one is going to be asked for and the others are skipped."""
 
@@ -66,16 +67,50 @@ class Records(Iterator[T_co], ABC):
         """Let go of the file. Idempotent."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"size": self.size, "place": self.place(), "behind": list(self.behind())}
+        return {"file": self.stamp, "place": self.place(), "behind": list(self.behind())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises: StateError if the file is another one, or has no such place."""
-        if state["size"] != self.size:
-            raise StateError(
-                f"{self.path} has changed since the state was saved: it had {state['size']!r:.40} bytes, and has "
-                f"{self.size} now. Restore it, or begin the epoch anew"
-            )
+        check_stamp(self.path, state["file"], self.stamp)
         self.go_to(state["place"])
+
+
+class ContentRecords(Records[T_co]):
+    """Records that are read one after the other from a :class:`Content`. Place: where the next begins, its number."""
+
+    unit = "record"
+    first_number = 0  # for people
+
+    def __init__(self, content: Content) -> None:
+        self.path = content.path
+        self.stamp = content.stamp
+        self._content = content
+        self._offset = self._number = 0
+
+    def _advance(self, size: int) -> None:
+        self._offset += size
+        self._number += 1
+
+    def place(self) -> dict[str, Any]:
+        return {"at": self._content.mark(self._offset), self.unit: self._number}
+
+    def go_to(self, place: dict[str, Any]) -> None:
+        number = place[self.unit]
+        if type(number) is not int or number < 0:
+            raise StateError(f"the state names no {self.unit} of {self.path}, but {number!r:.40}")
+        self._offset = self._content.go_to(place["at"])
+        self._number = number
+
+    def behind(self) -> tuple[int, int]:
+        size = self._content.behind(self._offset)
+        return size, round(self._number * size / max(1, self._offset))
+
+    def where(self) -> str:
+        number = f"{self.unit} {self._number + self.first_number}"
+        return number if self._content.is_text else f"{number} (byte {self._offset})"
+
+    def close(self) -> None:
+        self._content.close()
 
 
 def behind_of(state: Any) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""WebDataset's samples: files of a tar archive whose names differ in their endings. Runs wherever its reader runs.
+"""WebDataset's samples: files of a tar archive whose names differ in their endings.
 
 The convention is webdataset's: the files of a sample stand side by side; the key is the name up to the first dot of
 its last part, the ending is what follows that dot, in lower case. Other files, and names such as ``__meta__``, are
@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torchpipe.errors import StateError
 from torchpipe.formats.places.content import Content
-from torchpipe.formats.records import Records
+from torchpipe.formats.records import ContentRecords
 from torchpipe.formats.tar import Member, TarFiles
 
-__all__ = ["TarSamples", "check_endings"]
+__all__ = ["TarSamples", "check_endings", "split_name"]
 
 
 def check_endings(value: object) -> tuple[tuple[str, ...], ...] | None:
@@ -37,8 +36,8 @@ def check_endings(value: object) -> tuple[tuple[str, ...], ...] | None:
     return tuple(found)
 
 
-def _split(name: str) -> tuple[str, str] | None:
-    """(key, ending) of a file's name; None if it belongs to no sample."""
+def split_name(name: str) -> tuple[str, str] | None:
+    """(key, ending in lower case) of a file's name; None if it belongs to no sample."""
     folder, slash, last = name.rpartition("/")
     base, dot, ending = last.partition(".")
     if not base or not dot or not ending or (base.startswith("__") and base.endswith("__")):
@@ -46,12 +45,14 @@ def _split(name: str) -> tuple[str, str] | None:
     return folder + slash + base, ending.lower()
 
 
-class TarSamples(Records[dict[str, Any]]):
+class TarSamples(ContentRecords[dict[str, Any]]):
     """Dicts with ``__key__``, ``__url__`` and the decoded content of each file by its ending.
 
     ``endings`` are those that are read, all of which a sample must have; of several in a tuple one, whose content
     stands under the first. Place: the header of the next sample's first file.
     """
+
+    unit = "sample"
 
     def __init__(
         self,
@@ -59,16 +60,11 @@ class TarSamples(Records[dict[str, Any]]):
         endings: Sequence[Sequence[str]] | None,
         decode: Mapping[str, Callable[[bytes], Any]],
     ) -> None:
-        self.path = content.path
-        self.size = content.size
-        self._tail = None if content.ends is None else content.ends[1]
-        self._content = content
+        super().__init__(content)
         self._files = TarFiles(content)
         self._wanted = None if endings is None else {name: names[0] for names in endings for name in names}
         self._needed = [] if endings is None else [names[0] for names in endings]
         self._decode = decode
-        self._sample = 0
-        self._place = content.mark(0)
         self._next: tuple[str, str, Member] | None = None  # key, ending and file that come next
         self._ended = False
 
@@ -77,7 +73,7 @@ class TarSamples(Records[dict[str, Any]]):
             member = self._files.next()
             if member is None:
                 self._ended = True
-            elif (parts := _split(member.name)) is not None:
+            elif (parts := split_name(member.name)) is not None:
                 self._next = (*parts, member)
         return self._next
 
@@ -99,7 +95,7 @@ class TarSamples(Records[dict[str, Any]]):
                 contents[name] = ending, self._files.read(member)
             self._next = None
         sample = self._made(key, contents, others)
-        self._advance()
+        self._pass_sample()
         return sample
 
     def _made(self, key: str, contents: Mapping[str, tuple[str, bytes]], others: Sequence[str]) -> dict[str, Any]:
@@ -117,11 +113,10 @@ class TarSamples(Records[dict[str, Any]]):
                 raise
         return sample
 
-    def _advance(self) -> None:
+    def _pass_sample(self) -> None:
         """The sample has been read, or passed over, up to the header of the next one."""
-        self._sample += 1
         found = self._peek()
-        self._place = self._content.mark(self._files.offset if found is None else found[2].header)
+        self._advance((self._files.offset if found is None else found[2].header) - self._offset)
 
     def skip(self, count: int) -> int:
         for done in range(count):
@@ -130,34 +125,9 @@ class TarSamples(Records[dict[str, Any]]):
                 return done
             while (found := self._peek()) is not None and found[0] == first[0]:
                 self._next = None
-            self._advance()
+            self._pass_sample()
         return count
 
-    def place(self) -> dict[str, Any]:
-        return {"at": list(self._place), "sample": self._sample, "tail": self._tail}
-
     def go_to(self, place: dict[str, Any]) -> None:
-        number = place["sample"]
-        if type(number) is not int or number < 0:
-            raise StateError(f"the state names no sample of {self.path}, but {number!r:.40}")
-        if None not in (place["tail"], self._tail) and place["tail"] != self._tail:
-            raise StateError(
-                f"{self.path} has changed since the state was saved: it is as long, and ends with other bytes. Restore "
-                "it, or begin the epoch anew"
-            )
-        self._files.go_to(place["at"])
-        self._place, self._sample = list(place["at"]), number
-        try:
-            self._peek()
-        except (EOFError, ValueError) as error:
-            raise StateError(f"{self.path} has no file at byte {place['at'][0]}, where the state stands") from error
-
-    def behind(self) -> tuple[int, int]:
-        size = self._content.behind(self._place[0])
-        return size, round(self._sample * size / max(1, self._place[0]))
-
-    def where(self) -> str:
-        return f"sample {self._sample} (byte {self._place[0]})"
-
-    def close(self) -> None:
-        self._content.close()
+        super().go_to(place)
+        self._files.stand_at(self._offset)

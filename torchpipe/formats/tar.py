@@ -1,4 +1,4 @@
-"""The files in a tar archive, in order, from the header of any of them on. Runs wherever its reader runs.
+"""The files in a tar archive, in order, from the header of any of them on.
 
 The formats are those of POSIX (pax and ustar: IEEE Std 1003.1-2001, "pax", and its "ustar Interchange Format") and of
 GNU tar. ``tarfile`` of the standard library reads the same; this passes over a file in a few microseconds, can begin
@@ -7,13 +7,18 @@ anywhere, and takes no damage for the end of an archive.
 
 from __future__ import annotations
 
+import io
+import os
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.formats.places.content import BUFFER_BYTES, Content
+from torchpipe.formats.places.streams import StreamWrapper, close_stream_after_parts, wrap_stream
+from torchpipe.formats.records import ContentRecords
 
-__all__ = ["Member", "TarFiles"]
+__all__ = ["Member", "TarFiles", "TarStreams"]
 
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
@@ -44,9 +49,13 @@ class TarFiles:
         self.offset = 0
         self._content = content
         self._at = 0  # of the stream
+        self._held: list[Member | None] = []  # found by stand_at()
+        self._lock = threading.Lock()
 
     def next(self) -> Member | None:
         """The next file, whose content :meth:`read` gives; None at the end of the archive."""
+        if self._held:
+            return self._held.pop()
         start = self.offset
         name: str | None = None
         size: int | None = None
@@ -83,21 +92,31 @@ class TarFiles:
         """The content of the last file that :meth:`next` gave."""
         return self._take(member.data, member.size)
 
-    def go_to(self, mark: Any) -> None:
-        """Let the next file be the one of which ``mark(member.header)`` said this."""
-        self._content.go_to(mark)
-        self.offset = self._at = mark[0]
-        if self.offset % _BLOCK:
-            raise StateError(f"{self.path} has no file at byte {self.offset}, where the state stands")
+    def open(self, member: Member) -> io.BufferedReader:
+        """The content of a file as a stream, which can be read while others are."""
+        return io.BufferedReader(_Part(self, member), BUFFER_BYTES)
+
+    def stand_at(self, offset: int) -> None:
+        """Go on with the file at ``offset``, where the content stands. Raises: StateError if there is none."""
+        self.offset = self._at = offset
+        try:
+            if offset % _BLOCK:
+                raise ValueError("files begin at multiples of 512")
+            self._held = [self.next()]
+        except (EOFError, ValueError) as error:
+            raise StateError(f"{self.path} has no file at byte {offset}, where the state stands") from error
 
     def _take(self, offset: int, size: int) -> bytes:
-        """``size`` bytes from ``offset`` on, which never lies before what was taken last."""
-        found = offset == self._at or self._content.pass_over(offset - self._at)
-        taken = self._content.stream.read(size) if found else b""
-        self._at = offset + len(taken)
+        """``size`` bytes from ``offset`` on."""
+        with self._lock:  # parts may be read in other threads
+            if offset < self._at:
+                self._content.go_back(offset)
+                self._at = offset
+            found = offset == self._at or self._content.pass_over(offset - self._at)
+            taken: bytes = self._content.read(size) if found else b""
+            self._at = offset + len(taken)
         if len(taken) < size:
-            end = self._at if self._content.kind is not None else self._content.size
-            raise EOFError(f"{self.path} is cut off at byte {end}: a tar archive ends with a block of zeros")
+            raise EOFError(f"{self.path} is cut off before byte {offset + size}: a tar archive ends with zeros")
         return taken
 
     def _checked(self, header: bytes) -> tuple[int, int]:
@@ -122,11 +141,73 @@ class TarFiles:
     def _check_end(self) -> None:
         """What follows the end are zeros, unless archives were put one behind the other."""
         rest = self._content.stream.read(BUFFER_BYTES)
+        self._at += len(rest)
         if rest.strip(b"\0"):
             raise ValueError(
                 f"{self.path} goes on behind its end at byte {self.offset}: archives put one behind the other are not "
                 "read (GNU tar joins them with --concatenate)"
             )
+
+
+class _Part(io.RawIOBase):
+    """A file in an archive, as a stream."""
+
+    def __init__(self, files: TarFiles, member: Member) -> None:
+        self._files = files
+        self._member = member
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._member.size}[whence]
+        if self._place < 0:
+            raise ValueError(f"{self._member.name} has no place {self._place}")
+        return self._place
+
+    def _next(self, most: int) -> bytes:
+        size = max(0, min(most, self._member.size - self._place))
+        data = self._files._take(self._member.data + self._place, size) if size else b""
+        self._place += size
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._next(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return self._next(self._member.size)
+
+
+class TarStreams(ContentRecords[tuple[str, StreamWrapper]]):
+    """(archive/name, open stream) of each file. ``archive`` is closed once the streams made of it are, too."""
+
+    unit = "file"
+
+    def __init__(self, content: Content, archive: StreamWrapper) -> None:
+        super().__init__(content)
+        self._archive = archive
+        self._files = TarFiles(content)
+
+    def __next__(self) -> tuple[str, StreamWrapper]:
+        member = self._files.next()
+        if member is None:
+            raise StopIteration
+        self._advance(self._files.offset - self._offset)
+        name = os.path.normpath(os.path.join(self.path, member.name))
+        return name, wrap_stream(self._files.open(member), parent=self._archive, name=name)
+
+    def go_to(self, place: dict[str, Any]) -> None:
+        super().go_to(place)
+        self._files.stand_at(self._offset)
+
+    def close(self) -> None:
+        close_stream_after_parts(self._archive)
 
 
 def _padded(size: int) -> int:

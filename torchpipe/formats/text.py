@@ -1,4 +1,4 @@
-"""Text files record by record: lines, JSON Lines (jsonlines.org), CSV (RFC 4180). Runs wherever its reader runs.
+"""Text files record by record: lines, JSON Lines (jsonlines.org), CSV (RFC 4180).
 
 Lines end with a line feed, with or without a carriage return before it. Encodings are those in which a line feed is the
 byte 10 and nothing else is: UTF-8 and those of one byte, not UTF-16.
@@ -9,14 +9,15 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.formats.places.content import Content
-from torchpipe.formats.records import Records
+from torchpipe.formats.records import ContentRecords
 
-__all__ = ["CsvRows", "JsonLines", "Lines", "TextLines", "check_encoding"]
+__all__ = ["CsvRows", "CsvTable", "JsonLines", "Lines", "TextLines", "check_decoding", "check_encoding", "decoder"]
 
 T = TypeVar("T")
 
@@ -40,29 +41,64 @@ def check_encoding(encoding: object) -> str:
     return encoding
 
 
-class Lines(Records[T]):
-    """Base: counts lines and bytes. ``place`` is the number of the next line and where it begins."""
+def check_decoding(encoding: str, errors: str) -> tuple[str, str]:
+    """Both. Raises: LookupError for an encoding, or a way to treat errors, that Python does not have."""
+    for name, known, value in (("encoding", codecs.lookup, encoding), ("errors", codecs.lookup_error, errors)):
+        try:
+            known(value)
+        except (LookupError, TypeError, ValueError) as error:
+            what = "an encoding" if name == "encoding" else "a way to treat errors, such as 'strict' or 'ignore',"
+            raise LookupError(f"{name} must be {what} that Python has, got {value!r}: {error}") from None
+    return encoding, errors
 
-    def __init__(self, content: Content, encoding: str = "utf-8") -> None:
-        self.path = content.path
-        self.size = content.size
-        self.encoding = encoding
-        self._content = content
-        self._offset = 0
-        self._line = 0  # lines read
 
-    def _read(self) -> bytes:
+def decoder(encoding: str, errors: str = "strict") -> Callable[[Any], str]:
+    """A function from bytes to text."""
+    return methodcaller("decode", encoding, errors)
+
+
+class Lines(ContentRecords[T]):
+    """The lines as they stand in the file, with their ends. Base of what is made of lines.
+
+    ``decode`` makes text of the bytes of a line; a stream of text does without. The first ``skip`` lines are left out.
+    """
+
+    unit = "line"
+    first_number = 1
+
+    def __init__(self, content: Content, decode: Callable[[Any], str] | None = None, skip: int = 0) -> None:
+        super().__init__(content)
+        self._decode = None if content.is_text else decode
+        for _ in range(skip):
+            self._pass(self._read())
+
+    def _read(self) -> Any:
         """The next line, its end included; empty at the end of the file. The place stays."""
         return self._content.stream.readline()
 
-    def _pass(self, line: bytes) -> None:
+    def _pass(self, line: Any) -> None:
         self._offset += len(line)
-        self._line += 1
+        self._number += 1
 
-    def _decoded(self, line: bytes) -> str:
-        if not self._line and line.startswith(codecs.BOM_UTF8):
+    def _decoded(self, line: Any) -> Any:
+        if self._decode is None:
+            return line
+        if not self._number and line.startswith(codecs.BOM_UTF8):
             line = line[3:]
-        return line.decode(self.encoding)
+        return self._decode(line)
+
+    def _made(self, line: Any) -> Any:
+        """The record of a line."""
+        return self._decoded(line)
+
+    def __next__(self) -> T:
+        line = self._content.stream.readline()
+        if not line:
+            raise StopIteration
+        made: T = self._made(line)
+        self._offset += len(line)
+        self._number += 1
+        return made
 
     def skip(self, count: int) -> int:
         for done in range(count):
@@ -72,36 +108,12 @@ class Lines(Records[T]):
             self._pass(line)
         return count
 
-    def place(self) -> dict[str, Any]:
-        return {"at": self._content.mark(self._offset), "line": self._line}
-
-    def go_to(self, place: dict[str, Any]) -> None:
-        line = place["line"]
-        if type(line) is not int or line < 0:
-            raise StateError(f"the state names no line of {self.path}, but {line!r:.40}")
-        self._content.go_to(place["at"])
-        self._offset, self._line = place["at"][0], line
-
-    def behind(self) -> tuple[int, int]:
-        size = self._content.behind(self._offset)
-        return size, round(self._line * size / max(1, self._offset))
-
-    def where(self) -> str:
-        return f"line {self._line + 1} (byte {self._offset})"
-
-    def close(self) -> None:
-        self._content.close()
-
 
 class TextLines(Lines[str]):
     """Lines without their ends."""
 
-    def __next__(self) -> str:
-        line = self._read()
-        if not line:
-            raise StopIteration
-        text = self._decoded(line)
-        self._pass(line)
+    def _made(self, line: Any) -> str:
+        text: str = self._decoded(line)
         return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -137,7 +149,50 @@ class JsonLines(Lines[Any]):
 
 
 class CsvRows(Lines[Any]):
-    """Rows as lists of text or, with a header, as dicts; a quoted field may go over several lines.
+    """The rows that ``reader``, such as ``csv.reader``, makes of lines; a quoted field may go over several lines."""
+
+    def __init__(
+        self,
+        content: Content,
+        reader: Callable[[Iterator[str]], Iterator[Any]],
+        decode: Callable[[Any], str] | None = None,
+        skip: int = 0,
+    ) -> None:
+        super().__init__(content, decode, skip)
+        self._taken: list[Any] = []  # the lines of the row that is being made
+        self._rows: Any = reader(self._texts())
+
+    def _texts(self) -> Iterator[str]:
+        while line := self._read():
+            self._taken.append(line)
+            yield self._decoded(line)
+
+    def _advance_row(self) -> None:
+        for line in self._taken:
+            self._pass(line)
+        self._taken.clear()
+
+    def _row(self) -> Any:
+        """The next row; None at the end."""
+        return next(self._rows, None)
+
+    def __next__(self) -> Any:
+        row = self._row()
+        if row is None:
+            raise StopIteration
+        self._advance_row()
+        return row
+
+    def skip(self, count: int) -> int:
+        for done in range(count):
+            if self._row() is None:
+                return done
+            self._advance_row()
+        return count
+
+
+class CsvTable(CsvRows):
+    """Rows as lists of text or, with a header, as dicts.
 
     ``columns`` are those to hand out. Rows of another length than the first are an error, empty lines count as none.
     """
@@ -145,19 +200,12 @@ class CsvRows(Lines[Any]):
     def __init__(
         self, content: Content, encoding: str, header: bool, columns: Sequence[str] | None, form: dict[str, Any]
     ) -> None:
-        super().__init__(content, encoding)
-        self._taken: list[bytes] = []  # the lines of the row that is being made
-        self._rows = csv.reader(self._lines(), **form)
+        super().__init__(content, lambda lines: csv.reader(lines, **form), decoder(encoding))
         self._width = 0
         self.names: list[str] | None = None
         self._chosen: list[tuple[str, int]] = []
         if header:
             self._read_header(columns)
-
-    def _lines(self) -> Iterator[str]:
-        while line := self._read():
-            self._taken.append(line)
-            yield self._decoded(line)
 
     def _read_header(self, columns: Sequence[str] | None) -> None:
         names = next(self._rows, None)
@@ -170,18 +218,13 @@ class CsvRows(Lines[Any]):
             raise ValueError(f"{self.path} has no column {missing[0]!r}: its columns are {', '.join(names)}")
         self.names, self._width = names, len(names)
         self._chosen = [(name, names.index(name)) for name in columns or names]
-        self._advance()
-
-    def _advance(self) -> None:
-        for line in self._taken:
-            self._pass(line)
-        self._taken.clear()
+        self._advance_row()
 
     def _row(self) -> list[str] | None:
         for row in self._rows:
             if row:
-                return row
-            self._advance()
+                return row  # type: ignore[no-any-return]
+            self._advance_row()
         return None
 
     def __next__(self) -> Any:
@@ -191,15 +234,8 @@ class CsvRows(Lines[Any]):
         self._width = self._width or len(row)
         if len(row) != self._width:
             raise ValueError(f"a row of {len(row)} fields, where there are {self._width} columns: {row!r:.100}")
-        self._advance()
+        self._advance_row()
         return {name: row[index] for name, index in self._chosen} if self.names else row
-
-    def skip(self, count: int) -> int:
-        for done in range(count):
-            if self._row() is None:
-                return done
-            self._advance()
-        return count
 
     def place(self) -> dict[str, Any]:
         return super().place() | {"width": self._width}

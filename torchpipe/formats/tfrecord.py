@@ -1,4 +1,4 @@
-"""TFRecord files, record by record, in order or by number. Runs wherever its reader runs.
+"""TFRecord files, record by record, in order or by number.
 
 A record is its length (uint64), the masked CRC-32C of that, the data, and their masked CRC-32C, all little endian
 (TensorFlow's ``core/lib/io/record_writer.h``; "TFRecord format details" of its guide).
@@ -13,15 +13,15 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from torchpipe.errors import StateError
 from torchpipe.formats.crc32c import masked_crc32c
 from torchpipe.formats.places.content import Content
-from torchpipe.formats.records import Records
+from torchpipe.formats.records import ContentRecords
 
 __all__ = ["TFRecords", "read_record", "record_offsets", "write_record"]
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
+_FRAME_BYTES = _HEADER.size + _FOOTER.size
 
 
 def write_record(file: BinaryIO, data: bytes) -> None:
@@ -30,16 +30,16 @@ def write_record(file: BinaryIO, data: bytes) -> None:
     file.write(length + _FOOTER.pack(masked_crc32c(length)) + data + _FOOTER.pack(masked_crc32c(data)))
 
 
-def read_record(path: str, stream: BinaryIO, offset: int, verify: bool = True) -> bytes | None:
-    """The record that begins where ``stream`` stands, at ``offset`` of the content; None at its end.
+def read_record(path: str, read: Callable[[int], bytes], offset: int, verify: bool = True) -> bytes | None:
+    """The next record that ``read`` gives, at ``offset`` of the content; None at its end.
 
     Raises: EOFError where it is cut off, ValueError where a checksum is wrong, naming ``path``.
     """
-    length = _length(path, stream, offset)
+    length = _length(path, read, offset)
     if length is None:
         return None
-    data = stream.read(length)
-    footer = stream.read(_FOOTER.size)
+    data = read(length)
+    footer = read(_FOOTER.size)
     if len(footer) < _FOOTER.size:
         raise EOFError(f"{path} is cut off within the record at byte {offset}, which has {length} bytes")
     if verify and _FOOTER.unpack(footer)[0] != masked_crc32c(data):
@@ -47,8 +47,8 @@ def read_record(path: str, stream: BinaryIO, offset: int, verify: bool = True) -
     return data
 
 
-def _length(path: str, stream: BinaryIO, offset: int) -> int | None:
-    header = stream.read(_HEADER.size)
+def _length(path: str, read: Callable[[int], bytes], offset: int) -> int | None:
+    header = read(_HEADER.size)
     if not header:
         return None
     if len(header) < _HEADER.size:
@@ -75,7 +75,7 @@ def record_offsets(path: str) -> Any:
     offsets = []
     with open(path, "rb", buffering=1 << 12) as file:
         offset = 0
-        while (length := _length(path, file, offset)) is not None:
+        while (length := _length(path, file.read, offset)) is not None:
             offsets.append(offset)
             offset = file.seek(length + _FOOTER.size, os.SEEK_CUR)
             if offset > size:
@@ -94,57 +94,30 @@ def _from_index(path: str, index: str, size: int) -> Any:
     return table[:, 0].copy()
 
 
-class TFRecords(Records[Any]):
-    """The records of a file, as ``make`` makes them of their bytes. Place: the byte, and the number."""
+class TFRecords(ContentRecords[Any]):
+    """The records of a file, as ``make`` makes them of their bytes."""
 
-    def __init__(self, content: Content, make: Callable[[bytes], Any], verify: bool) -> None:
-        self.path = content.path
-        self.size = content.size
-        self._content = content
+    def __init__(self, content: Content, make: Callable[[bytes], Any], verify: bool = True) -> None:
+        super().__init__(content)
         self._make = make
         self._verify = verify
-        self._offset = self._number = 0
 
     def __next__(self) -> Any:
-        data = read_record(self.path, self._content.stream, self._offset, self._verify)
+        data = read_record(self.path, self._content.read, self._offset, self._verify)
         if data is None:
             raise StopIteration
         item = self._make(data)
-        self._advance(len(data))
+        self._advance(len(data) + _FRAME_BYTES)
         return item
-
-    def _advance(self, length: int) -> None:
-        self._offset += _HEADER.size + length + _FOOTER.size
-        self._number += 1
 
     def skip(self, count: int) -> int:
         for done in range(count):
-            length = _length(self.path, self._content.stream, self._offset)
+            length = _length(self.path, self._content.read, self._offset)
             if length is None:
                 return done
             if not self._content.pass_over(length + _FOOTER.size):
                 raise EOFError(
                     f"{self.path} is cut off within the record at byte {self._offset}: it has {length} bytes"
                 )
-            self._advance(length)
+            self._advance(length + _FRAME_BYTES)
         return count
-
-    def place(self) -> dict[str, Any]:
-        return {"at": self._content.mark(self._offset), "record": self._number}
-
-    def go_to(self, place: dict[str, Any]) -> None:
-        number = place["record"]
-        if type(number) is not int or number < 0:
-            raise StateError(f"the state names no record of {self.path}, but {number!r:.40}")
-        self._content.go_to(place["at"])
-        self._offset, self._number = place["at"][0], number
-
-    def behind(self) -> tuple[int, int]:
-        size = self._content.behind(self._offset)
-        return size, round(self._number * size / max(1, self._offset))
-
-    def where(self) -> str:
-        return f"record {self._number} (byte {self._offset})"
-
-    def close(self) -> None:
-        self._content.close()

@@ -1,6 +1,6 @@
-"""The files in a zip archive, by their number in its table. Runs wherever its reader runs.
+"""The files in an archive with a table of them (zip, rar), by their number there.
 
-The standard library's ``zipfile`` reads them, and compares their checksums.
+The standard library's ``zipfile`` reads zip archives, and compares their checksums.
 """
 
 from __future__ import annotations
@@ -9,51 +9,40 @@ import fnmatch
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.formats.places.content import open_stored
+from torchpipe.formats.places.streams import StreamWrapper, close_stream_after_parts, stamp_of, wrap_stream
 from torchpipe.formats.records import Records
 
-__all__ = ["ZipFiles"]
+__all__ = ["ArchiveStreams", "ZipFiles"]
 
 
-class ZipFiles(Records[tuple[str, bytes]]):
-    """(archive/name, content) of the files whose names fit ``mask``, in the order of the table. Place: the number
-    there.
+class _TableOfFiles(Records[tuple[str, Any]]):
+    """Base: the files that ``archive.infolist()`` names, without folders. Place: the number."""
 
-    Raises: ValueError for what is no zip archive, with its path; for one file, what ``zipfile`` raises becomes one,
-    too.
-    """
-
-    def __init__(self, path: str, mask: str, storage_options: Mapping[str, Any] | None) -> None:
+    def __init__(self, path: str, archive: Any, stamp: list[int | None] | None, mask: str = "") -> None:
         self.path = path
-        self._file = open_stored(path, storage_options)
-        self.size = self._file.seek(0, os.SEEK_END)
-        try:
-            self._archive = zipfile.ZipFile(self._file)
-        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-            self._file.close()
-            raise ValueError(f"{path} is no zip archive, or is cut off: {error}") from error
-        self._infos = [
+        self.stamp = stamp
+        self._archive = archive
+        self._infos: Sequence[Any] = [
             info
-            for info in self._archive.infolist()
+            for info in archive.infolist()
             if not info.is_dir() and (not mask or fnmatch.fnmatchcase(info.filename, mask))
         ]
         self._next = 0
 
-    def __next__(self) -> tuple[str, bytes]:
+    def _made(self, info: Any) -> tuple[str, Any]:
+        raise NotImplementedError
+
+    def __next__(self) -> tuple[str, Any]:
         if self._next >= len(self._infos):
             raise StopIteration
-        info = self._infos[self._next]
-        try:
-            content = self._archive.read(info)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError) as error:
-            # RuntimeError: it is encrypted; OSError: bz2's
-            raise ValueError(f"{self.path} is damaged at {info.filename!r}, or it cannot be read: {error}") from error
+        made = self._made(self._infos[self._next])
         self._next += 1
-        return os.path.join(self.path, info.filename), content
+        return made
 
     def skip(self, count: int) -> int:
         passed = min(count, len(self._infos) - self._next)
@@ -71,6 +60,44 @@ class ZipFiles(Records[tuple[str, bytes]]):
 
     def where(self) -> str:
         return f"file {self._next}"
+
+
+class ArchiveStreams(_TableOfFiles):
+    """(archive/name, open stream) of each file. ``stream``, which the open ``archive`` reads, is closed after these."""
+
+    def __init__(self, path: str, stream: StreamWrapper, archive: Any) -> None:
+        super().__init__(path, archive, stamp_of(stream))
+        self._stream = stream
+
+    def _made(self, info: Any) -> tuple[str, Any]:
+        name = os.path.normpath(os.path.join(self.path, info.filename))
+        return name, wrap_stream(self._archive.open(info), parent=self._stream, name=name)
+
+    def close(self) -> None:
+        close_stream_after_parts(self._stream)
+
+
+class ZipFiles(_TableOfFiles):
+    """(archive/name, content) of the files in a zip archive whose names fit ``mask``.
+
+    Raises: ValueError for what is no zip archive, with its path, and for what ``zipfile`` cannot read of it.
+    """
+
+    def __init__(self, path: str, mask: str, storage_options: Mapping[str, Any] | None) -> None:
+        self._file = open_stored(path, storage_options)
+        try:
+            archive = zipfile.ZipFile(self._file)
+        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+            self._file.close()
+            raise ValueError(f"{path} is no zip archive, or is cut off: {error}") from error
+        super().__init__(path, archive, stamp_of(self._file), mask)
+
+    def _made(self, info: Any) -> tuple[str, Any]:
+        try:
+            return os.path.join(self.path, info.filename), self._archive.read(info)
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError) as error:
+            # RuntimeError: it is encrypted; OSError: bz2's
+            raise ValueError(f"{self.path} is damaged at {info.filename!r}, or it cannot be read: {error}") from error
 
     def close(self) -> None:
         self._archive.close()

@@ -61,7 +61,7 @@ class TFRecordFile(MapDataPipe[Any]):
         path = self.paths[file]
         with open(path, "rb") as stream:
             stream.seek(offset)
-            data = read_record(path, stream, offset, self.verify)
+            data = read_record(path, stream.read, offset, self.verify)
         if data is None:
             raise EOFError(f"{path} has become shorter: there is no record at byte {offset} any more")
         try:

@@ -70,7 +70,7 @@ def test_L7_damage_is_an_error_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello" * 20)
     with pytest.raises(rarfile.Error) as caught:
         list(IterableWrapper([str(tmp_path / "text")]).open_files("b").load_from_rar())
-    assert caught.value.__notes__ == [f"while reading the archive {tmp_path / 'text'}"]
+    assert caught.value.__notes__ == [f"RarArchiveLoader: while opening {tmp_path / 'text'}"]
 
 
 def test_length_and_a_missing_package(archives: list[str], monkeypatch: Any) -> None:

@@ -15,7 +15,18 @@ from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
 from torchpipe.testing import CountingSource, check_node
 
-NAMES = ["a/1.jpg", "a/1.cls", "a/_readme", "a/2.seg.png", "a/2.jpg", "b.c/1", "a.b/2.jpg", "a/2.jpg"]
+NAMES = [
+    "a/.hidden",
+    "__meta__.json",
+    "a/1.JPG",
+    "a/1.cls",
+    "a/_readme",
+    "a/2.seg.png",
+    "a/2.jpg",
+    "b.c/1",
+    "a.b/2.jpg",
+    "a/2.jpg",
+]
 
 
 @pytest.fixture
@@ -44,7 +55,7 @@ def test_samples(shards: list[str]) -> None:
         for sample in IterableWrapper(shards).open_files("b").load_from_tar().webdataset()
     ]
     assert samples[:4] == [
-        {"__key__": f"{shards[0]}/a/1", ".jpg": b"0a/1.jpg", ".cls": b"0a/1.cls"},
+        {"__key__": f"{shards[0]}/a/1", ".jpg": b"0a/1.JPG", ".cls": b"0a/1.cls"},
         {"__key__": f"{shards[0]}/a/2", ".seg.png": b"0a/2.seg.png", ".jpg": b"0a/2.jpg"},
         {"__key__": f"{shards[0]}/a.b/2", ".jpg": b"0a.b/2.jpg"},
         {"__key__": f"{shards[0]}/a/2", ".jpg": b"0a/2.jpg"},

@@ -60,7 +60,7 @@ def test_L7_damage_is_an_error_with_the_path(archives: list[str], tmp_path: Path
         (tmp_path / name).write_bytes(damaged)
         with pytest.raises(zipfile.BadZipFile) as caught:
             list(IterableWrapper([str(tmp_path / name)]).open_files("b").load_from_zip())
-        assert caught.value.__notes__ == [f"while reading the archive {tmp_path / name}"]
+        assert caught.value.__notes__ == [f"ZipArchiveLoader: while opening {tmp_path / name}"]
     flipped = bytearray(content)
     start = flipped.index(b"folder/a.txt") + 40
     flipped[start] ^= 0xFF
@@ -75,10 +75,10 @@ def test_L8_a_forged_index_is_refused(archives: list[str]) -> None:
     iterator = iterate(node)
     next(iterator)
     state = iterator.state_dict()
-    state["iterator"]["index"] = 4
+    state["iterator"]["place"]["file"] = 4
     resumed = iterate(node)
     resumed.load_state_dict(state)
-    with pytest.raises(StateError, match="at most 3"):
+    with pytest.raises(StateError, match="has 3 files, and the state names number 4"):
         next(resumed)
 
 

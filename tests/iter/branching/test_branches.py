@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from reading_services import MultiProcessingReadingService
 from torchpipe import Context, DataLoader2, IterDataPipe, NodeIterator
 from torchpipe.errors import GraphError, StateError
+from torchpipe.formats.places.streams import wrap_stream
 from torchpipe.iter import IterableWrapper
-from torchpipe.iter._shared.streams import wrap_stream
 from torchpipe.node.datapipe import iterate
 from torchpipe.state import decode, encode
 from torchpipe.testing import CountingSource, check_node

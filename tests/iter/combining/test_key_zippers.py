@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from torchpipe.errors import StateError
+from torchpipe.formats.places.streams import wrap_stream
 from torchpipe.iter import IterableWrapper
-from torchpipe.iter._shared.streams import wrap_stream
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node

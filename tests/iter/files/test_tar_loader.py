@@ -121,7 +121,7 @@ def test_L7_an_archive_cut_anywhere_is_an_error(archives: list[str], block: int)
     size = min(block * 512, end - 101)
     for length in (size, size + 100):
         cut.write_bytes(whole[:length])
-        with pytest.raises(tarfile.ReadError):  # at the next member, or where its content is read
+        with pytest.raises(EOFError, match="is cut off"):  # at the next member, or where its content is read
             read_all(cut)
 
 
@@ -130,7 +130,7 @@ def test_L7_a_compressed_archive_cut_off_is_an_error(tmp_path: Path, compression
     path = write_tar(tmp_path / "x.tar", {name: bytes(range(256)) * 50 for name in "abc"}, compression)
     content = Path(path).read_bytes()
     Path(path).write_bytes(content[: len(content) // 2])
-    with pytest.raises((tarfile.TarError, EOFError)):
+    with pytest.raises(EOFError, match="is cut off"):
         read_all(Path(path))
 
 
@@ -141,16 +141,16 @@ def test_L7_a_damaged_header_in_the_middle_is_an_error(archives: list[str]) -> N
     Path(archives[0]).write_bytes(bytes(content))
     iterator = iterate(IterableWrapper(archives).open_files("b").load_from_tar())
     next(iterator)
-    with pytest.raises(tarfile.ReadError, match="cut off or damaged") as caught:
+    with pytest.raises(ValueError, match=f"{archives[0]} is damaged: there is no header at byte 2048") as caught:
         next(iterator)
-    assert caught.value.__notes__ == [f"while reading the archive {archives[0]}"]
+    assert caught.value.__notes__ == [f"TarArchiveLoader: while reading {archives[0]}, file 1 (byte 2048)"]
 
 
 def test_L7_what_is_no_archive_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     (tmp_path / "empty").touch()
     for name in ("text", "empty"):
-        with pytest.raises(tarfile.ReadError) as caught:
+        with pytest.raises(EOFError) as caught:
             read_all(tmp_path / name)
         assert str(tmp_path / name) in caught.value.__notes__[0]
 
@@ -202,8 +202,8 @@ def test_L5_a_resume_goes_to_the_place_in_the_archive(tmp_path: Path, format: in
 
     class Counting(io.FileIO):
         def readinto(self, buffer: Any) -> Any:
-            read.append(len(buffer))
-            return super().readinto(buffer)
+            read.append(super().readinto(buffer))
+            return read[-1]
 
     opened = IterableWrapper([str(path)]).map(lambda name: (name, io.BufferedReader(Counting(name), 512)))
     resumed = iterate(opened.load_from_tar())
@@ -218,9 +218,9 @@ def test_L8_a_forged_place_is_refused(archives: list[str]) -> None:
     node = IterableWrapper(archives).open_files("b").load_from_tar()
     iterator = iterate(node)
     next(iterator)
-    for change in ({"place": 100}, {"place": 1 << 61}, {"place": -1}, {"of_all": {"a": 1}}, {"of_all": 3}):
+    for change in ({"at": [100]}, {"at": [1 << 61]}, {"at": [-1]}, {"at": 3}, {"file": -1}, {"file": "1"}):
         state = iterator.state_dict()
-        state["iterator"] |= change
+        state["iterator"]["place"] |= change
         resumed = iterate(node)
         resumed.load_state_dict(state)
         with pytest.raises(StateError):

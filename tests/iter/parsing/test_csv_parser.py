@@ -51,10 +51,10 @@ def test_dicts(paths: list[str]) -> None:
 def test_L7_errors_name_the_path(paths: list[str]) -> None:
     with pytest.raises(csv.Error) as caught:
         list(IterableWrapper(paths).open_files("b").parse_csv(decode=False))
-    assert caught.value.__notes__ == [f"while reading {paths[0]}"]
+    assert caught.value.__notes__ == [f"CSVParser: while reading {paths[0]}, line 1 (byte 0)"]
     with pytest.raises(UnicodeDecodeError) as undecoded:
         list(IterableWrapper(paths).open_files("b").parse_csv(encoding="ascii", errors="strict"))
-    assert f"while decoding {paths[2]}" in undecoded.value.__notes__
+    assert undecoded.value.__notes__ == [f"CSVParser: while reading {paths[2]}, line 2 (byte 10)"]
 
 
 @pytest.mark.parametrize("names", [3, ["a", {}]])
@@ -63,7 +63,7 @@ def test_L8_forged_columns_are_refused(paths: list[str], names: Any) -> None:
     iterator = iterate(node)
     next(iterator)
     state = iterator.state_dict()
-    state["iterator"]["fieldnames"] = names
+    state["iterator"]["place"]["fieldnames"] = names
     resumed = iterate(node)
     resumed.load_state_dict(state)
     with pytest.raises(StateError, match="columns of"):

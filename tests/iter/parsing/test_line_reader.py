@@ -112,19 +112,19 @@ def test_L7_damage_is_an_error_with_the_path(tmp_path: Path, paths: list[str]) -
     path.write_bytes(gzip.compress(bytes(range(256)) * 400)[:-20])
     with pytest.raises(EOFError) as caught:
         list(IterableWrapper([str(path)]).map(lambda name: (name, gzip.open(name))).readlines())
-    assert caught.value.__notes__ == [f"while reading {path}"]
+    assert caught.value.__notes__ == [f"LineReader: while reading {path}, line 392 (byte 99851)"]
     with pytest.raises(UnicodeDecodeError) as undecoded:
         list(IterableWrapper(paths).open_files("b").readlines(decode=True, encoding="ascii", errors="strict"))
-    assert undecoded.value.__notes__ == [f"while decoding {paths[0]}"]
+    assert undecoded.value.__notes__ == [f"LineReader: while reading {paths[0]}, line 3 (byte 4)"]
 
 
 def test_L8_a_forged_place_is_refused(paths: list[str]) -> None:
     node = IterableWrapper(paths).open_files().readlines()
     iterator = iterate(node)
     next(iterator)
-    for place in (-1, 1 << 400, "1", 1 << 200):
+    for place in ([-1], [1 << 400], ["1"], [1 << 200], [1, 2], 1):
         state = iterator.state_dict()
-        state["iterator"]["place"] = place
+        state["iterator"]["place"]["at"] = place
         resumed = iterate(node)
         resumed.load_state_dict(state)
         with pytest.raises(StateError, match="place"):

@@ -121,7 +121,8 @@ def test_L5_resuming_reads_no_more_the_further_on(tmp_path: Path, kind: str) -> 
             costs.append(bytes_read_by(lambda again=again: next(again)))
             again.close()
     iterator.close()
-    assert max(costs) < 1_000_000  # of 3.2 MB: the headers, a buffer of 256 KiB and one batch
+    # Of 3.2 MB: a buffer of 256 KiB and one batch; but a stream has no table, and is read into memory.
+    assert max(costs) < (1_000_000 if kind == "file" else 4_000_000)
     assert max(costs) - min(costs) < 300_000
 
 

@@ -46,12 +46,11 @@ def test_tables_of_files(tmp_path: Path) -> None:
     check_node(lambda: CountingSource(paths).load_parquet_as_df().map(pa.Table.to_pydict), pulls=lambda k: 2)
     fsspec.filesystem("memory").pipe("/x.parquet", Path(paths[0]).read_bytes())
     assert lists(IterableWrapper(["memory://x.parquet"]).load_parquet_as_df(columns=["a"])) == found[:3]
-    with pytest.raises(KeyError, match=r"0\.parquet has no column 'c': it has a, b"):
+    with pytest.raises(ValueError, match=r"0\.parquet has no column 'c': its columns are a, b"):
         list(IterableWrapper(paths).load_parquet_as_df(columns=["c"]))
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(pa.ArrowInvalid) as caught:
+    with pytest.raises(ValueError, match=f"{tmp_path}/text is no parquet file"):
         list(IterableWrapper([tmp_path / "text"]).load_parquet_as_df())
-    assert caught.value.__notes__ == [f"while reading {tmp_path}/text"]
 
 
 def test_wrong_items_and_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:

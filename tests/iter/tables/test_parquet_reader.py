@@ -253,7 +253,7 @@ def test_L8_forged_states_are_refused(folder: Path) -> None:
             refused(node, {"place": place | {"group": place["row"] if place["row"] > 3 else -1}})
         for wrong in (None, {}, {"block": "0", "row": 0}, {"block": 0, "row": True}, {"group": 1.0}):
             refused(node, {"place": wrong})
-        refused(node, {"size": 1})
+        refused(node, {"file": [1, 1]})
 
 
 def test_a_missing_package_is_named_with_its_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,4 @@
-"""The content of one file as a stream of bytes that can go back to a place: local or remote, compressed or not.
-
-Runs wherever its reader runs.
+"""The content of one file as a stream that can go back to a place: local, remote or open already, compressed or not.
 
 A file that is not compressed is gone to by seeking. A compressed one can be begun at its *members* alone: gzip calls
 the parts so that lie one behind the other in a file (RFC 1952, 2.2), zstandard (RFC 8878) and xz call them frames and
@@ -13,16 +11,16 @@ import bz2
 import io
 import lzma
 import os
-import stat
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 from torchpipe.errors import StateError
 from torchpipe.formats.places.paths import is_remote
 from torchpipe.formats.places.remote import open_url
+from torchpipe.formats.places.streams import can_seek, close_stream, stamp_of
 
-__all__ = ["COMPRESSIONS", "Content", "check_compression", "ends_of", "open_stored", "recompress"]
+__all__ = ["COMPRESSIONS", "Content", "check_compression", "open_stored", "recompress"]
 
 BUFFER_BYTES = 1 << 18
 _INPUT_BYTES = 1 << 16  # of compressed data at a time
@@ -32,7 +30,9 @@ _ENDINGS = {
 }  # fmt: skip
 _PADDED = ("gzip", "xz")  # zeros may stand behind a member
 COMPRESSIONS = ("infer", "gzip", "bz2", "xz", "zstd", None)
-_TAIL_BYTES = 10_240  # a record of tar, up to which an archive is padded: one can grow without becoming longer
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_MAGIC_BYTES = max(map(len, _MAGIC))
+_LARGEST_PLACE = 1 << 320  # a text file tells five numbers of 64 bits in one
 
 
 def check_compression(value: object) -> Any:
@@ -70,25 +70,13 @@ def open_stored(
     return open_url(path, options=storage_options, buffer_bytes=buffer_bytes)  # type: ignore[no-any-return]
 
 
-def ends_of(file: Any) -> tuple[int, int] | None:
-    """Where a local file ends: its size, and a checksum of its last bytes. None of anything else that is open."""
-    try:
-        descriptor = file.fileno()
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            return None
-        return found.st_size, zlib.crc32(os.pread(descriptor, _TAIL_BYTES, max(0, found.st_size - _TAIL_BYTES)))
-    except (AttributeError, OSError, ValueError):  # UnsupportedOperation is one of these
-        return None
-
-
 class _Members(io.RawIOBase):
     """What is in the members of a compressed file, in order. Notes where members begin.
 
     Raises: EOFError for a file that is cut off, ValueError for one that is damaged; both name it.
     """
 
-    def __init__(self, path: str, kind: str, file: BinaryIO, start: tuple[int, int]) -> None:
+    def __init__(self, path: str, kind: str, file: Any, start: tuple[int, int], seeks: bool) -> None:
         self.path = path
         self.starts = [start]  # (place in the file, place in the content) of members; those that may be gone back to
         self._kind = kind
@@ -99,7 +87,12 @@ class _Members(io.RawIOBase):
         self._input = b""
         self._output = memoryview(b"")
         self._ended = False
-        file.seek(start[0])
+        if seeks:
+            file.seek(start[0])
+
+    def start_before(self, place: int) -> tuple[int, int]:
+        """The beginning of the member that holds ``place`` of the content."""
+        return next(start for start in reversed(self.starts) if start[1] <= place)
 
     def readable(self) -> bool:
         return True
@@ -141,10 +134,11 @@ class _Members(io.RawIOBase):
             if start != self.starts[-1]:
                 self.starts.append(start)
             while len(self.starts) > 1 and self.starts[1][1] < self._made - BUFFER_BYTES:
-                del self.starts[0]  # whoever reads is no more than one buffer behind
+                del self.starts[0]  # the reader is no more than one buffer behind
             self._member = self._new()
-        elif self._file.read(1):
-            self._file.seek(-1, os.SEEK_CUR)  # there were zeros alone
+        elif more := self._file.read(1):  # there were zeros alone
+            self._input = more
+            self._stored += 1
         elif self._stored == 0:
             raise EOFError(f"{self.path} is empty, and so no {self._kind} file: was it written to its end?")
         else:
@@ -154,67 +148,111 @@ class _Members(io.RawIOBase):
 class Content:
     """A file's content: ``stream`` reads it from where it stands, ``go_to`` changes that place.
 
-    ``size`` is that of the stored file in bytes, ``ends`` what :func:`ends_of` says. Raises: the OSError of a file that
-    cannot be opened; ImportError where zstandard is missing; reading, EOFError for compressed data that are cut off and
-    ValueError for damaged ones.
+    The file is at ``path``, or open as ``opened`` (a StreamWrapper), of bytes or, without compression, of text. It is
+    read from where it stands; ``compression="found"`` goes by its first bytes. Only one that ``can_seek`` has places.
+
+    ``stamp`` tells another file from this one (``stamp_of``). Raises: the OSError of a file that cannot be opened;
+    ImportError where zstandard is missing; reading, EOFError for compressed data that are cut off and ValueError for
+    damaged ones.
     """
 
     def __init__(
-        self, path: str, compression: str | None = "infer", storage_options: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        opened: Any = None,
     ) -> None:
-        ending = os.path.splitext(path)[1].lower()
         self.path = path
-        self.kind = _ENDINGS.get(ending) if compression == "infer" else compression
+        self.kind = _ENDINGS.get(os.path.splitext(path)[1].lower()) if compression == "infer" else compression
         if self.kind == "zstd":
             _zstandard()
-        self._file = open_stored(path, storage_options)
-        self.size = self._file.seek(0, os.SEEK_END)
-        self._file.seek(0)
-        self.ends = ends_of(self._file)
-        self.stream: BinaryIO = self._file
+        self._opened = opened
+        self._file: Any = open_stored(path, storage_options) if opened is None else opened
+        self.stamp = stamp_of(self._file)
+        self.can_seek = opened is None or can_seek(opened)
+        self.is_text = opened is not None and not self.kind and isinstance(opened.read(0), str)
+        self._first = self._file.tell() if self.can_seek else 0
+        if self.kind == "found":
+            self.kind = self._found()
+        self._members: _Members | None = None
+        self.stream: Any = self._file
         if self.kind is not None:
-            self._begin_at((0, 0))
+            self._begin_at((self._first, 0))
+
+    def _found(self) -> str | None:
+        """The compression that the first bytes tell."""
+        head = self._file.read(_MAGIC_BYTES)
+        if self.can_seek:
+            self._file.seek(self._first)
+        else:
+            self._file = _Ahead(head, self._file)
+        return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
 
     def _begin_at(self, start: tuple[int, int]) -> None:
         assert self.kind is not None
-        self._members = _Members(self.path, self.kind, self._file, start)
+        self._members = _Members(self.path, self.kind, self._file, start, self.can_seek)
         self.stream = io.BufferedReader(self._members, BUFFER_BYTES)
 
     def mark(self, place: int) -> list[int]:
-        """What :meth:`go_to` needs for ``place``, up to which the content has been read: plain data."""
-        return [place] if self.kind is None else [place, *self._start(place)]
+        """What :meth:`go_to` needs for ``place``, up to which the content has been read: plain data.
+
+        Of text the place is where the stream stands: its characters are no bytes.
+        """
+        if self._members is not None:
+            return [place, *self._members.start_before(place)]
+        return [self._file.tell() if self.is_text else self._first + place]
 
     def behind(self, place: int) -> int:
         """How many bytes :meth:`go_to` would decompress again to come back to ``place``."""
-        return 0 if self.kind is None else place - self._start(place)[1]
+        return 0 if self._members is None else place - self._members.start_before(place)[1]
 
-    def _start(self, place: int) -> tuple[int, int]:
-        return next(start for start in reversed(self._members.starts) if start[1] <= place)
-
-    def go_to(self, mark: Sequence[int]) -> None:
-        """Let ``stream`` stand at the place of which :meth:`mark` said this; only before anything is read.
+    def go_to(self, mark: object) -> int:
+        """Let ``stream`` stand at the place of which :meth:`mark` said this; returns that place.
 
         Raises: StateError if there is no such place.
         """
-        if not all(type(number) is int and number >= 0 for number in mark) or len(mark) != (3 if self.kind else 1):
+        numbers: list[int] = mark if isinstance(mark, list) else []
+        known = all(type(number) is int and 0 <= number < _LARGEST_PLACE for number in numbers)
+        if not known or len(numbers) != (1 if self._members is None else 3):
             raise StateError(f"the state does not name a place in {self.path}, but {mark!r:.80}")
-        place, *start = mark
+        place, *start = numbers
+        size = None if self.stamp is None or self._opened is not None else self.stamp[0]
+        self._check(size is None or (start or numbers)[0] <= size, place)
         if not start:
-            self._check(place <= self.size, place)
-            self._file.seek(place)
-            return
-        self._check(start[0] <= self.size and start[1] <= place, place)
+            try:
+                self._file.seek(place)
+            except (OSError, MemoryError, OverflowError, ValueError):  # to a place that it has not told
+                self._check(False, place)
+            return place - self._first
+        self._check(start[1] <= place, place)
         self._begin_at((start[0], start[1]))
         try:
             found = self.pass_over(place - start[1])
         except (EOFError, ValueError) as error:
             raise StateError(f"the place {place} of {self.path}, which the state names, cannot be read") from error
         self._check(found, place)
+        return place
+
+    def go_back(self, place: int) -> None:
+        """Let ``stream`` stand at an earlier place; compressed data are decompressed anew. Raises: ValueError."""
+        if not self.can_seek:
+            raise ValueError(f"{self.path} is read as a stream that cannot seek: there is no way back to byte {place}")
+        self.go_to([self._first + place] if self._members is None else [place, self._first, 0])
+
+    def read(self, count: int) -> Any:
+        """``count`` bytes, fewer at the end alone, though a read of an open stream may give less."""
+        data = self.stream.read(count)
+        while len(data) < count and (more := self.stream.read(count - len(data))):
+            data += more
+        return data
 
     def pass_over(self, count: int) -> bool:
         """Let ``stream`` stand ``count`` bytes further on, unread if that can be; False if the content ends before."""
-        if self.kind is None:
-            return self.stream.seek(count, os.SEEK_CUR) <= self.size
+        if count and self._members is None and self.can_seek:
+            self.stream.seek(count - 1, os.SEEK_CUR)
+            return len(self.stream.read(1)) == 1
         while count and (passed := len(self.stream.read(min(count, BUFFER_BYTES)))):
             count -= passed
         return not count
@@ -225,8 +263,23 @@ class Content:
 
     def close(self) -> None:
         """Idempotent."""
+        if self._opened is not None:
+            close_stream(self._opened)
+            return
         self.stream.close()
         self._file.close()
+
+
+class _Ahead:
+    """A stream whose first bytes were read already."""
+
+    def __init__(self, head: bytes, file: Any) -> None:
+        self._head = head
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        head, self._head = self._head[:size], self._head[size:]
+        return head or self._file.read(size)
 
 
 def recompress(source: str, target: str, member_bytes: int = 1 << 22) -> None:

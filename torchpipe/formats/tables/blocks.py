@@ -1,6 +1,6 @@
 """Tables in files that hold them in blocks of rows, read row by row or batch by batch from any row on.
 
-Runs wherever its reader runs. ``parquet`` and ``arrow`` say what a block is: a row group, a record batch.
+``parquet`` and ``arrow`` say what a block is: a row group, a record batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Blocks(ABC):
     """An open table file: what :class:`TableRecords` needs to know of it."""
 
     path: str
-    size: int
+    stamp: list[int | None] | None
     count: int
     """Of blocks."""
 
@@ -75,7 +75,7 @@ class TableRecords(Records[Any]):
         self, blocks: Blocks, batch_size: int | None, make: Callable[[Any], Callable[[int, int], Any]] | None = None
     ) -> None:
         self.path = blocks.path
-        self.size = blocks.size
+        self.stamp = blocks.stamp
         self._blocks = blocks
         self._unit = batch_size or 1
         self._make = make

@@ -1,5 +1,4 @@
-"""Columns of Arrow as Python objects, numpy arrays or tensors. Runs wherever its reader runs; imports pyarrow when
-used.
+"""Columns of Arrow as Python objects, numpy arrays or tensors; imports pyarrow when used.
 
 Numbers and booleans become arrays of their own type, fixed-size lists of them arrays of more dimensions, lists of
 varying length lists of arrays, dates and times ``datetime64`` (numpy alone), everything else (text, bytes,
@@ -16,7 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["FORMATS", "RowMaker", "batch_maker", "check_columns", "check_filter", "check_format", "import_pyarrow"]
+__all__ = [
+    "FORMATS", "RowMaker", "batch_maker", "check_columns", "check_columns_of", "check_filter", "check_format",
+    "import_pyarrow",
+]  # fmt: skip
 
 FORMATS = ("python", "numpy", "torch", "arrow")
 _DTYPES = {name: np.dtype(name) for name in ("bool", "int8", "int16", "int32", "int64")}
@@ -47,6 +49,13 @@ def check_columns(columns: object) -> tuple[str, ...] | None:
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ValueError(f"columns must be names, each once, got {columns!r:.80}")
     return names
+
+
+def check_columns_of(path: str, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Raises: ValueError if one of ``columns`` is none of the ``names`` that the file has."""
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise ValueError(f"{path} has no column {missing[0]!r}: its columns are {', '.join(names)}")
 
 
 def check_filter(value: Any) -> Any:

@@ -1,8 +1,7 @@
-"""Parquet files, row group by row group. Runs wherever its reader runs; imports pyarrow when used."""
+"""Parquet files, row group by row group; imports pyarrow when used."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -10,11 +9,12 @@ from typing import Any
 from torchpipe.errors import StateError
 from torchpipe.formats.places.content import open_stored
 from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.places.streams import stamp_of, stamp_of_path
 from torchpipe.formats.records import Records
 from torchpipe.formats.tables.blocks import Blocks, in_chunks
-from torchpipe.formats.tables.columns import import_pyarrow
+from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow
 
-__all__ = ["ParquetBlocks", "RowGroups", "import_parquet", "open_parquet", "rows_in"]
+__all__ = ["ParquetBlocks", "RowGroupTables", "RowGroups", "import_parquet", "open_parquet", "rows_in"]
 
 
 def import_parquet(filtered: bool) -> Any:
@@ -29,14 +29,14 @@ def import_parquet(filtered: bool) -> Any:
     return import_module("pyarrow.parquet")
 
 
-def open_parquet(path: str, storage_options: Mapping[str, Any] | None) -> tuple[Any, int]:
-    """A ``pyarrow.parquet.ParquetFile`` and its size. Raises: ValueError, with the path, for what is no such file."""
+def open_parquet(path: str, storage_options: Mapping[str, Any] | None) -> tuple[Any, list[int | None] | None]:
+    """A ``pyarrow.parquet.ParquetFile`` and its stamp. Raises: ValueError, with the path, for what is no such file."""
     pa = import_pyarrow()
 
     source = open_stored(path, storage_options) if is_remote(path) else path
     try:
         file = import_parquet(False).ParquetFile(source)
-        return file, os.path.getsize(path) if isinstance(source, str) else source.seek(0, os.SEEK_END)
+        return file, stamp_of_path(source) if isinstance(source, str) else stamp_of(source)
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
             raise
@@ -69,22 +69,21 @@ class ParquetBlocks(Blocks):
         storage_options: Mapping[str, Any] | None,
     ) -> None:
         self.path = path
-        self._file, self.size = open_parquet(path, storage_options)
+        self._file, self.stamp = open_parquet(path, storage_options)
         self._keep = keep
         self._use_threads = use_threads
         self._storage_options = storage_options
         self._fragment: Any = None
         names = self._file.schema_arrow.names
         self._columns = list(columns or names)
-        missing = [name for name in self._columns if name not in names]
         total = self._file.num_row_groups
-        if missing or not (group is None or 0 <= group < total):
+        try:
+            check_columns_of(path, names, self._columns)
+            if not (group is None or 0 <= group < total):
+                raise ValueError(f"{path} has no row group {group}: it has {total}")
+        except ValueError:
             self.close()
-            raise ValueError(
-                f"{path} has no column {missing[0]!r}: its columns are {', '.join(names)}"
-                if missing
-                else f"{path} has no row group {group}: it has {total}"
-            )
+            raise
         self._groups: Sequence[int] = range(total) if group is None else [group]
         self.count = len(self._groups)
 
@@ -129,24 +128,27 @@ class ParquetBlocks(Blocks):
         self._file.close(force=True)
 
 
-class RowGroups(Records[tuple[str, int]]):
+class RowGroups(Records[Any]):
     """(path, number) of each row group of a parquet file. Place: the number."""
 
     def __init__(self, path: str, storage_options: Mapping[str, Any] | None) -> None:
-        file, self.size = open_parquet(path, storage_options)
+        self._file, self.stamp = open_parquet(path, storage_options)
         self.path = path
-        self._count = file.num_row_groups
+        self._count: int = self._file.num_row_groups
         self._next = 0
-        file.close(force=True)
 
-    def __next__(self) -> tuple[str, int]:
+    def _made(self, group: int) -> Any:
+        return self.path, group
+
+    def __next__(self) -> Any:
         if self._next >= self._count:
             raise StopIteration
+        made = self._made(self._next)
         self._next += 1
-        return self.path, self._next - 1
+        return made
 
     def skip(self, count: int) -> int:
-        passed: int = min(count, self._count - self._next)
+        passed = min(count, self._count - self._next)
         self._next += passed
         return passed
 
@@ -163,4 +165,27 @@ class RowGroups(Records[tuple[str, int]]):
         return f"row group {self._next}"
 
     def close(self) -> None:
-        pass  # nothing is open
+        self._file.close(force=True)
+
+
+class RowGroupTables(RowGroups):
+    """The row groups of a parquet file as ``pyarrow.Table``: its ``columns``, cast to ``schema`` if there is one.
+
+    Raises: ValueError for a column that the file does not have, and for what is no parquet file.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        columns: Sequence[str] | None,
+        schema: Any,
+        use_threads: bool,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        super().__init__(path, storage_options)
+        self._columns, self._schema, self._use_threads = columns, schema, use_threads
+        check_columns_of(path, self._file.schema_arrow.names, columns or ())
+
+    def _made(self, group: int) -> Any:
+        table = self._file.read_row_group(group, columns=self._columns, use_threads=self._use_threads)
+        return table if self._schema is None else table.cast(self._schema)

@@ -1,4 +1,4 @@
-"""What a function makes of one item, as a list or as an iterator that knows its place. Runs wherever its node runs."""
+"""What a function makes of one item, as a list or as an iterator that knows its place."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchpipe.iter._shared.places import go_to_place, place_in, stamp_of
-from torchpipe.iter._shared.streams import StreamWrapper
+from torchpipe.formats.places.content import Content
+from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.text import Lines
 from torchpipe.node.iterator import stored_count
 from torchpipe.node.traits import callable_name
 
@@ -19,7 +20,7 @@ __all__ = ["positioned"]
 
 # Containers that have all their items at hand. Sequences of other types may load each item when it is asked for.
 _HELD = (list, tuple, str, bytes, range, dict, collections.deque, MappingView, np.ndarray, torch.Tensor, set, frozenset)
-# Open files of just these types, whose lines readline() gives as iterating does.
+# Open files of just these types: readline() gives what iterating gives, and they can tell where they stand meanwhile.
 _FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedRandom, io.FileIO, io.StringIO, io.BytesIO)
 
 
@@ -36,7 +37,7 @@ def positioned(node: str, result: Any, fn: object) -> Any:
         )
     file = result.file_obj if isinstance(result, StreamWrapper) else result
     if type(file) in _FILES and file.seekable():
-        return _Lines(file, result)
+        return Lines(Content(str(getattr(result, "name", "the file")), None, opened=result))
     own_iter = getattr(type(result), "__iter__", None)
     if own_iter is None or own_iter is Sequence.__iter__:
         return _Indexed(result)
@@ -63,24 +64,3 @@ class _Indexed(Iterator[Any]):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self._index = stored_count(state, "index")
-
-
-class _Lines(Iterator[Any]):
-    """The lines of an open file, read so that it can tell where it stands. State: that place, and which file it is."""
-
-    def __init__(self, file: Any, owner: Any) -> None:
-        self._file = file
-        self._owner = owner  # a StreamWrapper closes its file when nobody refers to it
-        self._stamp = stamp_of(owner)
-
-    def __next__(self) -> Any:
-        line = self._file.readline()
-        if not line:
-            raise StopIteration
-        return line
-
-    def state_dict(self) -> dict[str, int]:
-        return place_in(self._file, self._stamp)
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        go_to_place(self._file, state, self._stamp, str(getattr(self._owner, "name", "the file")))

@@ -1,8 +1,9 @@
-"""What nodes share that read the records of files, with an exact place. Runs wherever their shard runs.
+"""Bases of the nodes that read the records of files, with an exact place.
 
-A reader's input gives paths. Its state is the input's *before* the current path and the place within that file:
-resuming pulls the path again, opens the file and goes there, whatever lies before. A sharding point straight after a
-reader makes it pass over the records that the shard does not keep, which a format can do without making them.
+The input gives paths (``FileReader``), or files that are open already (``StreamReader``). The state is the input's
+*before* the current file and the place within it: resuming pulls the item again, opens the file and goes there.
+A sharding point straight after a ``FileReader`` makes it pass over the records that the shard does not keep, which a
+format can do without making them.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
+from torchpipe.formats.places.streams import StreamWrapper, can_seek
 from torchpipe.formats.records import Records, behind_of
 from torchpipe.iter._shared.expanding import ExpandingIterator
+from torchpipe.iter._shared.pairs import path_and_stream
 from torchpipe.iter._shared.paths import as_paths, made_of_files, named_files
 from torchpipe.node.announce import COMPRESSED
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.traits import node_name
+from torchpipe.node.validate import check_input, check_length
 
-__all__ = ["FileReader", "RecordsIterator", "path_of"]
+__all__ = ["FileReader", "StreamReader", "path_of"]
 
 T = TypeVar("T")
 
@@ -57,16 +61,89 @@ class FileReader(IterDataPipe[T]):
         """The records of the file that an item of the input names, from its start on."""
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        return RecordsIterator(self, context)
+        return _FileIterator(self, context, self.datapipe)
 
 
-class RecordsIterator(ExpandingIterator[T]):
-    """One pass over a :class:`FileReader`."""
+class StreamReader(IterDataPipe[T]):
+    """Base of the readers whose input gives pairs (path, open stream). ``length`` is what ``len()`` says."""
 
+    thins = True
+    form: ClassVar[str]
+    binary: ClassVar[bool] = True  # must the stream be of bytes? For messages
+
+    def __init__(self, source: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:
+        check_input(self.form, source)
+        self.source = source
+        self.length = check_length(length)
+
+    def __len__(self) -> int:
+        if self.length < 0:
+            raise TypeError(f"{self.form} does not know how many items there are: pass length= if you do")
+        return self.length
+
+    @abstractmethod
+    def records(self, path: str, stream: StreamWrapper) -> Records[T]:
+        """The records of an open file, from where it stands on."""
+
+    def iterate(self, context: Context) -> NodeIterator[T]:
+        return _StreamIterator(self, context, self.source)
+
+
+class _RecordsIterator(ExpandingIterator[T]):
+    """One pass over a reader."""
+
+    def to_replay(self) -> tuple[str, int]:
+        if self._loaded is None and not isinstance(self._current, Records):
+            return super().to_replay()
+        size, count = behind_of(self._loaded) if self._current is None else self._current.behind()
+        return f"{COMPRESSED}{node_name(self.node)}", count if size >= _MUCH_BYTES else 0
+
+    def _all(self, records: Iterator[T]) -> Iterator[T]:
+        for record in records:
+            self._handed_out += 1
+            yield record
+
+
+class _StreamIterator(_RecordsIterator[T]):
+    node: StreamReader[T]
+
+    def expand(self, item: Any) -> Iterator[T]:
+        path, stream = path_and_stream(self.node.form, item, binary=self.node.binary)
+        try:
+            records = self.node.records(path, stream)
+        except Exception as error:
+            error.add_note(f"{node_name(self.node)}: while opening {path}")
+            raise
+        return records if can_seek(stream) else _InOrder(records)
+
+    def _hand_out(self, parts: Iterable[T]) -> Iterator[T]:
+        records = parts.records if isinstance(parts, _InOrder) else parts
+        if not isinstance(records, Records):  # nothing has been opened
+            return
+        try:
+            yield from self._all(records)
+        except Exception as error:
+            error.add_note(f"{node_name(self.node)}: while reading {records.path}, {records.where()}")
+            raise
+        records.close()
+        self._leave()
+
+
+class _InOrder(Iterator[T]):
+    """The records of a stream that cannot seek: they have no place to go to."""
+
+    def __init__(self, records: Records[T]) -> None:
+        self.records = records
+
+    def __next__(self) -> T:
+        return next(self.records)
+
+
+class _FileIterator(_RecordsIterator[T]):
     node: FileReader[T]
 
-    def __init__(self, node: FileReader[T], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+    def __init__(self, node: FileReader[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.position = 0  # records up to the last one yielded, those passed over included; kept when striding
         self._striding: tuple[int, int] | None = None
         self._item: Any = None  # of the input, whose file is open
@@ -86,11 +163,6 @@ class RecordsIterator(ExpandingIterator[T]):
         super().set_state(state)
         if self._striding is not None:
             self.position = stored_count(state, "position")
-
-    def to_replay(self) -> tuple[str, int]:
-        records = self._current
-        size, count = behind_of(self._loaded) if records is None else records.behind()
-        return f"{COMPRESSED}{node_name(self.node)}", count if size >= _MUCH_BYTES else 0
 
     def expand(self, item: Any) -> Records[T]:
         try:
@@ -125,11 +197,6 @@ class RecordsIterator(ExpandingIterator[T]):
             raise
         parts.close()
         self._leave()
-
-    def _all(self, records: Records[T]) -> Iterator[T]:
-        for record in records:
-            self._handed_out += 1
-            yield record
 
     def _kept(self, records: Records[T], parts: int, part: int) -> Iterator[T]:
         while True:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.iter._shared.streams import close_streams
+from torchpipe.formats.places.streams import close_streams
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe

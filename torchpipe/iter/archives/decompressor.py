@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
+from torchpipe.formats.places.streams import StreamWrapper, can_seek, close_stream_after_parts, wrap_stream
 from torchpipe.iter._shared.optional import needs
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
-from torchpipe.iter._shared.places import can_seek
-from torchpipe.iter._shared.streams import StreamWrapper, close_stream_after_parts, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

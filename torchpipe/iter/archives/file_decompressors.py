@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torchpipe.formats.places.streams import StreamWrapper, close_stream_after_parts, wrap_stream
 from torchpipe.iter._shared.pairs import path_and_stream
-from torchpipe.iter._shared.streams import StreamWrapper, close_stream_after_parts, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

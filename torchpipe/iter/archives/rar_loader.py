@@ -1,20 +1,20 @@
-"""``load_from_rar``: the files in rar archives. Runs wherever its shard runs."""
+"""``load_from_rar``: the files in rar archives."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from torchpipe.iter._shared.members import ArchiveLoader
+from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.zip import ArchiveStreams
 from torchpipe.iter._shared.optional import needs
-from torchpipe.iter._shared.streams import StreamWrapper
+from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["RarArchiveLoader"]
 
 
 @functional_datapipe("load_from_rar")
-class RarArchiveLoader(ArchiveLoader):
+class RarArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
     """Takes pairs (path, binary stream) of rar archives, and yields pairs (archive/member, stream) of their files.
 
     Needs ``rarfile`` (``pip install rarfile``), and for files that are compressed in the archive one of the
@@ -33,13 +33,9 @@ class RarArchiveLoader(ArchiveLoader):
         needs("rarfile", "load_from_rar")
         super().__init__(datapipe, length)
 
-    def files(self, stream: StreamWrapper) -> tuple[Any, Sequence[Any]]:
+    def records(self, path: str, stream: StreamWrapper) -> ArchiveStreams:
         import rarfile
 
         if isinstance(stream.file_obj, rarfile.RarExtFile):
             raise ValueError("Nested RAR archive is not supported by load_from_rar: extract the outer one first")
-        archive = rarfile.RarFile(stream)
-        return archive, [file for file in archive.infolist() if not file.is_dir()]
-
-    def open_file(self, archive: Any, file: Any) -> Any:
-        return archive.open(file)
+        return ArchiveStreams(path, stream, rarfile.RarFile(stream))

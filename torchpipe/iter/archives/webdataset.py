@@ -1,14 +1,14 @@
-"""``webdataset``: the files of one sample together, by the common part of their names. Runs wherever its shard runs."""
+"""``webdataset``: the files of one sample together, by the common part of their names."""
 
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.iter._shared.streams import StreamWrapper, wrap_stream
+from torchpipe.formats.places.streams import StreamWrapper, wrap_stream
+from torchpipe.formats.samples import split_name
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
@@ -16,16 +16,15 @@ from torchpipe.node.validate import check_input
 
 __all__ = ["WebDataset"]
 
-_NAME = re.compile(r"^(.*?)(\.[^/]*)$", re.DOTALL)
-
 
 @functional_datapipe("webdataset")
 class WebDataset(IterDataPipe[dict[str, Any]]):
     """Takes pairs (path, content), and yields a dict for each run of paths that differ only in what follows the first
     dot of the file's name: ``{"__key__": "shard.tar/0001", ".jpg": ..., ".cls": ...}``.
 
-    The contents may be anything: what ``load_from_tar().map(decode)`` makes, or open streams. Paths without a dot in
-    their last part are left out.
+    The contents may be anything: what ``load_from_tar().map(decode)`` makes, or open streams. Names are taken apart as
+    ``read_webdataset`` does: endings are in lower case; paths whose last part has no dot, begins with its only dot or
+    is like ``__meta__.json`` are left out.
 
     State: the first pair of the sample after the one handed out, which had to be read to know that this one is whole.
     If it is an open stream, its content.
@@ -102,9 +101,9 @@ class _SampleIterator(NodeIterator[dict[str, Any]]):
         for item in self.source.items():
             if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], str)):
                 raise TypeError(f"webdataset needs pairs (path, content), as from load_from_tar(), got {item!r:.200}")
-            found = _NAME.match(item[0].replace("\\", "/"))
+            found = split_name(item[0].replace("\\", "/"))
             if found is not None:
-                yield found[1], found[2], item[1]
+                yield found[0], f".{found[1]}", item[1]
 
 
 def _reopened(name: str, data: str | bytes) -> StreamWrapper:

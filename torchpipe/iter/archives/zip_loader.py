@@ -1,25 +1,24 @@
-"""``load_from_zip``: the files in zip archives. Runs wherever its shard runs."""
+"""``load_from_zip``: the files in zip archives."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
 from typing import Any
 
-from torchpipe.iter._shared.members import ArchiveLoader
-from torchpipe.iter._shared.places import can_seek
-from torchpipe.iter._shared.streams import StreamWrapper
+from torchpipe.formats.places.streams import StreamWrapper, can_seek
+from torchpipe.formats.zip import ArchiveStreams
+from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["ZipArchiveLoader"]
 
 
 @functional_datapipe("load_from_zip")
-class ZipArchiveLoader(ArchiveLoader):
+class ZipArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
     """Takes pairs (path, binary stream) of zip archives, and yields pairs (archive/member, stream) of their files.
 
     They come in the order of the archive's table, without folders. ``length`` is what ``len()`` says, -1 if unknown. An
-    archive is closed when it and the streams made of it are done with.
+    archive is closed when it and the streams made of it are done with. ``read_zip`` takes paths and yields contents.
 
     State: that of the input before the current archive and the number of its files handed out: resuming opens the
     archive again and goes on at once.
@@ -33,14 +32,10 @@ class ZipArchiveLoader(ArchiveLoader):
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:
         super().__init__(datapipe, length)
 
-    def files(self, stream: StreamWrapper) -> tuple[Any, Sequence[Any]]:
-        if isinstance(stream.file_obj, zipfile.ZipFile):  # from decompress()
-            archive = stream.file_obj
-        elif not can_seek(stream):
-            raise ValueError("a zip archive's table stands at its end: load_from_zip needs a stream that can seek")
-        else:
+    def records(self, path: str, stream: StreamWrapper) -> ArchiveStreams:
+        archive = stream.file_obj
+        if not isinstance(archive, zipfile.ZipFile):  # from decompress()
+            if not can_seek(stream):
+                raise ValueError("a zip archive's table stands at its end: load_from_zip needs a stream that can seek")
             archive = zipfile.ZipFile(stream)
-        return archive, [file for file in archive.infolist() if not file.is_dir()]
-
-    def open_file(self, archive: Any, file: Any) -> Any:
-        return archive.open(file)
+        return ArchiveStreams(path, stream, archive)

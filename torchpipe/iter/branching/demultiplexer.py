@@ -6,8 +6,8 @@ import operator
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
+from torchpipe.formats.places.streams import close_streams
 from torchpipe.iter._shared.shared_pass import Container
-from torchpipe.iter._shared.streams import close_streams
 from torchpipe.node.announce import warn_user
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.traits import callable_name

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from torchpipe.errors import GraphError
+from torchpipe.formats.places.streams import StreamWrapper, close_stream
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.leases import lease
 from torchpipe.iter._shared.pairs import naming_path
 from torchpipe.iter._shared.saving import write_local
-from torchpipe.iter._shared.streams import StreamWrapper, close_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

@@ -9,9 +9,9 @@ from typing import Any
 
 from torchpipe.formats.places.remote import open_url
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES
+from torchpipe.formats.places.streams import StreamWrapper, close_stream, wrap_stream
 from torchpipe.iter._shared.iopath import check_no_manager
 from torchpipe.iter._shared.paths import made_of_files
-from torchpipe.iter._shared.streams import StreamWrapper, close_stream, wrap_stream
 from torchpipe.node.content_digest import Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

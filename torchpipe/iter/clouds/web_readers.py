@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES
+from torchpipe.formats.places.streams import StreamWrapper, wrap_stream
 from torchpipe.formats.places.web import WebFile, check_options, open_web
 from torchpipe.iter._shared.paths import made_of_files
-from torchpipe.iter._shared.streams import StreamWrapper, wrap_stream
 from torchpipe.node.announce import warn_user
 from torchpipe.node.content_digest import Unseen
 from torchpipe.node.context import Context

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchpipe.formats.places.remote import open_url
+from torchpipe.formats.places.streams import StreamWrapper, close_stream, wrap_stream
 from torchpipe.iter._shared.paths import made_of_files, named_files
-from torchpipe.iter._shared.streams import StreamWrapper, close_stream, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torchpipe.formats.places.streams import StreamWrapper, can_seek, wrap_stream
 from torchpipe.iter._shared.pairs import naming_path
-from torchpipe.iter._shared.places import can_seek
-from torchpipe.iter._shared.streams import StreamWrapper, wrap_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import torch
 
+from torchpipe.formats.places.streams import close_streams
 from torchpipe.iter._shared.columns import with_columns
-from torchpipe.iter._shared.streams import close_streams
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

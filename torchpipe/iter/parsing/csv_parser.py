@@ -1,41 +1,33 @@
-"""``parse_csv`` and ``parse_csv_as_dict``: the rows of tables in open files. Runs wherever its shard runs."""
+"""``parse_csv`` and ``parse_csv_as_dict``: the rows of tables in open files."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
 from typing import Any
 
 from torchpipe.errors import StateError
-from torchpipe.iter._shared.expanding import ExpandingIterator
-from torchpipe.iter._shared.pairs import naming_path, path_and_stream
-from torchpipe.iter._shared.places import PlacedLines, lines_of
-from torchpipe.iter._shared.text import Decoding
-from torchpipe.node.context import Context
+from torchpipe.formats.places.content import Content
+from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.text import CsvRows, check_decoding, decoder
+from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, refusing_misfits
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count
 
 __all__ = ["CSVDictParser", "CSVParser"]
 
 
-class _Parser(IterDataPipe[Any]):
-    """What both have in common."""
+class _Parser(StreamReader[Any]):
+    binary = False
 
-    thins = True
-
-    def _take(
+    def __init__(
         self,
-        form: str,
         source_datapipe: IterDataPipe[tuple[str, Any]],
         skip_lines: int,
-        decoding: Decoding | None,
+        decoding: tuple[str, str] | None,
         return_path: bool,
         fmtparams: dict[str, Any],
     ) -> None:
-        check_input(form, source_datapipe)
-        self.form = form
-        self.source_datapipe = source_datapipe
+        super().__init__(source_datapipe)
         self.skip_lines = check_count("skip_lines", skip_lines, at_least=0)
         self.decoding = decoding
         self.return_path = return_path
@@ -45,8 +37,35 @@ class _Parser(IterDataPipe[Any]):
     def reader(self, lines: Any) -> Any:
         raise NotImplementedError
 
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _RowIterator(self, context, self.source_datapipe)
+    def records(self, path: str, stream: StreamWrapper) -> CsvRows:
+        return _Rows(self, Content(path, None, opened=stream))
+
+
+class _Rows(CsvRows):
+    """The rows of one file. Place: with columns, also their names."""
+
+    def __init__(self, node: _Parser, content: Content) -> None:
+        decode = None if node.decoding is None else decoder(*node.decoding)
+        super().__init__(content, node.reader, decode, node.skip_lines)
+        self._return_path = node.return_path
+        self._has_names = hasattr(self._rows, "fieldnames")  # which reads them, if they are in the file
+        self._advance_row()
+
+    def _row(self) -> Any:
+        row = super()._row()
+        return (self.path, row) if self._return_path and row is not None else row
+
+    def place(self) -> dict[str, Any]:
+        names = self._rows.fieldnames if self._has_names else None
+        return super().place() | ({} if names is None else {"fieldnames": list(names)})
+
+    def go_to(self, place: dict[str, Any]) -> None:
+        names = place.get("fieldnames")
+        if names is not None:
+            if type(names) is not list or any(isinstance(name, list | dict | set) for name in names):
+                raise StateError(f"the columns of {self.path} are not names in the state: {names!r:.40}")
+            self._rows.fieldnames = names
+        super().go_to(place)
 
 
 @functional_datapipe("parse_csv")
@@ -64,6 +83,8 @@ class CSVParser(_Parser):
     pairs, and ``csv.Error`` with a note of the path.
     """
 
+    form = "parse_csv"
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[tuple[str, Any]],
@@ -76,13 +97,13 @@ class CSVParser(_Parser):
         as_tuple: bool = False,
         **fmtparams: Any,
     ) -> None:
-        decoding = Decoding.checked(encoding, errors) if decode else None
-        self._take("parse_csv", source_datapipe, skip_lines, decoding, return_path, fmtparams)
         self.as_tuple = as_tuple
+        decoding = check_decoding(encoding, errors) if decode else None
+        super().__init__(source_datapipe, skip_lines, decoding, return_path, fmtparams)
 
     def reader(self, lines: Any) -> Any:
         rows = csv.reader(lines, **self.fmtparams)
-        return map(tuple, rows) if getattr(self, "as_tuple", False) else rows
+        return map(tuple, rows) if self.as_tuple else rows
 
 
 @functional_datapipe("parse_csv_as_dict")
@@ -99,6 +120,8 @@ class CSVDictParser(_Parser):
     Raises: as ``parse_csv``.
     """
 
+    form = "parse_csv_as_dict"
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[tuple[str, Any]],
@@ -110,60 +133,8 @@ class CSVDictParser(_Parser):
         return_path: bool = False,
         **fmtparams: Any,
     ) -> None:
-        decoding = Decoding.checked(encoding, errors) if decode else None
-        self._take("parse_csv_as_dict", source_datapipe, skip_lines, decoding, return_path, fmtparams)
+        decoding = check_decoding(encoding, errors) if decode else None
+        super().__init__(source_datapipe, skip_lines, decoding, return_path, fmtparams)
 
     def reader(self, lines: Any) -> Any:
         return csv.DictReader(lines, **self.fmtparams)
-
-
-class _RowIterator(ExpandingIterator[Any]):
-    node: _Parser
-
-    def expand(self, item: Any) -> Iterator[Any]:
-        path, stream = path_and_stream(self.node.form, item, binary=False)
-        lines = lines_of(path, stream, self.node.skip_lines)
-        return (_PlacedRows if isinstance(lines, PlacedLines) else _Rows)(self.node, lines)
-
-
-class _Rows(Iterator[Any]):
-    """The rows of one file: ``csv`` takes the lines that it needs, and no more."""
-
-    def __init__(self, node: _Parser, lines: Any) -> None:
-        self._node = node
-        self._lines = lines
-        self._rows = node.reader(self._texts())
-
-    def _texts(self) -> Iterator[Any]:
-        decoding, path = self._node.decoding, self._lines.path
-        return self._lines if decoding is None else (decoding.text(line, path) for line in self._lines)
-
-    def __next__(self) -> Any:
-        with naming_path(self._lines.path):
-            try:
-                row = next(self._rows)
-            except StopIteration:
-                row = None
-        if row is None:
-            raise StopIteration
-        return (self._lines.path, row) if self._node.return_path else row
-
-
-class _PlacedRows(_Rows):
-    """The same of a stream that can seek. State: the place in it; with columns, their names."""
-
-    _lines: PlacedLines
-
-    def state_dict(self) -> dict[str, Any]:
-        names = getattr(self._rows, "fieldnames", None)
-        return self._lines.state_dict() | ({} if names is None else {"fieldnames": list(names)})
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        names = state.get("fieldnames")
-        if names is not None:
-            if not isinstance(names, list):
-                raise StateError(f"the columns of {self._lines.path} are not a list in the state: {names!r:.40}")
-            with refusing_misfits(f"the columns of {self._lines.path}"):
-                set(names)  # rows have them as keys
-            self._rows.fieldnames = names
-        self._lines.load_state_dict(state)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from torchpipe.formats.places.streams import close_stream
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
-from torchpipe.iter._shared.streams import close_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator

@@ -1,24 +1,21 @@
-"""``readlines``: the lines of open files. Runs wherever its shard runs."""
+"""``readlines``: the lines of open files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from torchpipe.iter._shared.expanding import ExpandingIterator
-from torchpipe.iter._shared.pairs import path_and_stream
-from torchpipe.iter._shared.places import Lines, PlacedLines, lines_of
-from torchpipe.iter._shared.text import Decoding
-from torchpipe.node.context import Context
+from torchpipe.formats.places.content import Content
+from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.text import Lines, check_decoding, decoder
+from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count
 
 __all__ = ["LineReader"]
 
 
 @functional_datapipe("readlines")
-class LineReader(IterDataPipe[Any]):
+class LineReader(StreamReader[Any]):
     """Takes pairs (path, stream), and yields pairs (path, line), or lines alone with ``return_path=False``.
 
     The first ``skip_lines`` of each file are left out. ``strip_newline`` takes newline characters from both ends of a
@@ -34,7 +31,8 @@ class LineReader(IterDataPipe[Any]):
     changed since a state was saved, as far as its size and its end tell, if the stream is one of a file.
     """
 
-    thins = True
+    form = "readlines"
+    binary = False
 
     def __init__(
         self,
@@ -47,47 +45,24 @@ class LineReader(IterDataPipe[Any]):
         errors: str = "ignore",
         return_path: bool = True,
     ) -> None:
-        check_input("readlines", source_datapipe)
-        self.source_datapipe = source_datapipe
+        super().__init__(source_datapipe)
         self.skip_lines = check_count("skip_lines", skip_lines, at_least=0)
         self.strip_newline = strip_newline
-        self.decoding = Decoding.checked(encoding, errors) if decode else None
+        self.decoding = check_decoding(encoding, errors) if decode else None
         self.return_path = return_path
 
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _LineIterator(self, context, self.source_datapipe)
+    def records(self, path: str, stream: StreamWrapper) -> _Lines:
+        return _Lines(self, Content(path, None, opened=stream))
 
 
-class _LineIterator(ExpandingIterator[Any]):
-    node: LineReader
+class _Lines(Lines[Any]):
+    def __init__(self, node: LineReader, content: Content) -> None:
+        super().__init__(content, None if node.decoding is None else decoder(*node.decoding), node.skip_lines)
+        self._strip = node.strip_newline
+        self._return_path = node.return_path
 
-    def expand(self, item: Any) -> Iterator[Any]:
-        path, stream = path_and_stream("readlines", item, binary=False)
-        lines = lines_of(path, stream, self.node.skip_lines)
-        return (_PlacedItems if isinstance(lines, PlacedLines) else _Items)(self.node, lines)
-
-
-class _Items(Iterator[Any]):
-    """What the node makes of lines."""
-
-    def __init__(self, node: LineReader, lines: Lines) -> None:
-        self._node = node
-        self._lines = lines
-
-    def __next__(self) -> Any:
-        node, line = self._node, next(self._lines)
-        if node.strip_newline:
+    def _made(self, line: Any) -> Any:
+        if self._strip:
             line = line.strip("\r\n" if isinstance(line, str) else b"\r\n")
-        if node.decoding is not None:
-            line = node.decoding.text(line, self._lines.path)
-        return (self._lines.path, line) if node.return_path else line
-
-
-class _PlacedItems(_Items):
-    _lines: PlacedLines
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._lines.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._lines.load_state_dict(state)
+        line = self._decoded(line)
+        return (self.path, line) if self._return_path else line

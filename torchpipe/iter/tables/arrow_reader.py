@@ -27,10 +27,10 @@ class ArrowReader(FileReader[Any]):
     group is there.
 
     State: the record batch and the row in it, to which resuming goes at once; in a stream with dictionaries it passes
-    over the batches before. Opening a stream reads the headers of all its batches. A sharding point straight after it
-    passes over what the shard does not keep.
+    over the batches before. Opening a stream looks for its batches: it touches the headers of a mapped file, and reads
+    a remote one into memory. A sharding point straight after it passes over what the shard does not keep.
 
-    Raises: as :class:`~torchpipe.iter.ParquetReader`, and EOFError for a stream that is cut off.
+    Raises: as :class:`~torchpipe.iter.ParquetReader`, also for a file that is cut off; EOFError for an empty one.
     """
 
     def __init__(

@@ -1,21 +1,16 @@
-"""``dataframe`` and ``load_parquet_as_df``: tables of Arrow, in torcharrow's place. Runs wherever its shard runs."""
+"""``dataframe`` and ``load_parquet_as_df``: tables of Arrow, in torcharrow's place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchpipe.formats.places.paths import is_remote
-from torchpipe.formats.places.remote import open_url
-from torchpipe.iter._shared.expanding import ExpandingIterator
+from torchpipe.formats.tables.parquet import RowGroupTables
 from torchpipe.iter._shared.optional import needs
-from torchpipe.iter._shared.pairs import naming_path
-from torchpipe.iter._shared.paths import made_of_files, named_files
-from torchpipe.iter._shared.places import check_stamp, stamp_of
-from torchpipe.node.context import Context
+from torchpipe.iter._shared.paths import Paths
+from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup
-from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.validate import check_count, check_function, check_input
 
 __all__ = ["DataFrameMaker", "ParquetDataFrameLoader"]
@@ -85,7 +80,7 @@ def _values(row: Any, names: tuple[str, ...]) -> Sequence[Any]:
 
 
 @functional_datapipe("load_parquet_as_df")
-class ParquetDataFrameLoader(IterDataPipe[Any]):
+class ParquetDataFrameLoader(FileReader[Any]):
     """Takes paths or URLs of parquet files, and yields a ``pyarrow.Table`` for each row group of them.
 
     ``columns`` are those to read, by default all. ``dtype`` is a ``pyarrow.Schema`` to cast to. ``read_parquet`` yields
@@ -95,77 +90,27 @@ class ParquetDataFrameLoader(IterDataPipe[Any]):
     the next one at once.
 
     Raises: ImportError without pyarrow; ValueError for another ``device`` than ``""`` and ``"cpu"``; while iterating,
-    TypeError for items that are no paths, KeyError for a column that the file does not have, and pyarrow's errors, with
-    a note of the path.
+    TypeError for items that are no paths, ValueError for what is no parquet file and for a column that the file does
+    not have, and pyarrow's errors, with a note of the path.
     """
 
-    thins = True
+    fingerprint_ignores = ("storage_options", "use_threads")
 
     def __init__(
         self,
-        source_dp: IterDataPipe[Any],
+        source_dp: Paths,
         dtype: Any = None,
         columns: Sequence[str] | None = None,
         device: str = "",
         use_threads: bool = False,
     ) -> None:
-        check_input("load_parquet_as_df", source_dp)
         needs("pyarrow", "load_parquet_as_df")
+        super().__init__("load_parquet_as_df", source_dp, None)
         _check_device("load_parquet_as_df", device)
-        self.source_dp = source_dp
         self.dtype = dtype
         self.columns = None if columns is None else list(columns)
         self.use_threads = use_threads
 
-    def made_of(self) -> Mapping[str, Any]:
-        return made_of_files(self, named_files(self.source_dp))
-
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _RowGroupIterator(self, context, self.source_dp)
-
-
-class _RowGroupIterator(ExpandingIterator[Any]):
-    node: ParquetDataFrameLoader
-
-    def expand(self, item: Any) -> Iterator[Any]:
-        path = item if isinstance(item, str) else str(item) if hasattr(item, "__fspath__") else None
-        if path is None:
-            raise TypeError(f"load_parquet_as_df needs paths, got {item!r:.200} of type {type(item).__name__}")
-        return _RowGroups(self.node, path)
-
-
-class _RowGroups(Iterator[Any]):
-    """The tables of one file. State: how many were handed out, and by what another file is known."""
-
-    def __init__(self, node: ParquetDataFrameLoader, path: str) -> None:
-        from pyarrow import parquet
-
-        self._node = node
-        self._path = path
-        self._index = 0
-        with naming_path(path):
-            stream = open_url(path) if is_remote(path) else open(path, "rb")
-            self._stamp = stamp_of(stream)
-            self._file = parquet.ParquetFile(stream)
-            known = self._file.schema_arrow.names
-            for name in node.columns or ():
-                if name not in known:
-                    raise KeyError(f"{path} has no column {name!r}: it has {', '.join(known)}")
-
-    def __next__(self) -> Any:
-        if self._index >= self._file.num_row_groups:
-            self._file.close(force=True)
-            raise StopIteration
-        node = self._node
-        with naming_path(self._path):
-            table = self._file.read_row_group(self._index, columns=node.columns, use_threads=node.use_threads)
-            table = table if node.dtype is None else table.cast(node.dtype)
-        self._index += 1
-        return table
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"index": self._index, "file": self._stamp}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_stamp(self._path, state["file"], self._stamp)
-        self._index = stored_count(state, "index", at_most=self._file.num_row_groups)
+    def records(self, item: Any) -> RowGroupTables:
+        path = path_of("load_parquet_as_df", item)
+        return RowGroupTables(path, self.columns, self.dtype, self.use_threads, self.storage_options)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchpipe.formats.places.content import Content, check_compression
-from torchpipe.formats.text import CsvRows, check_encoding
+from torchpipe.formats.text import CsvTable, check_encoding
 from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import functional_datapipe
@@ -56,10 +56,10 @@ class CsvReader(FileReader[Any]):
         self.fmtparams = {"strict": True} | fmtparams
         csv.reader([], **self.fmtparams)
 
-    def records(self, item: Any) -> CsvRows:
+    def records(self, item: Any) -> CsvTable:
         content = Content(path_of("read_csv", item), self.compression, self.storage_options)
         try:
-            return CsvRows(content, self.encoding, self.has_header, self.columns, self.fmtparams)
+            return CsvTable(content, self.encoding, self.has_header, self.columns, self.fmtparams)
         except BaseException:
             content.close()
             raise

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchpipe.formats.places.content import Content, check_compression
-from torchpipe.formats.text import JsonLines, check_encoding
+from torchpipe.formats.text import JsonLines, check_encoding, decoder
 from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import functional_datapipe
@@ -43,4 +43,4 @@ class JsonlReader(FileReader[Any]):
 
     def records(self, item: Any) -> JsonLines:
         path = path_of("read_jsonl", item)
-        return JsonLines(Content(path, self.compression, self.storage_options), self.encoding)
+        return JsonLines(Content(path, self.compression, self.storage_options), decoder(self.encoding))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchpipe.formats.places.content import Content, check_compression
-from torchpipe.formats.text import TextLines, check_encoding
+from torchpipe.formats.text import TextLines, check_encoding, decoder
 from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import functional_datapipe
@@ -46,4 +46,4 @@ class TextLineReader(FileReader[str]):
 
     def records(self, item: Any) -> TextLines:
         path = path_of("read_lines", item)
-        return TextLines(Content(path, self.compression, self.storage_options), self.encoding)
+        return TextLines(Content(path, self.compression, self.storage_options), decoder(self.encoding))

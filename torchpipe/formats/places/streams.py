@@ -1,0 +1,98 @@
+"""Open streams as items: torch's ``StreamWrapper``, which closes a file when nothing refers to it, with types.
+
+A stream that can seek has a place, and by its stamp another file is told from the one that a state was saved with.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from typing import Any
+
+from torchpipe.compat.torch_datapipes import StreamWrapper
+from torchpipe.errors import StateError
+
+__all__ = [
+    "StreamWrapper", "can_seek", "check_stamp", "close_stream", "close_stream_after_parts", "close_streams", "stamp_of",
+    "stamp_of_path", "wrap_stream",
+]  # fmt: skip
+
+_TAIL_BYTES = 10_240  # a record of tar, up to which an archive is padded: one can grow without becoming longer
+
+
+def wrap_stream(file: Any, *, parent: StreamWrapper | None = None, name: str) -> StreamWrapper:
+    """``file`` as an item; ``parent`` is the stream that it reads from, if it is a part of one."""
+    return StreamWrapper(file, parent, name)  # type: ignore[no-untyped-call]
+
+
+def close_stream(stream: StreamWrapper) -> None:
+    """Idempotent."""
+    stream.close()  # type: ignore[no-untyped-call]
+
+
+def close_stream_after_parts(stream: StreamWrapper) -> None:
+    """Close it as soon as all streams that have it as their parent are closed."""
+    stream.autoclose()  # type: ignore[no-untyped-call]
+
+
+def close_streams(item: Any) -> None:
+    """Close the streams in an item that is thrown away."""
+    if isinstance(item, tuple | dict | StreamWrapper):  # not lists: they are batches, long and without streams
+        StreamWrapper.close_streams(item)  # type: ignore[no-untyped-call]
+
+
+def can_seek(file: Any) -> bool:
+    """True if it can tell where it stands, and go there."""
+    seekable = getattr(file, "seekable", None)
+    return callable(seekable) and bool(seekable()) and callable(getattr(file, "tell", None))
+
+
+def stamp_of(file: Any) -> list[int | None] | None:
+    """The size of the file behind a stream and, of a local one, a checksum of its last bytes: plain data.
+
+    The file is the stored one: an archive, or compressed. None where nothing tells: of a user's stream without a file
+    descriptor.
+    """
+    while file is not None:
+        ends = _ends_of(file)
+        if ends is not None:
+            return ends
+        binary = getattr(file, "buffer", file)  # of text
+        size = getattr(getattr(binary, "raw", binary), "size", None)  # of a file that fsspec opens
+        if type(size) is int:
+            return [size, None]
+        file = getattr(file, "parent_stream", None)
+    return None
+
+
+def stamp_of_path(path: str) -> list[int | None] | None:
+    """:func:`stamp_of` a local file. Raises: OSError."""
+    with open(path, "rb", buffering=0) as file:
+        return stamp_of(file)
+
+
+def _ends_of(file: Any) -> list[int | None] | None:
+    try:
+        descriptor = file.fileno()
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return [found.st_size, zlib.crc32(os.pread(descriptor, _TAIL_BYTES, max(0, found.st_size - _TAIL_BYTES)))]
+    except (AttributeError, OSError, ValueError):  # UnsupportedOperation is one of these
+        return None
+
+
+def check_stamp(name: str, saved: Any, stamp: list[int | None] | None) -> None:
+    """Raises: StateError if ``stamp`` is that of another file than the one of the state, as far as both know it."""
+    if saved is None or stamp is None:
+        return
+    if not (type(saved) is list and len(saved) == 2 and type(saved[0]) is int):
+        raise StateError(f"the state does not say how long {name} was, but {saved!r:.40}")
+    if saved[0] != stamp[0]:
+        change = f"it had {saved[0]} bytes, and has {stamp[0]} now"
+    elif None not in (saved[1], stamp[1]) and saved[1] != stamp[1]:
+        change = "it is as long, and ends with other bytes"
+    else:
+        return
+    raise StateError(f"{name} has changed since the state was saved: {change}. Restore it, or begin the epoch anew")
