@@ -7,7 +7,6 @@ from typing import Any
 
 from torchpipe.formats.tables.parquet import RowGroupTables
 from torchpipe.iter._shared.optional import needs
-from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup
@@ -98,12 +97,13 @@ class ParquetDataFrameLoader(FileReader[Any]):
 
     def __init__(
         self,
-        source_dp: Paths,
+        source_dp: IterDataPipe[Any],
         dtype: Any = None,
         columns: Sequence[str] | None = None,
         device: str = "",
         use_threads: bool = False,
     ) -> None:
+        check_input("load_parquet_as_df", source_dp)
         needs("pyarrow", "load_parquet_as_df")
         super().__init__("load_parquet_as_df", source_dp, None)
         _check_device("load_parquet_as_df", device)
