@@ -313,6 +313,16 @@ class Builder:
         source, original = module.imports.get(name, ("", ""))
         return self._variable(original, self.modules[source]) if source in self.modules else None
 
+    def _import_of_base(self, name: str, cls: ast.ClassDef, module: Module) -> tuple[str, str] | None:
+        """Where a base of ``cls``, in another module, has ``name`` from."""
+        for base in cls.bases:
+            inherited = self.find_class(head_of(base), module)
+            if inherited is not None and name in inherited[1].imports:
+                return inherited[1].imports[name]
+            if inherited is not None and (found := self._import_of_base(name, *inherited)) is not None:
+                return found
+        return None
+
     def _exported(self, expression: ast.expr, module: Module, node: Node) -> ast.expr:
         """``expression`` as it may stand in the stub; notes what it needs there."""
         values: dict[str, ast.expr] = {}
@@ -330,6 +340,8 @@ class Builder:
                 if name in self.forms:  # inside the class the name means the method
                     values[name] = ast.Attribute(ast.Name("builtins"), name)
                     self.imports["builtins"] = ("builtins", "")
+            elif (found := self._import_of_base(name, node.cls, module)) is not None:
+                self._note(self.imports, name, found, node)
             elif name in KINDS:  # the base of a base, which stands in another module
                 self._note(self.imports, name, ("torchpipe.node.datapipe", name), node)
             else:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import bz2
 import gzip
 import lzma
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,14 +156,7 @@ def test_urls_are_opened_by_fsspec() -> None:
 
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name == "zstandard":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
     (tmp_path / "a.zst").write_bytes(b"x")
     with pytest.raises(ImportError, match="pip install zstandard$"):
         Content(str(tmp_path / "a.zst"))

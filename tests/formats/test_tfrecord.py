@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import random
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchpipe.formats.crc32c import crc32c
 from torchpipe.formats.example import example_parser, parse_example
 from torchpipe.formats.tfrecord import read_record, write_record
 
@@ -36,23 +34,6 @@ def records(data: bytes) -> list[bytes]:
     while (record := read_record("a", file.read, file.tell())) is not None:
         found.append(record)
     return found
-
-
-def test_checksums_are_those_of_the_rfc_and_of_another_implementation() -> None:
-    for data, expected in (
-        (b"123456789", 0xE3069283),
-        (bytes(32), 0x8A9136AA),
-        (b"\xff" * 32, 0x62A8AB43),
-        (bytes(range(32)), 0x46DD794E),
-        (bytes(range(31, -1, -1)), 0x113FDB5C),
-    ):
-        assert crc32c(data) == expected
-    sizes = (0, 1, 3, 4, 5, 100, 2047, 2048, 2049, 4095, 4096, 5000, 65536, 100001)
-    expected_of_random = (
-        0x0, 0x93FBAD78, 0x122F4DF7, 0x2DF9F7AF, 0xA5AB0AA9, 0x257F52F1, 0xB4138D0A, 0x7B4DD301, 0xB417B4AA, 0x15FB9BCA,
-        0xB1423DCA, 0x20F7D8E2, 0x4DECF48E, 0x8C78853,
-    )  # fmt: skip
-    assert tuple(crc32c(random.Random(size).randbytes(size)) for size in sizes) == expected_of_random
 
 
 def test_examples_are_read_as_protobuf_wrote_them() -> None:

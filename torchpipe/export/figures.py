@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.service import NewEvents
 
-__all__ = ["Measurement", "Measurements", "Source", "needs"]
+__all__ = ["Measurement", "Measurements", "Source"]
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -111,8 +111,3 @@ def _of(stats: LoaderStats) -> Iterator[Measurement]:
     for queue in stats.queues:
         labels = (("queue", queue.name), ("unit", queue.unit))
         yield Measurement("gauge", "queue", "", "What waits in a queue", labels, queue.fill)
-
-
-def needs(package: str, error: ImportError) -> ImportError:
-    """The error for a package that is missing, by the name that it is installed by."""
-    return ImportError(f"{error}: pip install {package}", name=error.name)

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from torchpipe.export.figures import Measurements, Source, needs
+from torchpipe.compat.packages import needs
+from torchpipe.export.figures import Measurements, Source
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.service import NewEvents
 
@@ -36,10 +37,8 @@ class OpenTelemetryExporter:
         name: str = "train",
         every_s: float = 1.0,
     ) -> None:
-        try:
-            from opentelemetry import metrics, trace
-        except ImportError as error:
-            raise needs("opentelemetry-sdk", error) from None
+        metrics = needs("opentelemetry.metrics", "OpenTelemetryExporter", "opentelemetry-sdk")
+        trace = needs("opentelemetry.trace", "OpenTelemetryExporter", "opentelemetry-sdk")
         self._observe: Callable[..., Any] = metrics.Observation
         self._loader = loader
         self._name = name

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-from torchpipe.export.figures import Measurements, Source, needs
+from torchpipe.compat.packages import needs
+from torchpipe.export.figures import Measurements, Source
 
 __all__ = ["PrometheusExporter"]
 
@@ -44,10 +45,7 @@ class PrometheusExporter:
             raise TypeError(f"port must be a number, got {port!r}")
         if port is not None and not 0 <= port <= 65535:
             raise ValueError(f"port must be 0 to 65535, got {port}")
-        try:
-            import prometheus_client
-        except ImportError as error:
-            raise needs("prometheus-client", error) from None
+        prometheus_client = needs("prometheus_client", "PrometheusExporter", "prometheus-client")
         if registry is not None and name in _names.get(registry, ()):
             raise ValueError(
                 f"this registry has a loader named {name!r} already, whose figures could not be told from this one's: "

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
-from torchpipe.export.figures import Source, needs
+from torchpipe.compat.packages import needs
+from torchpipe.export.figures import Source
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.service import NewEvents
 
@@ -76,8 +77,5 @@ class TensorBoardExporter:
 
 
 def _writer(folder: Any) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise needs("tensorboard", error) from None
-    return SummaryWriter(os.fspath(folder))  # type: ignore[no-untyped-call]
+    tensorboard = needs("torch.utils.tensorboard", "TensorBoardExporter", "tensorboard")
+    return tensorboard.SummaryWriter(os.fspath(folder))

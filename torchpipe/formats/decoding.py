@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchpipe.compat.packages import needs
+
 __all__ = ["IMAGES", "decoders"]
 
 IMAGES = ("pil", "rgb8", "torchrgb8", None)
@@ -36,13 +38,7 @@ def _tensors(content: bytes) -> Any:
 
 
 def _picture(content: bytes) -> Any:
-    try:
-        from PIL import Image
-    except ImportError as missing:
-        raise ImportError(
-            "Pillow decodes images and is not installed: pip install pillow, or leave them as bytes with images=None",
-            name="PIL",
-        ) from missing
+    Image = needs("PIL.Image", "decoding images (images=None leaves them as bytes)", "pillow")
     image = Image.open(io.BytesIO(content))
     image.load()  # a damaged file is an error here, not later
     return image

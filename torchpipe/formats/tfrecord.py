@@ -13,15 +13,28 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from torchpipe.formats.crc32c import masked_crc32c
+from torchpipe.compat.packages import needs
 from torchpipe.formats.places.content import Content
 from torchpipe.formats.records import ContentRecords
 
-__all__ = ["TFRecords", "read_record", "record_offsets", "write_record"]
+__all__ = ["TFRecords", "check_crc32c", "masked_crc32c", "read_record", "record_offsets", "write_record"]
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _FRAME_BYTES = _HEADER.size + _FOOTER.size
+
+
+def check_crc32c() -> None:
+    """Raises: ImportError without the package that computes checksums."""
+    needs("crc32c", "reading and writing TFRecord files")
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum as the files hold it: rotated right by 15 bits, and a constant added (core/lib/hash/crc32c.h)."""
+    from crc32c import crc32c
+
+    crc: int = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def write_record(file: BinaryIO, data: bytes) -> None:

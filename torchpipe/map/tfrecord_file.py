@@ -10,7 +10,7 @@ from typing import Any
 
 from torchpipe.formats.example import example_parser
 from torchpipe.formats.places.paths import expand_paths, is_remote
-from torchpipe.formats.tfrecord import read_record, record_offsets
+from torchpipe.formats.tfrecord import check_crc32c, read_record, record_offsets
 from torchpipe.node.datapipe import MapDataPipe
 
 __all__ = ["TFRecordFile"]
@@ -27,8 +27,8 @@ class TFRecordFile(MapDataPipe[Any]):
     ``to_iter_datapipe`` and ``shuffle`` make a pipeline of it that goes to any position at once and whose shards read
     their own records alone. A file is opened for each record.
 
-    Raises: ValueError, EOFError for damaged and cut off files and an index that does not fit, when the node is made
-    or the record is read.
+    Raises: ImportError without ``crc32c`` (``pip install crc32c``); ValueError, EOFError for damaged and cut off files
+    and an index that does not fit, when the node is made or the record is read.
     """
 
     fingerprint_ignores = ("paths", "verify")
@@ -41,6 +41,7 @@ class TFRecordFile(MapDataPipe[Any]):
         parse: bool = True,
         verify: bool = True,
     ) -> None:
+        check_crc32c()
         self.paths = expand_paths("TFRecordFile", paths)
         remote = next(filter(is_remote, self.paths), None)
         if remote is not None:

@@ -10,7 +10,7 @@ import torch
 from torchpipe.compat.torch_datapipes import SHARDING_PRIORITIES
 from torchpipe.device import Backend
 from torchpipe.device.options import OnNewShape, PadTo, Sync
-from torchpipe.iter._shared.streams import StreamWrapper
+from torchpipe.formats.places.streams import StreamWrapper
 from torchpipe.iter.archives.decompressor import CompressionType
 from torchpipe.iter.grouping.batcher import Last
 from torchpipe.iter.mixing.mixer import Stop, Weights

@@ -419,7 +419,7 @@ def test_L4_what_a_killed_process_has_stored_is_used_and_its_lease_ends(
     wait_until((tmp_path / "reached").exists)
     (folder,) = cache.iterdir()
     assert len(chunks(cache)) == 2
-    assert f"process {process.pid} on" in (folder / "lease.owner").read_text()
+    assert f"process {process.pid} on" in (folder / "lease.lock").read_text()
     (folder / "00000002.chunk.part").write_bytes(b"left by a kill")
     got: list[Any] = []
     monkeypatch.setenv("STOP_AT", "-1")

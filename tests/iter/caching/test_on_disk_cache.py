@@ -17,8 +17,8 @@ from reading_services import MultiProcessingReadingService
 from tests.sources import wait_until
 from torchpipe import CacheTimeout, DataLoader2
 from torchpipe.errors import GraphError
+from torchpipe.formats.places.writing import Lease
 from torchpipe.iter import IterableWrapper
-from torchpipe.iter._shared.leases import lease
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
 
@@ -204,7 +204,7 @@ def test_L4_a_maker_that_was_killed_is_waited_for_by_nobody(cache: Cache) -> Non
         finally:
             os._exit(0)
     wait_until(begun.exists)
-    with pytest.raises(TimeoutError, match=f"is being made by process {child} of"):
+    with pytest.raises(TimeoutError, match=f"is being made by process {child} on"):
         list(CacheTimeout(0.01)(node))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -222,11 +222,15 @@ def test_L1_several_processes_make_each_file_once(cache: Cache) -> None:
 
 
 def test_a_lease_is_one_process_and_one_passes(tmp_path: Path) -> None:
-    path = str(tmp_path / "x")
-    with lease(path, 1), pytest.raises(TimeoutError, match=f"process {os.getpid()}"), lease(path, 0.01):
-        pass
-    with lease(path, 0.01):
-        os.unlink(path + ".lease")
+    one, other = Lease(tmp_path / "x"), Lease(tmp_path / "x")
+    assert one.take(1)
+    assert not other.take(0.01)
+    assert other.owner().startswith(f"process {os.getpid()} on ")
+    one.give_back()
+    assert other.take()
+    os.unlink(other.place)
+    other.give_back(remove=True)
+    other.give_back(remove=True)
     assert os.listdir(tmp_path) == []
 
 

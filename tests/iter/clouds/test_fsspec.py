@@ -185,7 +185,7 @@ def test_wrong_items_are_errors() -> None:
     items: Any = IterableWrapper([3])
     cases: list[Any] = [
         (lambda: list(items.list_files_by_fsspec()), TypeError, "URLs or paths, got 3"),
-        (lambda: list(items.open_files_by_fsspec()), TypeError, "URLs or paths, got 3"),
+        (lambda: list(items.open_files_by_fsspec()), TypeError, "paths or URLs, got 3"),
         (lambda: list(items.save_by_fsspec()), TypeError, "pairs"),
         (lambda: list(items.save_to_disk()), TypeError, "pairs"),
     ]

@@ -189,5 +189,5 @@ def test_wrong_addresses_are_errors() -> None:
     with pytest.raises(ValueError, match="no URL of a web server"):
         list(source.read_from_http())
     items: Any = IterableWrapper([3])
-    with pytest.raises(TypeError, match="URLs as text"):
+    with pytest.raises(TypeError, match="needs paths or URLs, got 3"):
         list(items.read_from_http())

@@ -65,7 +65,7 @@ def test_L6_files_are_closed_when_dropped_and_by_close(paths: list[str]) -> None
 def test_L7_what_cannot_be_opened_is_an_error_with_the_path(paths: list[str], tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"):
         list(IterableWrapper([str(tmp_path / "missing")]).open_files())
-    with pytest.raises(TypeError, match="needs paths, got 3 of type int"):
+    with pytest.raises(TypeError, match="needs paths or URLs, got 3 of type int"):
         list(IterableWrapper([3]).open_files())
 
 

@@ -12,13 +12,15 @@ import io
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
+from torchpipe.compat.packages import needs
 from torchpipe.errors import StateError
 from torchpipe.formats.places.paths import is_remote
 from torchpipe.formats.places.remote import open_url
 from torchpipe.formats.places.streams import can_seek, close_stream, stamp_of
+from torchpipe.formats.places.writing import write_whole
 
 __all__ = ["COMPRESSIONS", "Content", "check_compression", "open_stored", "recompress"]
 
@@ -43,13 +45,7 @@ def check_compression(value: object) -> Any:
 
 
 def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError as missing:
-        raise ImportError(
-            "zstandard reads .zst files and is not installed: pip install zstandard", name="zstandard"
-        ) from missing
-    return zstandard
+    return needs("zstandard", "reading .zst files")
 
 
 def _decompressor(kind: str) -> Callable[[], Any]:
@@ -295,15 +291,13 @@ def recompress(source: str, target: str, member_bytes: int = 1 << 22) -> None:
         raise ValueError(f"recompress writes .gz and .zst files, got {target!r}")
     compress = gzip.compress if kind == "gzip" else _zstandard().ZstdCompressor(write_checksum=True).compress
     content = Content(source)
-    partial = f"{target}.{os.getpid()}.partial"
+
+    def members() -> Iterator[bytes]:
+        yield compress(content.read(member_bytes))
+        while part := content.read(member_bytes):
+            yield compress(part)
+
     try:
-        with open(partial, "wb") as file:
-            part = content.stream.read(member_bytes)
-            file.write(compress(part))
-            while part := content.stream.read(member_bytes):
-                file.write(compress(part))
-        os.replace(partial, target)
+        write_whole(target, "wb", members())
     finally:
         content.close()
-        if os.path.exists(partial):
-            os.remove(partial)

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchpipe.compat.packages import needs
+
 __all__ = [
     "FORMATS", "RowMaker", "batch_maker", "check_columns", "check_columns_of", "check_filter", "check_format",
     "import_pyarrow",
@@ -28,15 +30,7 @@ _DTYPES |= {"halffloat": np.dtype("float16"), "float": np.dtype("float32"), "dou
 
 def import_pyarrow() -> Any:
     """Raises: ImportError that names the package."""
-    try:
-        import pyarrow
-        import pyarrow.types
-    except ImportError as missing:
-        raise ImportError(
-            "pyarrow reads parquet and Arrow files and is not installed: pip install pyarrow",
-            name="pyarrow",
-        ) from missing
-    return pyarrow
+    return needs("pyarrow", "reading parquet and Arrow files")
 
 
 def check_columns(columns: object) -> tuple[str, ...] | None:

@@ -1,58 +1,68 @@
-"""Writing files whole or not at all, and nowhere else than allowed. Runs wherever its nodes run."""
+"""Base of the nodes that write files."""
 
 from __future__ import annotations
 
 import os
-import posixpath
-import uuid
-from collections.abc import Iterable
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
-from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.places.writing import place_in
+from torchpipe.iter._shared.pairs import naming_path
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_columns, check_input
 
-__all__ = ["place_in", "write_local"]
-
-
-def place_in(root: str | None, path: str) -> str:
-    """Where to write ``path``: relative ones within ``root``, if there is one. Raises: ValueError if it is not in it.
-
-    Names may come out of an archive that somebody else made: ``../`` and links that lead out of ``root`` are found.
-    """
-    if root is None:
-        return path
-    if is_remote(root):
-        base = root.rstrip("/")
-        place = path if is_remote(path) else f"{base}/{path.lstrip('/')}"
-        scheme, _, rest = place.partition("://")
-        inside = f"{scheme}://{posixpath.normpath(rest)}".startswith(base + "/")
-    else:
-        place = os.path.join(root, path)
-        real = os.path.realpath(root)
-        inside = not is_remote(path) and os.path.realpath(place).startswith(real.rstrip(os.sep) + os.sep)
-    if not inside:
-        raise ValueError(f"{path!r} lies outside of {root!r}, where alone files may be written: nothing was")
-    return place
+__all__ = ["FileSaver"]
 
 
-def write_local(path: str, mode: str, pieces: Iterable[Any], part: str | None = None) -> None:
-    """Write a file of this machine, and the folders around it. What begins anew is there whole, or not at all, also
-    where making the pieces raises.
+class FileSaver(IterDataPipe[str]):
+    """Writes the data of pairs (name, data), and yields the paths; names that lead out of ``root`` are refused."""
 
-    ``part`` is the name that it has until it is whole, for who is its only writer; by default one like no other.
-    """
-    folder = os.path.dirname(path)
-    if folder:
-        os.makedirs(folder, exist_ok=True)
-    if "w" not in mode:
-        with open(path, mode) as file:
-            file.writelines(pieces)
-        return
-    part = os.path.join(folder, part or f".{uuid.uuid4().hex}.part")
-    try:
-        with open(part, mode) as file:
-            file.writelines(pieces)
-        os.replace(part, path)
-    except BaseException:
-        if os.path.exists(part):
-            os.unlink(part)
-        raise
+    form: ClassVar[str]
+
+    def __init__(
+        self,
+        source: IterDataPipe[tuple[Any, Any]],
+        filepath_fn: Callable[[Any], str] | None,
+        root: str | os.PathLike[str] | None,
+    ) -> None:
+        check_input(self.form, source)
+        if filepath_fn is not None:
+            check_columns("filepath_fn", filepath_fn, None)
+        self.source = source
+        self.filepath_fn = filepath_fn
+        self.root = None if root is None else os.fspath(root)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @abstractmethod
+    def write(self, path: str, data: Any) -> None:
+        """Write a file."""
+
+    def iterate(self, context: Context) -> NodeIterator[str]:
+        return _SaveIterator(self, context)
+
+
+class _SaveIterator(NodeIterator[str]):
+    node: FileSaver
+
+    def __init__(self, node: FileSaver, context: Context) -> None:
+        super().__init__(node, context, node.source)
+        self.path_of = os.fspath if node.filepath_fn is None else self.adopt(node.filepath_fn)
+
+    def leave_out(self) -> bool:
+        return True
+
+    def run(self) -> Iterator[str]:
+        for item in self.source.items():
+            if not (isinstance(item, tuple | list) and len(item) == 2):
+                raise TypeError(f"{self.node.form} needs pairs (name, data), got {item!r:.200}")
+            name, data = item
+            path = place_in(self.node.root, os.fspath(self.path_of(name)))
+            with naming_path(path, "writing"):
+                self.node.write(path, data)
+            del item, data
+            yield path

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
+from torchpipe.compat.packages import needs
 from torchpipe.formats.places.streams import StreamWrapper, can_seek, close_stream_after_parts, wrap_stream
-from torchpipe.iter._shared.optional import needs
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe

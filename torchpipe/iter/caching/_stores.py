@@ -1,12 +1,12 @@
 """Where ``cache`` keeps chunks of items: in this process's memory, or in a folder that processes share.
 
-Runs wherever its node runs. A folder is shared without trust in any process's life:
+A folder is shared without trust in any process's life:
 
 - A chunk is a file that appears whole, by renaming, and is checked by its checksum when it is read; what is damaged
   counts as missing, and is made and written again. Two processes may write one: they write the same.
-- Who makes chunks holds the lease: a lock of the operating system on a file that names its owner, which ends with the
-  owner however that dies. Others wait for the chunk, not for the lease; one that sees nothing new for ``timeout_s``
-  (a stopped owner, a lock server that is gone) makes the chunk for itself, and stores nothing.
+- The process that makes chunks holds the lease (``writing.Lease``), which ends with it however it dies. Others wait
+  for the chunk, not for the lease; one that sees nothing new for ``timeout_s`` (a stopped owner, a lock server that is
+  gone) makes the chunk for itself, and stores nothing.
 - What a killed writer has left half written is written anew by the next holder of the lease.
 """
 
@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from torchpipe.errors import StateError
+from torchpipe.formats.places.writing import Lease, write_whole
 from torchpipe.state import decode, encode
 
 __all__ = ["Chunk", "DiskStore", "MemoryStore", "Store", "memory_store"]
@@ -31,7 +30,7 @@ __all__ = ["Chunk", "DiskStore", "MemoryStore", "Store", "memory_store"]
 _log = logging.getLogger("torchpipe")
 
 _POLL_S = 0.05
-_LOCK, _OWNER, _ABOUT, _PART = "lease.lock", "lease.owner", "about.txt", ".part"
+_LOCK, _ABOUT, _PART = "lease.lock", "about.txt", ".part"
 
 
 @dataclass
@@ -131,68 +130,49 @@ class DiskStore:
             return None
 
     def make(self, number: int, maker: Callable[[], Chunk]) -> Chunk:
-        made, lease = self._wait_lease(number)
-        if made is not None:
-            return made
+        lease = Lease(self.folder / _LOCK)
         try:
-            if lease is not None:
-                made = self.get(number)
-                if made is not None:
-                    return made
-                self._begin_to_write()
+            made = self._wait_lease(number, lease)
+            if made is not None:
+                return made
             chunk = maker()
-            if lease is not None and chunk.error is None:
+            if self.stores and chunk.error is None:
                 self._put(number, chunk)
             return chunk
         finally:
-            if lease is not None:
-                lease.release()
+            lease.give_back()
 
-    def _wait_lease(self, number: int) -> tuple[Chunk | None, Any]:
-        """The chunk, if another process has made it meanwhile; else the lease, or None if it cannot be had."""
-        from filelock import FileLock, Timeout
-
+    def _wait_lease(self, number: int, lease: Lease) -> Chunk | None:
+        """Take the lease. Returns the chunk, if another process has made it meanwhile."""
         if not self.stores:
-            return None, None
+            return None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lease = FileLock(self.folder / _LOCK)
             seen, deadline = self._changed(), time.monotonic() + self.timeout_s
-            while True:
-                try:
-                    return None, lease.acquire(timeout=0).lock
-                except Timeout:
-                    pass
+            while not lease.take():
                 if self._path(number).exists() and (chunk := self.get(number)) is not None:
-                    return chunk, None
+                    return chunk
                 if (changed := self._changed()) != seen:
                     seen, deadline = changed, time.monotonic() + self.timeout_s
                 if time.monotonic() > deadline:
-                    self._tell_of_owner()
-                    return None, None
+                    self._go_on_without(lease)
+                    return None
                 time.sleep(_POLL_S)
+            if not (self.folder / _ABOUT).exists():
+                self._write(_ABOUT, self.about.encode())
         except OSError as error:
             self._give_up(error)
-            return None, None
+            return None
+        return self.get(number)
 
     def _changed(self) -> int:
         """When a file came into the folder: does whoever holds the lease get on? To list it would take ever longer."""
         return os.stat(self.folder).st_mtime_ns
 
-    def _begin_to_write(self) -> None:
-        """With the lease: say whose it is."""
-        with suppress(OSError):
-            (self.folder / _OWNER).write_text(f"process {os.getpid()} on {socket.gethostname()}")
-            if not (self.folder / _ABOUT).exists():
-                self._write(self.folder / _ABOUT, self.about.encode())
-
-    def _tell_of_owner(self) -> None:
-        owner = "another process"
-        with suppress(OSError):
-            owner = (self.folder / _OWNER).read_text()[:200]
+    def _go_on_without(self, lease: Lease) -> None:
         _log.warning(
             "cache: %s holds the lease of %s and has stored nothing for %g s: going on without it, and storing nothing",
-            owner,
+            lease.owner(),
             self.folder,
             self.timeout_s,
         )
@@ -200,20 +180,12 @@ class DiskStore:
 
     def _put(self, number: int, chunk: Chunk) -> None:
         try:
-            self._write(self._path(number), chunk.to_bytes())
+            self._write(self._path(number).name, chunk.to_bytes())
         except OSError as error:
             self._give_up(error)
 
-    def _write(self, path: Path, data: bytes) -> None:
-        """Whole or not at all, whatever happens meanwhile; with the lease, so that the part is this process's own."""
-        part = path.with_name(path.name + _PART)
-        try:
-            part.write_bytes(data)
-            os.replace(part, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(part)
-            raise
+    def _write(self, name: str, data: bytes) -> None:
+        write_whole(self.folder / name, "wb", [data], part=name + _PART)  # with the lease: the only writer
 
     def _give_up(self, error: OSError) -> None:
         """A full disk, or a folder that may only be read, is no reason to end a run."""

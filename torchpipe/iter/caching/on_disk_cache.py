@@ -12,10 +12,9 @@ from typing import Any
 
 from torchpipe.errors import GraphError
 from torchpipe.formats.places.streams import StreamWrapper, close_stream
+from torchpipe.formats.places.writing import Lease, write_whole
 from torchpipe.iter._shared.expanding import ExpandingIterator
-from torchpipe.iter._shared.leases import lease
 from torchpipe.iter._shared.pairs import naming_path
-from torchpipe.iter._shared.saving import write_local
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
@@ -189,11 +188,23 @@ class _CacheIterator(ExpandingIterator[str]):
         path = self.node.holder.path_of(item)
         names = self._cached(path)
         if names is None:
-            with lease(path, self.node.timeout):
-                names = self._cached(path)  # by whoever had the lease before
-                if names is None:
-                    names = self._made(path, item)
+            names = self._made_alone(path, item)
         return names
+
+    def _made_alone(self, path: str, item: Any) -> list[str]:
+        if folder := os.path.dirname(path):
+            os.makedirs(folder, exist_ok=True)
+        lease = Lease(f"{path}.lease")
+        if not lease.take(self.node.timeout):
+            raise TimeoutError(
+                f"{path} is being made by {lease.owner()}, and was not ready after {self.node.timeout:g} s. If that "
+                "takes longer, raise the timeout (of end_caching(); CacheTimeout(seconds) does so for a whole graph)"
+            )
+        try:
+            names = self._cached(path)  # made by the one before
+            return self._made(path, item) if names is None else names
+        finally:
+            lease.give_back(remove=True)
 
     def _cached(self, path: str) -> list[str] | None:
         try:
@@ -232,7 +243,7 @@ class _CacheIterator(ExpandingIterator[str]):
             for pair in part:
                 names.append(self._written(pair))
         if names not in ([], [path]):
-            write_local(path + _LIST, "w", [json.dumps(names)])
+            write_whole(path + _LIST, "w", [json.dumps(names)])
         return names
 
     def _written(self, pair: Any) -> str:
@@ -256,7 +267,7 @@ class _CacheIterator(ExpandingIterator[str]):
                     f"{hashes[path]}: is the source damaged, or hash_dict of another version?"
                 )
 
-        write_local(path, node.mode, pieces(), part=f".{hashlib.sha256(path.encode()).hexdigest()[:32]}.part")
+        write_whole(path, node.mode, pieces(), part=f".{hashlib.sha256(path.encode()).hexdigest()[:32]}.part")
         return path
 
 

@@ -1,28 +1,24 @@
-"""``open_files_by_fsspec``, and its form for IoPath's users: open files anywhere. Runs wherever its shard runs."""
+"""``open_files_by_fsspec``, and its form for IoPath's users: open files anywhere."""
 
 from __future__ import annotations
 
-import os
-import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torchpipe.formats.places.remote import open_url
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES
-from torchpipe.formats.places.streams import StreamWrapper, close_stream, wrap_stream
 from torchpipe.iter._shared.iopath import check_no_manager
+from torchpipe.iter._shared.opening import Opener
 from torchpipe.iter._shared.paths import made_of_files
 from torchpipe.node.content_digest import Unseen
-from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count
 
 __all__ = ["FSSpecFileOpener", "IoPathFileOpener"]
 
 
 @functional_datapipe("open_files_by_fsspec")
-class FSSpecFileOpener(IterDataPipe[tuple[str, StreamWrapper]]):
+class FSSpecFileOpener(Opener):
     """Takes URLs or paths, and yields pairs (URL, open stream).
 
     ``mode`` as for :func:`open`. ``kwargs_for_open`` are options of the file system's ``open`` (``encoding``,
@@ -48,8 +44,7 @@ class FSSpecFileOpener(IterDataPipe[tuple[str, StreamWrapper]]):
         retries: int = DEFAULT_RETRIES,
         **kwargs: Any,
     ) -> None:
-        check_input(self.form, source_datapipe)
-        self.source_datapipe = source_datapipe
+        super().__init__(source_datapipe)
         self.mode = mode
         self.kwargs_for_open = dict(kwargs_for_open or {})
         self.retries = check_count("retries", retries, at_least=0)
@@ -58,11 +53,14 @@ class FSSpecFileOpener(IterDataPipe[tuple[str, StreamWrapper]]):
     def made_of(self) -> Mapping[str, Any]:
         return made_of_files(self, Unseen("what it opens may change unseen"))
 
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
-    def iterate(self, context: Context) -> NodeIterator[tuple[str, StreamWrapper]]:
-        return _OpenIterator(self, context, self.source_datapipe)
+    def opened(self, path: str) -> tuple[str, Any]:
+        return path, open_url(
+            path,
+            self.mode,
+            options=self.kwargs_for_connection,
+            open_options=self.kwargs_for_open,
+            retries=self.retries,
+        )
 
 
 @functional_datapipe("open_files_by_iopath")
@@ -79,40 +77,3 @@ class IoPathFileOpener(FSSpecFileOpener):
     ) -> None:
         check_no_manager(pathmgr, handler)
         super().__init__(source_datapipe, mode)
-
-
-class _OpenIterator(NodeIterator[tuple[str, StreamWrapper]]):
-    node: FSSpecFileOpener
-
-    def __init__(self, node: FSSpecFileOpener, context: Context, source: IterDataPipe[Any]) -> None:
-        super().__init__(node, context, source)
-        self.opened: weakref.WeakSet[StreamWrapper] = weakref.WeakSet()
-
-    def leave_out(self) -> bool:
-        return True
-
-    def run(self) -> Iterator[tuple[str, StreamWrapper]]:
-        for url in self.source.items():
-            if not isinstance(url, str | os.PathLike):
-                raise TypeError(f"{self.node.form} needs URLs or paths, got {url!r} of type {type(url).__name__}")
-            yield self._open(os.fspath(url))
-
-    def _open(self, url: str) -> tuple[str, StreamWrapper]:  # no local of run() may keep the stream alive
-        node = self.node
-        file = open_url(
-            url,
-            node.mode,
-            options=node.kwargs_for_connection,
-            open_options=node.kwargs_for_open,
-            retries=node.retries,
-        )
-        stream = wrap_stream(file, name=url)
-        self.opened.add(stream)
-        return url, stream
-
-    def close(self) -> None:
-        try:
-            super().close()
-        finally:
-            for stream in list(self.opened):
-                close_stream(stream)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torchpipe.compat.packages import needs
 from torchpipe.formats.places.remote import file_system
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES, attempt
 from torchpipe.formats.places.streams import StreamWrapper
 from torchpipe.iter._shared.listing import Lister
-from torchpipe.iter._shared.optional import needs
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup
 from torchpipe.node.validate import check_count, check_input

@@ -1,24 +1,19 @@
-"""``read_from_http``, ``read_from_gdrive`` and ``read_from_remote``: files on web servers. Runs wherever its shard
-runs.
-"""
+"""``read_from_http``, ``read_from_gdrive`` and ``read_from_remote``: files on web servers."""
 
 from __future__ import annotations
 
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES
-from torchpipe.formats.places.streams import StreamWrapper, wrap_stream
 from torchpipe.formats.places.web import WebFile, check_options, open_web
+from torchpipe.iter._shared.opening import Opener
 from torchpipe.iter._shared.paths import made_of_files
-from torchpipe.node.announce import warn_user
 from torchpipe.node.content_digest import Unseen
-from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_count, check_input, check_seconds
+from torchpipe.node.validate import check_count, check_seconds
 
 __all__ = ["GDriveReader", "HttpReader", "OnlineReader"]
 
@@ -28,23 +23,22 @@ _OF_DRIVE = re.compile(r"(drive|docs)[.]google[.]com")
 _PAGE_BYTES = 1 << 20
 
 
-class _WebReader(IterDataPipe[tuple[str, StreamWrapper]]):
-    form = ""
+class _WebReader(Opener):
     fingerprint_ignores = ("timeout", "retries", "query_params")  # how a file is reached, tokens among it
 
     def __init__(
         self,
         source_datapipe: IterDataPipe[str],
-        timeout: float | None,
-        skip_on_error: bool,
-        retries: int,
-        kwargs: dict[str, Any],
+        *,
+        timeout: float | None = None,
+        skip_on_error: bool = False,
+        retries: int = DEFAULT_RETRIES,
+        **kwargs: Any,
     ) -> None:
-        check_input(self.form, source_datapipe)
+        super().__init__(source_datapipe)
         check_options(self.form, kwargs)
         if timeout is not None and not check_seconds("timeout", timeout) > 0:
             raise ValueError(f"timeout must be a number of seconds above 0, or None for 60, got {timeout!r}")
-        self.source_datapipe = source_datapipe
         self.timeout = timeout
         self.skip_on_error = skip_on_error
         self.retries = check_count("retries", retries, at_least=0)
@@ -53,15 +47,8 @@ class _WebReader(IterDataPipe[tuple[str, StreamWrapper]]):
     def made_of(self) -> Mapping[str, Any]:
         return made_of_files(self, Unseen("what a web server gives may change unseen"))
 
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
-    def opened(self, url: str) -> tuple[str, WebFile]:
-        """The name of what is at ``url``, and the stream."""
-        return url, open_web(url, self.timeout, self.query_params, self.retries)
-
-    def iterate(self, context: Context) -> NodeIterator[tuple[str, StreamWrapper]]:
-        return _WebIterator(self, context, self.source_datapipe)
+    def opened(self, path: str) -> tuple[str, WebFile]:
+        return path, open_web(path, self.timeout, self.query_params, self.retries)
 
 
 @functional_datapipe("read_from_http")
@@ -91,7 +78,7 @@ class HttpReader(_WebReader):
         retries: int = DEFAULT_RETRIES,
         **kwargs: Any,
     ) -> None:
-        super().__init__(source_datapipe, timeout, skip_on_error, retries, kwargs)
+        super().__init__(source_datapipe, timeout=timeout, skip_on_error=skip_on_error, retries=retries, **kwargs)
 
 
 @functional_datapipe("read_from_gdrive")
@@ -107,19 +94,8 @@ class GDriveReader(_WebReader):
 
     form = "read_from_gdrive"
 
-    def __init__(
-        self,
-        source_datapipe: IterDataPipe[str],
-        *,
-        timeout: float | None = None,
-        skip_on_error: bool = False,
-        retries: int = DEFAULT_RETRIES,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(source_datapipe, timeout, skip_on_error, retries, kwargs)
-
-    def opened(self, url: str) -> tuple[str, WebFile]:
-        return _of_drive(self, url)
+    def opened(self, path: str) -> tuple[str, WebFile]:
+        return _of_drive(self, path)
 
 
 @functional_datapipe("read_from_remote")
@@ -131,21 +107,10 @@ class OnlineReader(_WebReader):
 
     form = "read_from_remote"
 
-    def __init__(
-        self,
-        source_datapipe: IterDataPipe[str],
-        *,
-        timeout: float | None = None,
-        skip_on_error: bool = False,
-        retries: int = DEFAULT_RETRIES,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(source_datapipe, timeout, skip_on_error, retries, kwargs)
-
-    def opened(self, url: str) -> tuple[str, WebFile]:
-        if _OF_DRIVE.match(urllib.parse.urlparse(url).netloc):
-            return _of_drive(self, url)
-        return super().opened(url)
+    def opened(self, path: str) -> tuple[str, WebFile]:
+        if _OF_DRIVE.match(urllib.parse.urlparse(path).netloc):
+            return _of_drive(self, path)
+        return super().opened(path)
 
 
 def _of_drive(node: _WebReader, url: str) -> tuple[str, WebFile]:
@@ -171,27 +136,3 @@ def _of_drive(node: _WebReader, url: str) -> tuple[str, WebFile]:
             f"Google drive link {url} gives no file: is it one for viewing or sharing? Take that of the download page"
         )
     return name[1], file
-
-
-class _WebIterator(NodeIterator[tuple[str, StreamWrapper]]):
-    node: _WebReader
-
-    def leave_out(self) -> bool:
-        return True
-
-    def run(self) -> Iterator[tuple[str, StreamWrapper]]:
-        for url in self.source.items():
-            if not isinstance(url, str):
-                raise TypeError(f"{self.node.form} needs URLs as text, got {url!r:.200} of type {type(url).__name__}")
-            try:
-                opened = [self._open(url)]
-            except Exception as error:
-                if not self.node.skip_on_error:
-                    raise
-                warn_user(f"{error}, skipping {url}", UserWarning)
-                continue
-            yield opened.pop()
-
-    def _open(self, url: str) -> tuple[str, StreamWrapper]:
-        name, file = self.node.opened(url)
-        return name, wrap_stream(file, name=name)

@@ -1,17 +1,14 @@
-"""``save_to_disk``: write files. Runs wherever its shard runs."""
+"""``save_to_disk``: write files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from torchpipe.iter._shared.pairs import naming_path
-from torchpipe.iter._shared.saving import place_in, write_local
-from torchpipe.node.context import Context
+from torchpipe.formats.places.writing import write_whole
+from torchpipe.iter._shared.saving import FileSaver
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_columns, check_input
 
 __all__ = ["Saver"]
 
@@ -19,7 +16,7 @@ _MODES = ("w", "wt", "wb", "x", "xt", "xb")
 
 
 @functional_datapipe("save_to_disk")
-class Saver(IterDataPipe[str]):
+class Saver(FileSaver):
     """Takes pairs (name, data), writes each to a file, and yields the paths of these.
 
     ``filepath_fn`` makes the path of the name; without it they are the same. With ``root`` names are within it, and one
@@ -32,6 +29,8 @@ class Saver(IterDataPipe[str]):
     fit the mode, ValueError for a name that leads out of ``root``, and OSError.
     """
 
+    form = "save_to_disk"
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[tuple[Any, Any]],
@@ -40,40 +39,10 @@ class Saver(IterDataPipe[str]):
         *,
         root: str | os.PathLike[str] | None = None,
     ) -> None:
-        check_input("save_to_disk", source_datapipe)
-        if filepath_fn is not None:
-            check_columns("filepath_fn", filepath_fn, None)
+        super().__init__(source_datapipe, filepath_fn, root)
         self.mode = mode if "w" in mode or "x" in mode else f"w{mode}"
         if self.mode not in _MODES:
             raise ValueError(f"mode must be one of {', '.join(map(repr, _MODES))}, got {mode!r}")
-        self.source_datapipe = source_datapipe
-        self.filepath_fn = filepath_fn
-        self.root = None if root is None else os.fspath(root)
 
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
-    def iterate(self, context: Context) -> NodeIterator[str]:
-        return _SaveIterator(self, context)
-
-
-class _SaveIterator(NodeIterator[str]):
-    node: Saver
-
-    def __init__(self, node: Saver, context: Context) -> None:
-        super().__init__(node, context, node.source_datapipe)
-        self.filepath_fn = None if node.filepath_fn is None else self.adopt(node.filepath_fn)
-
-    def leave_out(self) -> bool:
-        return True
-
-    def run(self) -> Iterator[str]:
-        for item in self.source.items():
-            if not (isinstance(item, tuple | list) and len(item) == 2):
-                raise TypeError(f"save_to_disk needs pairs (name, data), got {item!r:.200}")
-            name, data = item
-            path = place_in(self.node.root, os.fspath(name if self.filepath_fn is None else self.filepath_fn(name)))
-            with naming_path(path, "writing"):
-                write_local(path, self.node.mode, [data])
-            del item, data
-            yield path
+    def write(self, path: str, data: Any) -> None:
+        write_whole(path, self.mode, [data])

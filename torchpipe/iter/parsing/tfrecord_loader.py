@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from torchpipe.formats.example import example_parser
 from torchpipe.formats.places.content import Content
 from torchpipe.formats.places.streams import StreamWrapper
-from torchpipe.formats.tfrecord import TFRecords
+from torchpipe.formats.tfrecord import TFRecords, check_crc32c
 from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
@@ -34,9 +34,9 @@ class TFRecordLoader(StreamReader[TFRecordExample]):
     once, if the stream can seek; else it reads the records before again, which a :class:`~torchpipe.ReplayWarning`
     announces.
 
-    Raises: TypeError, ValueError for a ``spec`` that is none; while iterating, TypeError for items that are no such
-    pairs, ValueError for a wrong checksum and an example that lacks a feature, EOFError for a file that is cut off,
-    with a note of the path.
+    Raises: ImportError without ``crc32c`` (``pip install crc32c``); TypeError, ValueError for a ``spec`` that is none;
+    while iterating, TypeError for items that are no such pairs, ValueError for a wrong checksum and an example that
+    lacks a feature, EOFError for a file that is cut off, with a note of the path.
     """
 
     form = "load_from_tfrecord"
@@ -45,6 +45,7 @@ class TFRecordLoader(StreamReader[TFRecordExample]):
         self, datapipe: IterDataPipe[tuple[str, Any]], spec: TFRecordExampleSpec | None = None, length: int = -1
     ) -> None:
         super().__init__(datapipe, length)
+        check_crc32c()
         self.spec = spec
         self.parse = example_parser(spec)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchpipe.formats.example import example_parser
 from torchpipe.formats.places.content import Content, check_compression
-from torchpipe.formats.tfrecord import TFRecords
+from torchpipe.formats.tfrecord import TFRecords, check_crc32c
 from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import functional_datapipe
@@ -30,8 +30,9 @@ class TFRecordReader(FileReader[Any]):
     :class:`~torchpipe.iter.TextLineReader`. A sharding point straight after it passes over records by their lengths.
     :class:`~torchpipe.map.TFRecordFile` reads by number.
 
-    Raises: while iterating, ValueError for a wrong checksum, a record that is no example and a feature that is
-    missing or of another size, EOFError for a file that is cut off, all with the path, the record and the byte.
+    Raises: ImportError without ``crc32c`` (``pip install crc32c``); while iterating, ValueError for a wrong checksum, a
+    record that is no example and a feature that is missing or of another size, EOFError for a file that is cut off, all
+    with the path, the record and the byte.
     """
 
     fingerprint_ignores = ("storage_options", "verify")
@@ -47,6 +48,7 @@ class TFRecordReader(FileReader[Any]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__("read_tfrecord", datapipe, storage_options)
+        check_crc32c()
         self.parse = example_parser(spec) if parse else bytes
         self.verify = verify
         self.compression = check_compression(compression)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torchpipe.compat.packages import needs
 from torchpipe.formats.tables.parquet import RowGroupTables
-from torchpipe.iter._shared.optional import needs
 from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.functional import lookup

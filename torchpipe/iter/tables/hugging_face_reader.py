@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from torchpipe.compat.datasets_private import first_part
+from torchpipe.compat.packages import needs
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.indexed.keys import KeysIterator
 from torchpipe.node.announce import announce_replay, warn_user
@@ -51,13 +52,7 @@ class HuggingFaceReader(IterDataPipe[Any]):
     fingerprint_ignores = ("dataset",)
 
     def __init__(self, dataset: Any, batch_size: int | None = None) -> None:
-        try:
-            import datasets
-        except ImportError as missing:
-            raise ImportError(
-                "HuggingFaceReader needs datasets, which is not installed: pip install datasets",
-                name="datasets",
-            ) from missing
+        datasets = needs("datasets", "HuggingFaceReader")
         if isinstance(dataset, datasets.DatasetDict | datasets.IterableDatasetDict):
             raise TypeError(
                 f"HuggingFaceReader reads one split, got several: choose of {', '.join(map(repr, dataset))}"
@@ -332,11 +327,5 @@ class HuggingFaceHubReader(IterDataPipe[Any]):
     """
 
     def __new__(cls, dataset: str, **config_kwargs: Any) -> IterDataPipe[Any]:  # type: ignore[misc]
-        try:
-            import datasets
-        except ImportError as missing:
-            raise ImportError(
-                "HuggingFaceHubReader needs datasets, which is not installed: pip install datasets",
-                name="datasets",
-            ) from missing
+        datasets = needs("datasets", "HuggingFaceHubReader")
         return HuggingFaceReader(datasets.load_dataset(path=dataset, **{"streaming": True, **config_kwargs}))

@@ -1,0 +1,99 @@
+"""Writing files whole or not at all, one process at a time, and nowhere else than allowed."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import socket
+import uuid
+from collections.abc import Iterable
+
+from torchpipe.formats.places.paths import is_remote
+
+__all__ = ["Lease", "place_in", "write_whole"]
+
+
+class Lease:
+    """The right to make something, which one process, and in it one thread, has at a time: a lock on a file.
+
+    The file names the owner. The kernel takes the lock back when its owner dies, however it dies.
+    """
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        from filelock import FileLock
+
+        self.place = os.fspath(place)
+        self._lock = FileLock(self.place, thread_local=False)
+
+    def take(self, timeout_s: float = 0) -> bool:
+        """Wait for it up to ``timeout_s`` seconds; False if another one has it still. Raises: OSError."""
+        from filelock import Timeout
+
+        try:
+            self._lock.acquire(timeout=timeout_s, poll_interval=0.02)
+        except Timeout:
+            return False
+        with open(self.place, "w") as file:
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        return True
+
+    def owner(self) -> str:
+        """The process that has it, for people."""
+        try:
+            with open(self.place) as file:
+                return file.read(200) or "another process"
+        except OSError:
+            return "another process"
+
+    def give_back(self, remove: bool = False) -> None:
+        """Idempotent. With ``remove`` the file goes: another one that waits sees that, and makes a new one."""
+        if remove and self._lock.is_locked:
+            try:
+                os.unlink(self.place)
+            except FileNotFoundError:
+                pass
+        self._lock.release()
+
+
+def place_in(root: str | None, path: str) -> str:
+    """Where to write ``path``: relative ones within ``root``, if there is one. Raises: ValueError if it is not in it.
+
+    Names may come out of an archive that somebody else made: ``../`` and links that lead out of ``root`` are found.
+    """
+    if root is None:
+        return path
+    if is_remote(root):
+        base = root.rstrip("/")
+        place = path if is_remote(path) else f"{base}/{path.lstrip('/')}"
+        scheme, _, rest = place.partition("://")
+        inside = f"{scheme}://{posixpath.normpath(rest)}".startswith(base + "/")
+    else:
+        place = os.path.join(root, path)
+        real = os.path.realpath(root)
+        inside = not is_remote(path) and os.path.realpath(place).startswith(real.rstrip(os.sep) + os.sep)
+    if not inside:
+        raise ValueError(f"{path!r} lies outside of {root!r}, where alone files may be written: nothing was")
+    return place
+
+
+def write_whole(
+    path: str | os.PathLike[str], mode: str, pieces: Iterable[str | bytes], part: str | None = None
+) -> None:
+    """Write a local file, and the folders around it: it is there whole or not at all, also if ``pieces`` raises.
+
+    ``part`` is the name that it has until it is whole, for a writer that is the only one; by default a new one. With
+    another ``mode`` than ``"w"`` the file itself is opened.
+    """
+    folder, name = os.path.split(path)
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+    place = os.path.join(folder, (part or f".{uuid.uuid4().hex}.part") if "w" in mode else name)
+    try:
+        with open(place, mode) as file:
+            file.writelines(pieces)
+        if "w" in mode:
+            os.replace(place, path)
+    except BaseException:
+        if "w" in mode and os.path.exists(place):
+            os.unlink(place)
+        raise
