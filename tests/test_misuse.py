@@ -256,7 +256,7 @@ def test_a_reset_function_that_returns_nothing(workers: int | None) -> None:
 def test_a_graph_that_leads_back_to_itself() -> None:
     inner = IterableWrapper(range(5)).map(abs)
     graph = inner.filter(bool)
-    inner.source_datapipe = graph
+    inner.source = graph
     with pytest.raises(GraphError, match="itself|cycle"):
         DataLoader2(graph)
 

@@ -175,11 +175,11 @@ def test_a_graph_with_nothing_for_the_shards_is_refused() -> None:
 def test_a_cycle_is_refused_with_its_name() -> None:
     first = source().map(abs)
     last = first.map(str).batch(2)
-    first.source_datapipe = last
+    first.source = last
     for node in (first, last):
         with pytest.raises(GraphError, match=r"the graph has a cycle: \w+.* is, through others, its own input"):
             plan(node)
-    first.source_datapipe = first
+    first.source = first
     with pytest.raises(GraphError, match=r"cycle: Mapper\(abs\)"):
         plan(first)
 

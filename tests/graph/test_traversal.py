@@ -61,7 +61,7 @@ def test_replacing_changes_all_readers_in_place() -> None:
     source, left, right, last = diamond()
     graph = replace_dp(traverse_dps(last), source, Negated(source))  # reads what it replaces
     assert [type(node) for node in list_dps(graph)] == [Zipper, Mapper, Mapper, Negated, IterableWrapper]
-    assert left.datapipe is right.datapipe
+    assert left.source is right.source
     assert list(last) == [(1, -1), (2, -2), (3, -3)]
     graph = replace_dp(graph, left, Negated(right))
     assert list(last) == [(1, -1), (2, -2), (3, -3)]

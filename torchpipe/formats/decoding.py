@@ -1,5 +1,4 @@
-"""What the ending of a file's name says of its content. Runs wherever its reader runs; packages are imported when
-used."""
+"""Decoders by the ending of a file's name; packages are imported when they are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tf.train.Example`` and ``SequenceExample`` out of their bytes, without TensorFlow. Runs wherever its reader runs.
+"""``tf.train.Example`` and ``SequenceExample`` out of their bytes, without TensorFlow.
 
 The messages are those of TensorFlow's ``core/example/example.proto`` and ``feature.proto``, the encoding is that of
 protocol buffers ("Encoding", protobuf.dev). The features of an Example and the context of a SequenceExample have one

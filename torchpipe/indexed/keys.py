@@ -1,7 +1,4 @@
-"""The pass over a map-style node by a list of keys: ``to_iter_datapipe`` and the map-style ``shuffle``.
-
-Runs in every process that executes a part of a graph.
-"""
+"""The pass over a map-style node by a list of keys: ``to_iter_datapipe`` and the map-style ``shuffle``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Reading late: choose among the positions of a source, and make only the items that are handed on.
 
-Runs in every process that executes a part of a graph.
-
 A source that can give its items by position (a sequence, a map-style node) can be asked to yield positions instead.
 What only chooses among items or changes their order (``shuffle``, ``sharding_filter``) works on those: its buffer and
 its state are integers, and a shard makes the items that it keeps, not all that it passes. The order is the same.

@@ -1,4 +1,4 @@
-"""Places in map-style nodes that are read by index. Runs wherever its nodes run."""
+"""Places in map-style nodes that are read by index."""
 
 from __future__ import annotations
 

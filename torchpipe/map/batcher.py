@@ -1,4 +1,4 @@
-"""``batch`` of map-style nodes: batch number ``i`` is made of items that lie together. Runs wherever its shard runs."""
+"""``batch`` of map-style nodes: batch number ``i`` is made of items that lie together."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Batcher(MapDataPipe[list[T]]):
     ) -> None:
         check_map_input("batch (map-style)", datapipe)
         check_function("wrapper_class", wrapper_class)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.batch_size = check_count("batch_size", batch_size, at_least=1)
         self.drop_last = drop_last
         self.wrapper_class = wrapper_class
 
     def __getitem__(self, index: Any) -> list[T]:
         first = place_of("batch", index, len(self)) * self.batch_size
-        places = range(first, min(first + self.batch_size, len(self.datapipe)))
-        return self.wrapper_class([self.datapipe[place] for place in places])  # type: ignore[no-any-return]
+        places = range(first, min(first + self.batch_size, len(self.source)))
+        return self.wrapper_class([self.source[place] for place in places])  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
-        full, rest = divmod(len(self.datapipe), self.batch_size)
+        full, rest = divmod(len(self.source), self.batch_size)
         return full if self.drop_last or not rest else full + 1

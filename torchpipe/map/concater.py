@@ -1,4 +1,4 @@
-"""``concat`` of map-style nodes: one behind the other. Runs wherever its shard runs."""
+"""``concat`` of map-style nodes: one behind the other."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Concater(MapDataPipe[T]):
             raise ValueError("concat needs at least one datapipe, got none")
         for datapipe in datapipes:
             check_map_input("concat (map-style)", datapipe)
-        self.datapipes = datapipes
+        self.sources = datapipes
 
     def __getitem__(self, index: Any) -> T:
         place = place_of("concat", index, len(self))
-        for datapipe in self.datapipes:
+        for datapipe in self.sources:
             if place < len(datapipe):
                 return datapipe[place]
             place -= len(datapipe)
         raise AssertionError("place_of() checked that it is there")
 
     def __len__(self) -> int:
-        return sum(len(datapipe) for datapipe in self.datapipes)
+        return sum(len(datapipe) for datapipe in self.sources)

@@ -1,4 +1,4 @@
-"""``in_memory_cache`` of map-style nodes: what was read once is kept. Runs wherever its shard runs."""
+"""``in_memory_cache`` of map-style nodes: what was read once is kept."""
 
 from __future__ import annotations
 

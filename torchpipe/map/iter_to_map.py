@@ -1,4 +1,4 @@
-"""``to_map_datapipe``: read an iterable node by key. Runs wherever its shard runs."""
+"""``to_map_datapipe``: read an iterable node by key."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ class IterToMapConverter(MapDataPipe[Any]):
                     f"{node_name(node)} stands before to_map_datapipe(), which reads everything by itself, whole in "
                     "every shard: divide behind it, to_map_datapipe().to_iter_datapipe().sharding_filter()"
                 )
-        self.datapipe = datapipe
+        self.source = datapipe
         self.key_value_fn = key_value_fn
         self._loaded = _Loaded(datapipe)
 
     def made_of(self) -> Mapping[str, Any]:
-        return {"datapipe": self.datapipe, "key_value_fn": self.key_value_fn}
+        return {"datapipe": self.source, "key_value_fn": self.key_value_fn}
 
     def _items(self) -> dict[Any, Any]:
-        if self._loaded.source is not self.datapipe:  # a copy of this node, that reads another one
-            self._loaded = _Loaded(self.datapipe)
+        if self._loaded.source is not self.source:  # a copy of this node, that reads another one
+            self._loaded = _Loaded(self.source)
         if self._loaded.items is None:
             self._loaded.items = GlobalRandom(_KEY).within(self._read)
         return self._loaded.items
 
     def _read(self) -> dict[Any, Any]:
         items: dict[Any, Any] = {}
-        context = Context.for_graph(self.datapipe, seed=0, threads=False)  # which would not have those states
-        with context.iterate(self.datapipe) as stream:
+        context = Context.for_graph(self.source, seed=0, threads=False)  # which would not have those states
+        with context.iterate(self.source) as stream:
             for item in stream:
                 key, value = self._pair(item)
                 if key in items:
@@ -104,7 +104,7 @@ class IterToMapConverter(MapDataPipe[Any]):
 
     def _length_of_input(self) -> int | None:
         try:
-            return len(self.datapipe)
+            return len(self.source)
         except (TypeError, NotImplementedError):
             return None
 

@@ -1,4 +1,4 @@
-"""``map`` of map-style nodes: apply a function to an item when it is read. Runs wherever its shard runs."""
+"""``map`` of map-style nodes: apply a function to an item when it is read."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Mapper(MapDataPipe[R]):
     def __init__(self, datapipe: MapDataPipe[Any], fn: Callable[[Any], Any] = _unchanged) -> None:
         check_map_input("map (map-style)", datapipe)
         check_columns("fn", fn, None)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.fn: Callable[[Any], R] = fn
 
     def __getitem__(self, index: Any) -> R:
-        return self.fn(self.datapipe[index])
+        return self.fn(self.source[index])
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)

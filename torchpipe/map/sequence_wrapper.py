@@ -1,4 +1,4 @@
-"""``SequenceWrapper``: begin a map-style pipeline with a sequence or mapping. Runs wherever its shard runs."""
+"""``SequenceWrapper``: begin a map-style pipeline with a sequence or mapping."""
 
 from __future__ import annotations
 

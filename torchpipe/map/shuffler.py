@@ -1,4 +1,4 @@
-"""``shuffle`` of map-style nodes: read them in random order. Runs wherever its shard runs."""
+"""``shuffle`` of map-style nodes: read them in random order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Shuffler(IterDataPipe[T]):
         self, datapipe: MapDataPipe[T], *, indices: Sequence[Any] | None = None, computed: bool | None = None
     ) -> None:
         check_keys("shuffle (map-style)", datapipe, indices)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.indices = indices
         self.computed = computed
         self.own_seed: int | None = None
@@ -61,7 +61,7 @@ class Shuffler(IterDataPipe[T]):
         return self
 
     def __len__(self) -> int:
-        return len(self.datapipe if self.indices is None else self.indices)
+        return len(self.source if self.indices is None else self.indices)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         key = context.stream_key(self)
@@ -86,7 +86,7 @@ class _ShuffledIterator(KeysIterator[T]):
     node: Shuffler[T]
 
     def __init__(self, node: Shuffler[T], context: Context, key: StreamKey) -> None:
-        super().__init__(node, context, node.datapipe, len(node), self._order)
+        super().__init__(node, context, node.source, len(node), self._order)
         self.key = key
         self.computed = self._length > _STORED if node.computed is None else node.computed
 

@@ -1,4 +1,4 @@
-"""``TFRecordFile``: the records of TFRecord files by number. Runs wherever its shard runs."""
+"""``TFRecordFile``: the records of TFRecord files by number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``TokenFile``: tokens in files that are mapped into memory. Runs wherever its shard runs."""
+"""``TokenFile``: tokens in files that are mapped into memory."""
 
 from __future__ import annotations
 

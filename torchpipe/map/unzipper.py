@@ -1,4 +1,4 @@
-"""``unzip`` of map-style nodes: a node for each column. Runs wherever its shard runs."""
+"""``unzip`` of map-style nodes: a node for each column."""
 
 from __future__ import annotations
 

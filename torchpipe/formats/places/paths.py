@@ -1,4 +1,4 @@
-"""Names of many files in one text: braces and globs. Runs in the user's process, where a graph is made."""
+"""Names of many files in one text: braces and globs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files at URLs, by fsspec: opened, listed and written. Runs wherever its reader runs.
+"""Files at URLs, by fsspec: opened, listed and written.
 
 Reading is tried again after errors that pass (``retrying``); a stream goes on where it stood.
 """

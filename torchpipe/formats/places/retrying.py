@@ -1,8 +1,7 @@
 """Trying again what fails for a moment, and files that are opened again where reading them failed.
 
-Runs wherever its reader runs. What lies elsewhere fails now and then: a connection breaks, a server is busy. Such
-errors are told from lasting ones (no such file, no permission), and tried again after 0.1, 0.2, 0.4 ... s, at most 5 s
-each.
+Remote files fail now and then: a connection breaks, a server is busy. Such errors are told from lasting ones (no such
+file, no permission), and tried again after 0.1, 0.2, 0.4 ... s, at most 5 s each.
 """
 
 from __future__ import annotations

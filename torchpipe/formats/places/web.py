@@ -1,5 +1,4 @@
-"""Files on web servers, by the standard library: read as streams that go on where they stood. Runs where its reader
-does.
+"""Files on web servers, by the standard library: read as streams that go on where they stood.
 
 Reading goes on with a request for the rest (RFC 9110, 14), after an error that passes and after a ``seek``; a server
 that answers such requests with the whole file is read from the start and passed over.

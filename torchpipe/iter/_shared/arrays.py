@@ -1,4 +1,4 @@
-"""Sequences of numbers, whatever holds them, as arrays. Runs wherever its node runs."""
+"""Sequences of numbers, whatever holds them, as arrays."""
 
 from __future__ import annotations
 

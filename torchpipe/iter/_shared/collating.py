@@ -1,4 +1,4 @@
-"""torch's ``default_collate``, made quicker where the result is the same. Runs wherever batches are made.
+"""torch's ``default_collate``, made quicker where the result is the same.
 
 It asks ``default_collate_fn_map`` how to collate samples of each type. Here, that map has other entries for tensors
 and dicts; each gives to torch's own function whatever it does not know to be the same.

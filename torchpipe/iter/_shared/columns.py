@@ -1,7 +1,4 @@
-"""``input_col`` and ``output_col``: call a function with parts of an item and put its result back into it.
-
-Runs wherever its node runs.
-"""
+"""``input_col`` and ``output_col``: call a function with parts of an item and put its result back into it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The iterator of nodes that make many items of one: ``flatmap``, archives. Runs wherever its shard runs.
+"""The iterator of nodes that make many items of one: ``flatmap``, archives.
 
 If the parts of an item are a list, what is left of it is the state. If they come one by one from an iterator, the
 state is the position *before* the item was pulled and where the iterator stands: its own state, if it has one, else the

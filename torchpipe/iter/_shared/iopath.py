@@ -1,4 +1,4 @@
-"""IoPath's place is taken by fsspec: what its users gave to nodes cannot be used. Runs where such a node is made."""
+"""IoPath's place is taken by fsspec: what its users gave to nodes cannot be used."""
 
 from __future__ import annotations
 

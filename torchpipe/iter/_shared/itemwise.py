@@ -1,4 +1,4 @@
-"""Nodes that change each item by itself, by their arguments alone. Runs wherever its nodes run."""
+"""Nodes that change each item by itself, by their arguments alone."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Itemwise(IterDataPipe[Any]):
     datapipe: IterDataPipe[Any]
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)
 
     @abstractmethod
     def change(self, item: Any) -> Any:
         """What is handed out for ``item``, which stays as it is."""
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _ItemwiseIterator(self, context, self.datapipe)
+        return _ItemwiseIterator(self, context, self.source)
 
 
 class _ItemwiseIterator(NodeIterator[Any]):

@@ -1,7 +1,6 @@
-"""Which files there were when a state was saved: a few numbers and names, by which another set of them is known.
+"""The files that there were when a state was saved: a few numbers and names, by which another set of them is known.
 
-Runs wherever its nodes run. Names are those below the folder that all have in common: data may lie elsewhere when a
-state is loaded.
+Names are those below the folder that all have in common: data may lie elsewhere when a state is loaded.
 """
 
 from __future__ import annotations

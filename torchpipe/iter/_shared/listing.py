@@ -1,4 +1,4 @@
-"""What nodes share that list files: masks, and a place in lists that may change. Runs wherever its nodes run."""
+"""What nodes share that list files: masks, and a place in lists that may change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs (path, open stream), as ``open_files`` yields them: checking what a node gets. Runs wherever its nodes run."""
+"""Pairs (path, open stream), as ``open_files`` yields them: checking what a node gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``PathList``: the paths that a reader is given without a node before it. Runs wherever its shard runs."""
+"""``PathList``: the paths that a reader is given without a node before it."""
 
 from __future__ import annotations
 

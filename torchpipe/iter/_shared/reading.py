@@ -50,18 +50,18 @@ class FileReader(IterDataPipe[T]):
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
 
     def __init__(self, name: str, paths: Any, storage_options: Mapping[str, Any] | None) -> None:
-        self.datapipe = as_paths(name, paths, storage_options)
+        self.source = as_paths(name, paths, storage_options)
         self.storage_options = None if storage_options is None else dict(storage_options)
 
     def made_of(self) -> Mapping[str, Any]:
-        return made_of_files(self, named_files(self.datapipe))
+        return made_of_files(self, named_files(self.source))
 
     @abstractmethod
     def records(self, item: Any) -> Records[T]:
         """The records of the file that an item of the input names, from its start on."""
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        return _FileIterator(self, context, self.datapipe)
+        return _FileIterator(self, context, self.source)
 
 
 class StreamReader(IterDataPipe[T]):

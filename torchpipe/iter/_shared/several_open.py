@@ -1,4 +1,4 @@
-"""What nodes share that have several of their input's items open at once. Runs wherever their shard runs.
+"""What nodes share that have several of their input's items open at once.
 
 A function makes something iterable of each item. The state has the items that are open, and where each stands; a resume
 calls the function again for them.

@@ -1,7 +1,5 @@
 """One pass over an input, shared by the passes over several branches of it: ``fork``, ``demux``, ``unzip``.
 
-Runs wherever its shard runs.
-
 A *container* node stands between the input and its branches, which are nodes too. In each iteration context, the
 branches that are read join one :class:`SharedPass` over the input; what one branch reads ahead waits there for others.
 A branch that is read several times (``zip(a, a)``) takes part in as many shared passes. Branches that nothing in the

@@ -1,4 +1,4 @@
-"""How long an item is: what nodes that count tokens ask. Runs wherever its node runs."""
+"""How long an item is: what nodes that count tokens ask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random nodes that torch's loaders seed, and switch on and off. Runs wherever its nodes run."""
+"""Random nodes that torch's loaders seed, and switch on and off."""
 
 from __future__ import annotations
 

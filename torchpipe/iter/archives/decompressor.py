@@ -1,4 +1,4 @@
-"""``decompress`` and ``extract``: open compressed files by their ending. Runs wherever its shard runs."""
+"""``decompress`` and ``extract``: open compressed files by their ending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``load_from_bz2`` and ``load_from_xz``: single compressed files. Runs wherever its shard runs."""
+"""``load_from_bz2`` and ``load_from_xz``: single compressed files."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class _FileLoader(IterDataPipe[tuple[str, StreamWrapper]]):
 
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:
         check_input(self.form, datapipe)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.length = check_length(length)
 
     def __len__(self) -> int:
-        return len(self.datapipe) if self.length < 0 else self.length
+        return len(self.source) if self.length < 0 else self.length
 
     def opener(self) -> Callable[[Any], Any]:
         raise NotImplementedError
 
     def iterate(self, context: Context) -> NodeIterator[tuple[str, StreamWrapper]]:
-        return _FileIterator(self, context, self.datapipe)
+        return _FileIterator(self, context, self.source)
 
 
 @functional_datapipe("load_from_bz2")

@@ -1,4 +1,4 @@
-"""``demux`` and ``round_robin_demux``: every item for one of several branches. Runs wherever its shard runs."""
+"""``demux`` and ``round_robin_demux``: every item for one of several branches."""
 
 from __future__ import annotations
 

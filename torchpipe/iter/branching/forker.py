@@ -1,4 +1,4 @@
-"""``fork``: the same items for several branches, of one pass. Runs wherever its shard runs."""
+"""``fork``: the same items for several branches, of one pass."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""``random_split``: the items of a stream dealt to several parts, the same in every epoch. Runs wherever its shard
-runs.
-"""
+"""``random_split``: the items of a stream dealt to several parts, the same in every epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``unzip``: a branch for each column of the items, of one pass. Runs wherever its shard runs."""
+"""``unzip``: a branch for each column of the items, of one pass."""
 
 from __future__ import annotations
 

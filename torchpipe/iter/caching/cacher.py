@@ -1,4 +1,4 @@
-"""``cache``: keep what the nodes before it make, for later epochs and runs. Runs wherever its shard runs."""
+"""``cache``: keep what the nodes before it make, for later epochs and runs."""
 
 from __future__ import annotations
 

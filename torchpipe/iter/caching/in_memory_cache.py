@@ -1,4 +1,4 @@
-"""``in_memory_cache``: what was made in the first epoch is kept for later ones. Runs wherever its shard runs."""
+"""``in_memory_cache``: what was made in the first epoch is kept for later ones."""
 
 from __future__ import annotations
 

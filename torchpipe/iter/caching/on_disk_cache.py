@@ -1,5 +1,7 @@
-"""``on_disk_cache`` ... ``end_caching``: files that are made once, whatever is between the two. Runs wherever its shard
-runs; several processes, and machines that share the folder, agree by leases."""
+"""``on_disk_cache`` ... ``end_caching``: files that are made once, whatever is between the two.
+
+Several processes, and machines that share the folder, agree by leases.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,7 @@ class EndOnDiskCacheHolder(IterDataPipe[str]):
         self.mode = mode if "w" in mode else f"w{mode}"
         if self.mode not in ("w", "wt", "wb"):
             raise ValueError(f"mode must be one of 'wb', 'b', 'w', 'wt' and 't', got {mode!r}")
-        self.datapipe = datapipe
+        self.source = datapipe
         self.holder = _begin_of(datapipe)
         self.filepath_fn = self.holder.filepath_fn if same_filepath_fn else filepath_fn
         self.skip_read = skip_read
@@ -238,7 +240,7 @@ class _CacheIterator(ExpandingIterator[str]):
         with (
             GlobalRandom(context.stream_key(self.node)).installed(),
             naming_path(path, "making"),
-            context.iterate(self.node.datapipe) as part,
+            context.iterate(self.node.source) as part,
         ):
             for pair in part:
                 names.append(self._written(pair))

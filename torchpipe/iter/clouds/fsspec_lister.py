@@ -1,4 +1,4 @@
-"""``list_files_by_fsspec``, and its form for IoPath's users: what is in folders. Runs wherever its shard runs."""
+"""``list_files_by_fsspec``, and its form for IoPath's users: what is in folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``list_files_by_s3`` and ``load_files_by_s3``: objects in S3's buckets. Runs wherever its shard runs.
+"""``list_files_by_s3`` and ``load_files_by_s3``: objects in S3's buckets.
 
 torchdata's nodes of these names needed a plugin in C++; these are made of s3fs (``pip install s3fs``), which
 also reads the usual variables of the environment and files (``AWS_ENDPOINT_URL``, ``~/.aws``).

@@ -1,4 +1,4 @@
-"""``concat``: one input after the other. Runs wherever its shard runs."""
+"""``concat``: one input after the other."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Concater(IterDataPipe[T]):
             raise ValueError("concat needs at least one datapipe, got none")
         for datapipe in datapipes:
             check_input("concat", datapipe)
-        self.datapipes = datapipes
+        self.sources = datapipes
 
     def __len__(self) -> int:
-        return sum(len(datapipe) for datapipe in self.datapipes)
+        return sum(len(datapipe) for datapipe in self.sources)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        return _ConcatIterator(self, context, *self.datapipes)
+        return _ConcatIterator(self, context, *self.sources)
 
 
 class _ConcatIterator(NodeIterator[T]):

@@ -1,4 +1,4 @@
-"""``zip_with_iter`` and ``zip_with_map``: items that belong together by a key. Runs wherever its shard runs."""
+"""``zip_with_iter`` and ``zip_with_map``: items that belong together by a key."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class IterKeyZipper(IterDataPipe[Any]):
         _check_functions(key_fn, merge_fn)
         check_columns("ref_key_fn", key_fn if ref_key_fn is None else ref_key_fn, None)
         self.source_datapipe: IterDataPipe[Any] = source_datapipe
-        self.ref_datapipe = ref_datapipe
+        self.reference = ref_datapipe
         self.key_fn: Callable[[Any], Hashable] = key_fn
         self.ref_key_fn = ref_key_fn
         self.keep_key = keep_key
@@ -87,7 +87,7 @@ class MapKeyZipper(IterDataPipe[Any]):
         check_map_input("zip_with_map", map_datapipe, "map_datapipe")
         _check_functions(key_fn, merge_fn)
         self.source_iterdatapipe: IterDataPipe[Any] = source_iterdatapipe
-        self.map_datapipe = map_datapipe
+        self.table = map_datapipe
         self.key_fn: Callable[[Any], Any] = key_fn
         self.merge_fn: Callable[[Any, Any], Any] | None = merge_fn
         self.keep_key = keep_key
@@ -113,7 +113,7 @@ class _ZipWithIterIterator(NodeIterator[Any]):
     node: IterKeyZipper
 
     def __init__(self, node: IterKeyZipper, context: Context) -> None:
-        super().__init__(node, context, node.source_datapipe, node.ref_datapipe)
+        super().__init__(node, context, node.source_datapipe, node.reference)
         self.key_fn = self.adopt(node.key_fn)
         self.ref_key_fn = self.key_fn if node.ref_key_fn is None else self.adopt(node.ref_key_fn)
         self.merge = _pair if node.merge_fn is None else self.adopt(node.merge_fn)
@@ -186,7 +186,7 @@ class _ZipWithMapIterator(NodeIterator[Any]):
         return True
 
     def run(self) -> Iterator[Any]:
-        data: Any = self.node.map_datapipe
+        data: Any = self.node.table
         for item in self.source.items():
             key = self.key_fn(item)
             try:

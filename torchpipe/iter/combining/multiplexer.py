@@ -1,4 +1,4 @@
-"""``mux`` and ``mux_longest``: one item of each input in turn. Runs wherever its shard runs."""
+"""``mux`` and ``mux_longest``: one item of each input in turn."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Multiplexer(IterDataPipe[T]):
     """
 
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        self.datapipes = _checked("mux", datapipes)
+        self.sources = _checked("mux", datapipes)
 
     def __len__(self) -> int:
-        return min(len(datapipe) for datapipe in self.datapipes) * len(self.datapipes)
+        return min(len(datapipe) for datapipe in self.sources) * len(self.sources)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        return _MuxIterator(self, context, *self.datapipes)
+        return _MuxIterator(self, context, *self.sources)
 
 
 class _MuxIterator(NodeIterator[T]):
@@ -81,13 +81,13 @@ class MultiplexerLongest(IterDataPipe[T]):
     """
 
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        self.datapipes = _checked("mux_longest", datapipes)
+        self.sources = _checked("mux_longest", datapipes)
 
     def __len__(self) -> int:
-        return sum(len(datapipe) for datapipe in self.datapipes)
+        return sum(len(datapipe) for datapipe in self.sources)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        return _MuxLongestIterator(self, context, *self.datapipes)
+        return _MuxLongestIterator(self, context, *self.sources)
 
 
 class _MuxLongestIterator(NodeIterator[T]):

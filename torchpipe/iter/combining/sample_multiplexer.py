@@ -1,4 +1,4 @@
-"""``SampleMultiplexer``: items of several inputs, drawn by weight. Runs wherever its shard runs."""
+"""``SampleMultiplexer``: items of several inputs, drawn by weight."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class SampleMultiplexer(IterDataPipe[T]):
                 or not isfinite(weight)
             ):
                 raise ValueError(f"a weight must be a positive number, got {weight!r} for {datapipe!r}")
-        self.datapipes = tuple(pipes_to_weights_dict)
+        self.sources = tuple(pipes_to_weights_dict)
         self.weights = tuple(map(float, pipes_to_weights_dict.values()))
         self.seed = None if seed is None else check_seed(seed)
 
     def __len__(self) -> int:
-        return sum(len(datapipe) for datapipe in self.datapipes)
+        return sum(len(datapipe) for datapipe in self.sources)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         key = context.stream_key(self)
@@ -61,7 +61,7 @@ class _SampleIterator(NodeIterator[T]):
     node: SampleMultiplexer[T]
 
     def __init__(self, node: SampleMultiplexer[T], context: Context, key: StreamKey) -> None:
-        super().__init__(node, context, *node.datapipes)
+        super().__init__(node, context, *node.sources)
         self.random = IndexStream(key)
         self.open = list(range(len(self.inputs)))  # those that have not ended
 

@@ -1,4 +1,4 @@
-"""``zip``: tuples of one item of each input. Runs wherever its shard runs."""
+"""``zip``: tuples of one item of each input."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Zipper(IterDataPipe[tuple[Any, ...]]):
             raise ValueError("zip needs at least one datapipe, got none")
         for datapipe in datapipes:
             check_input("zip", datapipe)
-        self.datapipes = datapipes
+        self.sources = datapipes
 
     def __len__(self) -> int:
-        return min(len(datapipe) for datapipe in self.datapipes)
+        return min(len(datapipe) for datapipe in self.sources)
 
     def iterate(self, context: Context) -> NodeIterator[tuple[Any, ...]]:
-        return _ZipIterator(self, context, *self.datapipes)
+        return _ZipIterator(self, context, *self.sources)
 
 
 class _ZipIterator(NodeIterator[tuple[Any, ...]]):

@@ -1,4 +1,4 @@
-"""``zip_longest``: tuples of one item of each input, until all have ended. Runs wherever its shard runs."""
+"""``zip_longest``: tuples of one item of each input, until all have ended."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class ZipperLongest(IterDataPipe[tuple[Any, ...]]):
             raise ValueError("zip_longest needs at least one datapipe, got none")
         for datapipe in datapipes:
             check_input("zip_longest", datapipe)
-        self.datapipes = datapipes
+        self.sources = datapipes
         self.fill_value = fill_value
 
     def __len__(self) -> int:
-        return max(len(datapipe) for datapipe in self.datapipes)
+        return max(len(datapipe) for datapipe in self.sources)
 
     def iterate(self, context: Context) -> NodeIterator[tuple[Any, ...]]:
-        return _ZipLongestIterator(self, context, *self.datapipes)
+        return _ZipLongestIterator(self, context, *self.sources)
 
 
 class _ZipLongestIterator(NodeIterator[tuple[Any, ...]]):

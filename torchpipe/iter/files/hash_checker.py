@@ -1,4 +1,4 @@
-"""``check_hash``: are the files what they are said to be? Runs wherever its shard runs."""
+"""``check_hash``: are the files what they are said to be?"""
 
 from __future__ import annotations
 

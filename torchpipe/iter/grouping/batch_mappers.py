@@ -1,4 +1,4 @@
-"""``map_batches`` and ``async_map_batches``: a function of several items at once. Runs wherever its shard runs."""
+"""``map_batches`` and ``async_map_batches``: a function of several items at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BatchMapper(IterDataPipe[R]):
     ) -> None:
         check_input("map_batches", datapipe)
         check_columns("fn", fn, None)
-        self.datapipe = _form(datapipe, "batch")(check_count("batch_size", batch_size, at_least=1))
+        self.source = _form(datapipe, "batch")(check_count("batch_size", batch_size, at_least=1))
         self.fn = fn
         self.input_col = input_col
 
@@ -63,7 +63,7 @@ class _BatchMapIterator(ExpandingIterator[R]):
     node: BatchMapper[R]
 
     def __init__(self, node: BatchMapper[R], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.fn = self.adopt(node.fn)
 
     def expand(self, item: Any) -> Iterable[R]:

@@ -1,4 +1,4 @@
-"""``batch``: gather items into lists. Runs wherever its shard runs."""
+"""``batch``: gather items into lists."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Batcher(IterDataPipe[list[T]]):
     ) -> None:
         check_input("batch", datapipe)
         check_function("wrapper_class", wrapper_class)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.batch_size = check_count("batch_size", batch_size, at_least=1)
         if last is not None:
             check_choice("last", last, get_args(Last))
@@ -56,7 +56,7 @@ class Batcher(IterDataPipe[list[T]]):
         self.wrapper_class = wrapper_class
 
     def __len__(self) -> int:
-        full, rest = divmod(len(self.datapipe), self.batch_size)
+        full, rest = divmod(len(self.source), self.batch_size)
         return full if self.drop_last or not rest else full + 1
 
     def iterate(self, context: Context) -> NodeIterator[list[T]]:
@@ -67,7 +67,7 @@ class _BatchIterator(NodeIterator[list[T]]):
     node: Batcher[T]
 
     def __init__(self, node: Batcher[T], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.wrap = self.adopt(node.wrapper_class)
 
     def run(self) -> Iterator[list[T]]:

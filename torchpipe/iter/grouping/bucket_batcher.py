@@ -1,4 +1,4 @@
-"""``bucketbatch``: batches of items of like size, made of other nodes. Runs wherever its shard runs."""
+"""``bucketbatch``: batches of items of like size, made of other nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``collate``: make a batch of tensors from a list of items. Runs wherever its shard runs."""
+"""``collate``: make a batch of tensors from a list of items."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Collator(IterDataPipe[R]):
         check_input("collate", datapipe)
         fn = conversion if collate_fn is None else collate_fn
         check_columns("conversion" if collate_fn is None else "collate_fn", fn, None)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.fn: Callable[[Any], R] = fn
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[R]:
         return _CollateIterator(self, context)
@@ -65,7 +65,7 @@ class Collator(IterDataPipe[R]):
 
 class _CollateIterator(NodeIterator[R]):
     def __init__(self, node: Collator[R], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         if node.fn is default_collate:
             self.fn: Any = partial(_collate_batch, default_collate_in(context.memory))
         else:

@@ -1,4 +1,4 @@
-"""``groupby``: items of one key together. Runs wherever its shard runs."""
+"""``groupby``: items of one key together."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Grouper(IterDataPipe[Any]):
     ) -> None:
         check_input("groupby", datapipe)
         check_columns("group_key_fn", group_key_fn, None)
-        self.datapipe: IterDataPipe[Any] = datapipe
+        self.source: IterDataPipe[Any] = datapipe
         self.group_key_fn: Callable[[Any], Hashable] = group_key_fn
         self.keep_key = keep_key
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
@@ -71,7 +71,7 @@ class _GroupIterator(NodeIterator[Any]):
     node: Grouper
 
     def __init__(self, node: Grouper, context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.key_fn = self.adopt(node.group_key_fn)
         self.groups: dict[Hashable, list[Any]] = {}
         self.waiting = 0  # items in them

@@ -1,4 +1,4 @@
-"""``rebatch``: batches of any sizes into batches of one. Runs wherever its shard runs."""
+"""``rebatch``: batches of any sizes into batches of one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ReBatcher(IterDataPipe[Any]):
         self, datapipe: IterDataPipe[Any], batch_size: int, drop_last: bool = False, *, collated: bool = False
     ) -> None:
         check_input("rebatch", datapipe)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.batch_size = check_count("batch_size", batch_size, at_least=1)
         self.drop_last = drop_last
         self.collated = collated
@@ -56,7 +56,7 @@ class _ReBatchIterator(NodeIterator[Any]):
     node: ReBatcher
 
     def __init__(self, node: ReBatcher, context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.parts: list[Any] = []  # batches that wait to be joined
         self.rows = 0  # in them
         self.loaded = False  # are some of them a state's, and have not been joined with others?

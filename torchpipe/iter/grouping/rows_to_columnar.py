@@ -1,4 +1,4 @@
-"""``rows2columnar``: batches of rows become columns. Runs wherever its shard runs."""
+"""``rows2columnar``: batches of rows become columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``unbatch``: take lists apart again. Runs wherever its shard runs."""
+"""``unbatch``: take lists apart again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnBatcher(IterDataPipe[Any]):
 
     def __init__(self, datapipe: IterDataPipe[Any], unbatch_level: int = 1) -> None:
         check_input("unbatch", datapipe)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.unbatch_level = check_count("unbatch_level", unbatch_level, at_least=-1)
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
@@ -37,7 +37,7 @@ class _UnBatchIterator(NodeIterator[Any]):
     node: UnBatcher
 
     def __init__(self, node: UnBatcher, context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.parts: list[Any] = []
         self.handed_out = 0  # how many of the parts
 

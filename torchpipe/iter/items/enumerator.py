@@ -1,4 +1,4 @@
-"""``enumerate``: number the items. Runs wherever its shard runs."""
+"""``enumerate``: number the items."""
 
 from __future__ import annotations
 

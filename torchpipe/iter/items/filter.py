@@ -1,4 +1,4 @@
-"""``filter``: keep the items that a function says yes to. Runs wherever its shard runs."""
+"""``filter``: keep the items that a function says yes to."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Filter(IterDataPipe[T]):
     def __init__(self, datapipe: IterDataPipe[T], filter_fn: Callable[..., Any], input_col: Any = None) -> None:
         check_input("filter", datapipe)
         check_columns("filter_fn", filter_fn, input_col)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.filter_fn = filter_fn
         self.input_col = input_col
 
@@ -53,7 +53,7 @@ class Filter(IterDataPipe[T]):
 
 class _FilterIterator(NodeIterator[T]):
     def __init__(self, node: Filter[T], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.filter_fn = self.adopt(node.filter_fn)
         self.wanted = with_columns(self.filter_fn, node.input_col)
 

@@ -1,4 +1,4 @@
-"""``flatmap``: a function makes many items of one. Runs wherever its shard runs."""
+"""``flatmap``: a function makes many items of one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FlatMapper(IterDataPipe[R]):
     ) -> None:
         check_input("flatmap", datapipe)
         check_columns("fn", _unchanged if fn is None else fn, input_col)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.fn = fn
         self.input_col = input_col
 
@@ -66,7 +66,7 @@ class FlatMapper(IterDataPipe[R]):
 
 class _FlatMapIterator(ExpandingIterator[R]):
     def __init__(self, node: FlatMapper[R], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.fn = self.adopt(_unchanged if node.fn is None else node.fn)
         self.call = with_columns(self.fn, node.input_col)
 

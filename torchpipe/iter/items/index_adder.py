@@ -1,4 +1,4 @@
-"""``add_index``: the number of each dict, within it. Runs wherever its shard runs."""
+"""``add_index``: the number of each dict, within it."""
 
 from __future__ import annotations
 

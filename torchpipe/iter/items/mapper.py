@@ -1,4 +1,4 @@
-"""``map``: apply a function to every item. Runs wherever its shard runs."""
+"""``map``: apply a function to every item."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Mapper(IterDataPipe[R]):
     ) -> None:
         check_input("map", datapipe)
         check_columns("fn", fn, input_col)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.fn = fn
         self.input_col = input_col
         self.output_col = single_output(input_col, output_col)
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[R]:
         return _MapIterator(self, context)
@@ -57,7 +57,7 @@ class Mapper(IterDataPipe[R]):
 
 class _MapIterator(NodeIterator[R]):
     def __init__(self, node: Mapper[R], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.fn: Callable[[Any], R] = apply_to_columns(self.adopt(node.fn), node.input_col, node.output_col)
 
     def leave_out(self) -> bool:

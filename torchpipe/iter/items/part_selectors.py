@@ -1,4 +1,4 @@
-"""``drop``, ``slice`` and ``flatten``: parts of tuples, lists and dicts. Runs wherever its shard runs."""
+"""``drop``, ``slice`` and ``flatten``: parts of tuples, lists and dicts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Dropper(Itemwise):
 
     def __init__(self, datapipe: IterDataPipe[Any], indices: Hashable | list[Hashable]) -> None:
         check_input("drop", datapipe)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.indices = _several(indices)
 
     def change(self, item: Any) -> Any:
@@ -57,7 +57,7 @@ class Slicer(Itemwise):
         step: int | None = None,
     ) -> None:
         check_input("slice", datapipe)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.named = isinstance(index, list)
         if self.named and (stop is not None or step is not None):
             raise ValueError(f"index={index!r} names places, of which stop={stop!r} and step={step!r} say nothing")
@@ -87,7 +87,7 @@ class Flattener(Itemwise):
 
     def __init__(self, datapipe: IterDataPipe[Any], indices: Hashable | list[Hashable] | None = None) -> None:
         check_input("flatten", datapipe)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.indices = None if indices is None else _several(indices)
 
     def change(self, item: Any) -> Any:

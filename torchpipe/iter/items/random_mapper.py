@@ -1,4 +1,4 @@
-"""``random_map``: apply a function that draws random numbers to every item. Runs wherever its shard runs."""
+"""``random_map``: apply a function that draws random numbers to every item."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class RandomMapper(IterDataPipe[R]):
     def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T, np.random.Generator], R]) -> None:
         check_input("random_map", datapipe)
         check_columns("fn", fn, ["item", "rng"])
-        self.datapipe: IterDataPipe[Any] = datapipe
+        self.source: IterDataPipe[Any] = datapipe
         self.fn: Callable[[Any, np.random.Generator], R] = fn
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[R]:
         return _RandomMapIterator(self, context)
@@ -46,7 +46,7 @@ class RandomMapper(IterDataPipe[R]):
 
 class _RandomMapIterator(NodeIterator[R]):
     def __init__(self, node: RandomMapper[R], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.fn = self.adopt(node.fn)
         self.streams = ItemStreams(context.stream_key(node))
         self.index = 0

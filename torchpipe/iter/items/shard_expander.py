@@ -1,4 +1,4 @@
-"""``shard_expand``: many names of files out of one. Runs wherever its shard runs."""
+"""``shard_expand``: many names of files out of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cycle``: read the input again and again. Runs wherever its shard runs."""
+"""``cycle``: read the input again and again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``header`` and ``take``: the first items alone. Runs wherever its shard runs."""
+"""``header`` and ``take``: the first items alone."""
 
 from __future__ import annotations
 

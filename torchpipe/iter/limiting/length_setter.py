@@ -1,4 +1,4 @@
-"""``set_length``: say how many items there are. Runs wherever its shard runs."""
+"""``set_length``: say how many items there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``repeat``: every item several times in a row. Runs wherever its shard runs."""
+"""``repeat``: every item several times in a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``skip``: all but the first items. Runs wherever its shard runs."""
+"""``skip``: all but the first items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``interleave``: several files, or other makers of items, open at once. Runs wherever its shard runs."""
+"""``interleave``: several files, or other makers of items, open at once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Interleaver(IterDataPipe[R]):
                 f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
                 "is loaded: give interleave() a function that depends on the item alone"
             )
-        self.datapipe = datapipe
+        self.source = datapipe
         self.fn = fn
         self.cycle_length = check_count("cycle_length", cycle_length, at_least=1, at_most=1 << 16)
         self.block_length = check_count("block_length", block_length, at_least=1)
@@ -81,7 +81,7 @@ class _InterleaveIterator(SeveralOpenIterator[R]):
     node: Interleaver[R]
 
     def __init__(self, node: Interleaver[R], context: Context) -> None:
-        super().__init__(node, context, node.datapipe, "interleave", node.fn)
+        super().__init__(node, context, node.source, "interleave", node.fn)
         self.places: list[Opened | None] = [None] * node.cycle_length
         self.turn = 0
         self.in_block = 0

@@ -1,4 +1,4 @@
-"""``shuffled_flatmap``: what a function makes of several items, mixed. Runs wherever its shard runs."""
+"""``shuffled_flatmap``: what a function makes of several items, mixed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ShuffledFlatMapper(Switchable[R]):
                 f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
                 "is loaded: give shuffled_flatmap() a function that depends on the item alone"
             )
-        self.datapipe = datapipe
+        self.source = datapipe
         self.fn = fn
         self.input_col = input_col
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
@@ -82,7 +82,7 @@ class _ShuffledIterator(SeveralOpenIterator[R]):
 
     def __init__(self, node: ShuffledFlatMapper[R], context: Context) -> None:
         call = with_columns(_unchanged if node.fn is None else node.fn, node.input_col)
-        super().__init__(node, context, node.datapipe, "shuffled_flatmap", call)
+        super().__init__(node, context, node.source, "shuffled_flatmap", call)
         self.random = IndexStream(node.random_key(context))
         self.open: list[Opened] = []
         self.drawn: int | None = None  # the place that is being read

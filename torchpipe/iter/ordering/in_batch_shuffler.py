@@ -1,4 +1,4 @@
-"""``in_batch_shuffle``: mix the order of the items within each batch. Runs wherever its shard runs."""
+"""``in_batch_shuffle``: mix the order of the items within each batch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class InBatchShuffler(Switchable[list[T]]):
 
     def __init__(self, datapipe: IterDataPipe[Sequence[T]]) -> None:
         check_input("in_batch_shuffle", datapipe)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.own_seed = None
         self.enabled = True
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[list[T]]:
         return _InBatchIterator(self, context)
@@ -42,7 +42,7 @@ class _InBatchIterator(NodeIterator[list[T]]):
     node: InBatchShuffler[T]
 
     def __init__(self, node: InBatchShuffler[T], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.random = IndexStream(node.random_key(context))
 
     def get_state(self) -> dict[str, Any]:

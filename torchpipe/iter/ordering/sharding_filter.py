@@ -1,4 +1,4 @@
-"""``sharding_filter``: the point where a stream is divided. Runs in every shard, each with its own copy."""
+"""``sharding_filter``: the point where a stream is divided among shards."""
 
 from __future__ import annotations
 

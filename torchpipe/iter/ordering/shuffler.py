@@ -1,4 +1,4 @@
-"""``shuffle``: mix the order of items with a bounded buffer. Runs wherever its shard runs."""
+"""``shuffle``: mix the order of items with a bounded buffer."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Shuffler(Switchable[T]):
             unbatch = lookup("iter", "unbatch", datapipe)
             assert unbatch is not None
             datapipe = unbatch(unbatch_level=unbatch_level)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.own_seed = None
         self.enabled = True
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         return _ShuffleIterator(self, context, self.random_key(context))
@@ -61,7 +61,7 @@ class _ShuffleIterator(SelectingIterator[T]):
     node: Shuffler[T]
 
     def __init__(self, node: Shuffler[T], context: Context, key: StreamKey) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.random = IndexStream(key)
         self.buffer: list[Any] = []  # of items, or of positions
         self._kept = "buffer" if self.positions is None else "places"

@@ -1,4 +1,4 @@
-"""``sort`` and ``window_shuffle``: another order within windows of the stream. Runs wherever its shard runs."""
+"""``sort`` and ``window_shuffle``: another order within windows of the stream."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Sorter(IterDataPipe[T]):
     ) -> None:
         check_input("sort", datapipe)
         check_columns("key_fn", key_fn, None)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.window = check_count("window", window, at_least=1)
         self.key_fn: Callable[[Any], Any] = key_fn
         self.reverse = reverse
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         return _SortIterator(self, context)
@@ -56,7 +56,7 @@ class _SortIterator(NodeIterator[T]):
     node: Sorter[T]
 
     def __init__(self, node: Sorter[T], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.key_fn = self.adopt(node.key_fn)
         self.left: list[T] = []  # the next one last
         self.window: list[tuple[Any, T]] = []  # that is being gathered, with keys
@@ -105,11 +105,11 @@ class WindowShuffler(IterDataPipe[T]):
 
     def __init__(self, datapipe: IterDataPipe[T], window: int) -> None:
         check_input("window_shuffle", datapipe)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.window = check_count("window", window, at_least=1)
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         return _WindowIterator(self, context)
@@ -119,7 +119,7 @@ class _WindowIterator(SelectingIterator[T]):
     node: WindowShuffler[T]
 
     def __init__(self, node: WindowShuffler[T], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.key = context.stream_key(node)
         self.windows = 0
         self.left: list[Any] = []  # of items, or of positions; the next one last

@@ -1,4 +1,4 @@
-"""Bins of a fixed length, and the samples that go into them: what ``pack`` is made of. Runs wherever its node runs.
+"""Bins of a fixed length, and the samples that go into them: what ``pack`` is made of.
 
 A *budget* is a length that bins have: one for all fields, which are then of one length in each sample, or one for each
 field. Arrays are numpy's inside; a tensor's memory is read in place.

@@ -1,4 +1,4 @@
-"""``pad_batch``: a batch of samples of several lengths as tensors. Runs wherever its shard runs."""
+"""``pad_batch``: a batch of samples of several lengths as tensors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BatchPadder(IterDataPipe[Any]):
         if length is not None and multiple_of is not None:
             raise ValueError("length= and multiple_of= both say to what length: give one of them")
         lengths = () if length is None else tuple(length) if isinstance(length, Iterable) else (length,)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.pad_value = dict(pad_value) if isinstance(pad_value, Mapping) else pad_value
         self.length = tuple(sorted(check_count("length", number, at_least=1) for number in lengths))
         if length is not None and not self.length:
@@ -59,7 +59,7 @@ class BatchPadder(IterDataPipe[Any]):
         self.side = side
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         return _PadIterator(self, context)
@@ -82,7 +82,7 @@ class _PadIterator(NodeIterator[Any]):
     node: BatchPadder
 
     def __init__(self, node: BatchPadder, context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
 
     def run(self) -> Iterator[Any]:
         for batch in self.source.items():

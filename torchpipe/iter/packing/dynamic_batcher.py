@@ -1,4 +1,4 @@
-"""``dynamic_batch``: batches of consecutive items, as many as a cost allows. Runs wherever its shard runs."""
+"""``dynamic_batch``: batches of consecutive items, as many as a cost allows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DynamicBatcher(IterDataPipe[list[T]]):
             raise TypeError(f"max_cost must be a number, got {max_cost!r} of type {type(max_cost).__name__}")
         if not 0 < max_cost < float("inf"):
             raise ValueError(f"max_cost must be above 0, got {max_cost}")
-        self.datapipe = datapipe
+        self.source = datapipe
         self.max_cost = max_cost
         self.cost_fn: Callable[[Any], Any] = cost_fn
         self.padded = padded
@@ -69,7 +69,7 @@ class _DynamicIterator(NodeIterator[list[T]]):
     node: DynamicBatcher[T]
 
     def __init__(self, node: DynamicBatcher[T], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.cost_fn = self.adopt(node.cost_fn)
         self.begun: list[Any] = []  # the cost of the item that begins the next batch, and the item
         self.batch: list[T] = []  # in the making

@@ -1,4 +1,4 @@
-"""``bucket_by_length``: batches of items whose lengths lie between the same bounds. Runs wherever its shard runs."""
+"""``bucket_by_length``: batches of items whose lengths lie between the same bounds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LengthBucketer(IterDataPipe[list[T]]):
     ) -> None:
         check_input("bucket_by_length", datapipe)
         check_columns("length_fn", length_fn, None)
-        self.datapipe = datapipe
+        self.source = datapipe
         if not isinstance(boundaries, Iterable):
             raise TypeError(f"boundaries must be a list of lengths, got {boundaries!r}")
         self.boundaries = tuple(check_count("each of boundaries", boundary, at_least=0) for boundary in boundaries)
@@ -67,7 +67,7 @@ class _BucketIterator(NodeIterator[list[T]]):
     node: LengthBucketer[T]
 
     def __init__(self, node: LengthBucketer[T], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.length_fn = self.adopt(node.length_fn)
         self.buckets: list[list[T]] = [[] for _ in node.batch_size]
 

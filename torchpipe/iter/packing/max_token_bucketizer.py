@@ -1,4 +1,4 @@
-"""``max_token_bucketize``: batches of items of like length, of so many tokens. Runs wherever its shard runs."""
+"""``max_token_bucketize``: batches of items of like length, of so many tokens."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MaxTokenBucketizer(IterDataPipe[list[T]]):
     ) -> None:
         check_input("max_token_bucketize", datapipe)
         check_columns("len_fn", len_fn, None)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.max_token_count = check_count("max_token_count", max_token_count, at_least=1)
         self.max_len = max_token_count if max_len is None else check_count("max_len", max_len, at_least=0)
         self.min_len = check_count("min_len", min_len, at_least=0)
@@ -79,7 +79,7 @@ class _BucketizeIterator(NodeIterator[list[T]]):
     node: MaxTokenBucketizer[T]
 
     def __init__(self, node: MaxTokenBucketizer[T], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.len_fn = self.adopt(node.len_fn)
         self.heap: list[_Sized] = []
         self.batch: list[_Sized] = []

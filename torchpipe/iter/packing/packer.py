@@ -1,4 +1,4 @@
-"""``pack``: samples of any length into sequences of one length. Runs wherever its shard runs."""
+"""``pack``: samples of any length into sequences of one length."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Packer(IterDataPipe[dict[str, Any]]):
         ragged = isinstance(length, Mapping)
         if ragged and not length:
             raise ValueError("length must name at least one field, got an empty dict")
-        self.datapipe = datapipe
+        self.source = datapipe
         self.length = (
             {name: check_count(f"length[{name!r}]", size, at_least=1) for name, size in length.items()}
             if isinstance(length, Mapping)
@@ -114,7 +114,7 @@ class _PackIterator(NodeIterator[dict[str, Any]]):
     node: Packer
 
     def __init__(self, node: Packer, context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         self.layout: Layout | None = None  # known from the first sample on
         self.rest: Segment | None = None  # what is left of a sample that is being cut
         self.open: list[Bin] = []

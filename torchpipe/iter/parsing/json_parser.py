@@ -1,4 +1,4 @@
-"""``parse_json_files``: what open JSON files say. Runs wherever its shard runs."""
+"""``parse_json_files``: what open JSON files say."""
 
 from __future__ import annotations
 

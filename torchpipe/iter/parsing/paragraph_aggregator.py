@@ -1,4 +1,4 @@
-"""``lines_to_paragraphs``: lines up to the next empty one, together. Runs wherever its shard runs."""
+"""``lines_to_paragraphs``: lines up to the next empty one, together."""
 
 from __future__ import annotations
 

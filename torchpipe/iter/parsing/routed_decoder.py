@@ -1,4 +1,4 @@
-"""``routed_decode``: decode files by their ending, with torch's decoders. Runs wherever its shard runs."""
+"""``routed_decode``: decode files by their ending, with torch's decoders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RoutedDecoder(IterDataPipe[tuple[str, Any]]):
         check_input("routed_decode", datapipe)
         for handler in handlers:
             check_function("a handler", handler)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.decoder = Decoder(*(handlers or (basichandlers, imagehandler("torch"))), key_fn=key_fn)  # type: ignore[no-untyped-call]
 
     def add_handler(self, *handler: Callable[[str, bytes], Any]) -> None:
@@ -46,10 +46,10 @@ class RoutedDecoder(IterDataPipe[tuple[str, Any]]):
         self.decoder.add_handler(*handler)  # type: ignore[no-untyped-call]
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[tuple[str, Any]]:
-        return _DecodeIterator(self, context, self.datapipe)
+        return _DecodeIterator(self, context, self.source)
 
 
 class _DecodeIterator(NodeIterator[tuple[str, Any]]):

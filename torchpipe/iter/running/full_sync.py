@@ -43,11 +43,11 @@ class FullSync(IterDataPipe[T]):
         check_input("fullsync", datapipe)
         if not check_seconds("timeout", timeout) > 0:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
-        self.datapipe = datapipe
+        self.source = datapipe
         self.timeout = timeout
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        return _SyncIterator(self, context, self.datapipe)
+        return _SyncIterator(self, context, self.source)
 
 
 class _SyncIterator(NodeIterator[T]):

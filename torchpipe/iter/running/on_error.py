@@ -1,4 +1,4 @@
-"""``on_error``: what becomes of items for which a node before it raises. Runs wherever its shard runs."""
+"""``on_error``: what becomes of items for which a node before it raises."""
 
 from __future__ import annotations
 

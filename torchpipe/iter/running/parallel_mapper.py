@@ -1,4 +1,4 @@
-"""``parallel_map`` and ``threadpool_map``: a function in threads, in order. Runs wherever its shard runs.
+"""``parallel_map`` and ``threadpool_map``: a function in threads, in order.
 
 Who owns what: the iterator pulls the input and owns the threads (``ahead/call_threads`` says how they end, and how each
 wait does); the threads run the function, and touch nothing else.
@@ -92,7 +92,7 @@ class ParallelMapper(IterDataPipe[R]):
                 f"fn, {callable_name(fn)}, has a state of its own, and threads would change it in any order: use "
                 "map(), or let it depend on its item alone"
             )
-        self.datapipe = datapipe
+        self.source = datapipe
         self.fn = fn
         self.input_col = input_col
         self.output_col = single_output(input_col, output_col)
@@ -102,7 +102,7 @@ class ParallelMapper(IterDataPipe[R]):
         )
 
     def __len__(self) -> int:
-        return len(self.datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[R]:
         return _ParallelIterator(self, context)
@@ -144,7 +144,7 @@ class _ParallelIterator(NodeIterator[R]):
     node: ParallelMapper[R]
 
     def __init__(self, node: ParallelMapper[R], context: Context) -> None:
-        super().__init__(node, context, node.datapipe)
+        super().__init__(node, context, node.source)
         retries = context.retries
         self.fn = node.fn if retries is None else retries.around(node.fn, in_threads=True)
         self.streams = ItemStreams(context.stream_key(node))

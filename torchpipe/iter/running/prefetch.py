@@ -1,4 +1,4 @@
-"""``prefetch``: a thread runs ahead of the consumer. Runs wherever its shard runs; the thread is in ``background``."""
+"""``prefetch``: a thread runs ahead of the consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``retry``: call again what fails. Runs wherever its shard runs."""
+"""``retry``: call again what fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``read_tfrecord``: the records of TFRecord files, from any record on. Runs wherever its shard runs."""
+"""``read_tfrecord``: the records of TFRecord files, from any record on."""
 
 from __future__ import annotations
 

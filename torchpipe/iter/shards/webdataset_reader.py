@@ -1,4 +1,4 @@
-"""``read_webdataset``: the samples in tar shards, from any sample on. Runs wherever its shard runs."""
+"""``read_webdataset``: the samples in tar shards, from any sample on."""
 
 from __future__ import annotations
 

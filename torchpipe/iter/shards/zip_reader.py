@@ -1,4 +1,4 @@
-"""``read_zip``: the files in zip archives, from any of them on. Runs wherever its shard runs."""
+"""``read_zip``: the files in zip archives, from any of them on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``list_files``: the paths of files in folders. Runs wherever its shard runs."""
+"""``list_files``: the paths of files in folders."""
 
 from __future__ import annotations
 

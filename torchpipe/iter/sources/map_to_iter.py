@@ -1,4 +1,4 @@
-"""``to_iter_datapipe``: read a map-style node in order. Runs wherever its shard runs."""
+"""``to_iter_datapipe``: read a map-style node in order."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class MapToIterConverter(IterDataPipe[T]):
 
     def __init__(self, datapipe: MapDataPipe[T], indices: Sequence[Any] | None = None) -> None:
         check_keys("to_iter_datapipe", datapipe, indices)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.indices = indices
 
     def __len__(self) -> int:
-        return len(self.datapipe if self.indices is None else self.indices)
+        return len(self.source if self.indices is None else self.indices)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         keys = range(len(self)) if self.indices is None else self.indices
-        return KeysIterator(self, context, self.datapipe, len(self), lambda: keys)
+        return KeysIterator(self, context, self.source, len(self), lambda: keys)

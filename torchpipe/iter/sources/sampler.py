@@ -1,4 +1,4 @@
-"""``Sampler``: the indices that a sampler of torch's gives. Runs wherever its shard runs."""
+"""``Sampler``: the indices that a sampler of torch's gives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sampler(IterDataPipe[Any]):
     ) -> None:
         check_input("Sampler", datapipe)
         len(datapipe)
-        self.datapipe = datapipe
+        self.source = datapipe
         self.sampler = sampler(*(sampler_args or ()), **{**(sampler_kwargs or {}), "data_source": datapipe})
 
     def __len__(self) -> int:

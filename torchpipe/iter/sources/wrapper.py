@@ -1,4 +1,4 @@
-"""``IterableWrapper``: begin a pipeline with data or any iterable. Runs wherever its shard runs.
+"""``IterableWrapper``: begin a pipeline with data or any iterable.
 
 There are four ways to go to a position, chosen by what is wrapped: sequences by index, iterables with state by their
 state, iterators that can be read once by replay if nobody has read them yet, and everything else by replay.

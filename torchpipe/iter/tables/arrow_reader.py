@@ -1,4 +1,4 @@
-"""``read_arrow``: rows or batches of Arrow files, from any row on. Runs wherever its shard runs."""
+"""``read_arrow``: rows or batches of Arrow files, from any row on."""
 
 from __future__ import annotations
 

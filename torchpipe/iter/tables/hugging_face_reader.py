@@ -1,4 +1,4 @@
-"""``HuggingFaceReader``: the rows of a Hugging Face dataset, map-style or streaming. Runs wherever its shard runs."""
+"""``HuggingFaceReader``: the rows of a Hugging Face dataset, map-style or streaming."""
 
 from __future__ import annotations
 

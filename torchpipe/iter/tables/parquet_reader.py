@@ -1,4 +1,4 @@
-"""``read_parquet``: rows or batches of parquet files, from any row on. Runs wherever its shard runs."""
+"""``read_parquet``: rows or batches of parquet files, from any row on."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ParquetReader(FileReader[Any]):
 
     def __len__(self) -> int:
         """Rows or batches, read from the ends of all files. Raises: TypeError after a node and with a filter."""
-        if self.keep is not None or not isinstance(self.datapipe, PathList):
+        if self.keep is not None or not isinstance(self.source, PathList):
             raise TypeError("read_parquet knows its length if it is given paths, and no filter")
-        lengths = [rows for path in self.datapipe.paths for rows in rows_in(path, self.storage_options)]
+        lengths = [rows for path in self.source.paths for rows in rows_in(path, self.storage_options)]
         return sum(lengths) if self.batch_size is None else sum(-(-rows // self.batch_size) for rows in lengths)

@@ -1,4 +1,4 @@
-"""``list_row_groups``: what parquet files can be divided and shuffled by. Runs wherever its shard runs."""
+"""``list_row_groups``: what parquet files can be divided and shuffled by."""
 
 from __future__ import annotations
 

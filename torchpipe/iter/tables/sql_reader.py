@@ -1,4 +1,4 @@
-"""``SqlReader``: the rows of a table or query in a database, in the order of a key. Runs wherever its shard runs."""
+"""``SqlReader``: the rows of a table or query in a database, in the order of a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``read_csv``: the rows of CSV files, from any place on. Runs wherever its shard runs."""
+"""``read_csv``: the rows of CSV files, from any place on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``read_jsonl``: the values in files of JSON Lines, from any place on. Runs wherever its shard runs."""
+"""``read_jsonl``: the values in files of JSON Lines, from any place on."""
 
 from __future__ import annotations
 

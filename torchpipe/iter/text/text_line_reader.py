@@ -1,4 +1,4 @@
-"""``read_lines``: the lines of text files, from any place on. Runs wherever its shard runs."""
+"""``read_lines``: the lines of text files, from any place on."""
 
 from __future__ import annotations
 
