@@ -208,7 +208,7 @@ class ReadsBehindItsInput(IterDataPipe[Any]):
         self.datapipe = datapipe.map(str)
 
     def __iter__(self) -> Iterator[Any]:
-        yield from self.datapipe.datapipe
+        yield from self.datapipe.source
 
 
 class Unbound(IterDataPipe[Any]):
