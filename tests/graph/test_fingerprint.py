@@ -91,7 +91,7 @@ def test_the_description_has_a_line_for_each_node() -> None:
         "1 ShardingFilter(sharding_group_filter=None) <- 0",
         "2 Mapper(fn=abs, input_col=None, output_col=None) <- 1",
         "3 Mapper(fn=str, input_col=0, output_col=None) <- 1",
-        "4 Zipper(sources=(#2, #3)) <- 2 3",
+        "4 Zipper(datapipes=(#2, #3)) <- 2 3",
     ]
 
 

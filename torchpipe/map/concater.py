@@ -26,15 +26,15 @@ class Concater(MapDataPipe[T]):
             raise ValueError("concat needs at least one datapipe, got none")
         for datapipe in datapipes:
             check_map_input("concat (map-style)", datapipe)
-        self.sources = datapipes
+        self.datapipes = datapipes
 
     def __getitem__(self, index: Any) -> T:
         place = place_of("concat", index, len(self))
-        for datapipe in self.sources:
+        for datapipe in self.datapipes:
             if place < len(datapipe):
                 return datapipe[place]
             place -= len(datapipe)
         raise AssertionError("place_of() checked that it is there")
 
     def __len__(self) -> int:
-        return sum(len(datapipe) for datapipe in self.sources)
+        return sum(len(datapipe) for datapipe in self.datapipes)

@@ -23,10 +23,10 @@ class Zipper(MapDataPipe[tuple[Any, ...]]):
             raise ValueError("zip needs at least one datapipe, got none")
         for datapipe in datapipes:
             check_map_input("zip (map-style)", datapipe)
-        self.sources = datapipes
+        self.datapipes = datapipes
 
     def __getitem__(self, index: Any) -> tuple[Any, ...]:
-        return tuple(self._item(datapipe, index) for datapipe in self.sources)
+        return tuple(self._item(datapipe, index) for datapipe in self.datapipes)
 
     def _item(self, datapipe: MapDataPipe[Any], index: Any) -> Any:
         try:
@@ -36,4 +36,4 @@ class Zipper(MapDataPipe[tuple[Any, ...]]):
             raise
 
     def __len__(self) -> int:
-        return min(len(datapipe) for datapipe in self.sources)
+        return min(len(datapipe) for datapipe in self.datapipes)

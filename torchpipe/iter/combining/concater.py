@@ -31,13 +31,13 @@ class Concater(IterDataPipe[T]):
             raise ValueError("concat needs at least one datapipe, got none")
         for datapipe in datapipes:
             check_input("concat", datapipe)
-        self.sources = datapipes
+        self.datapipes = datapipes
 
     def __len__(self) -> int:
-        return sum(len(datapipe) for datapipe in self.sources)
+        return sum(len(datapipe) for datapipe in self.datapipes)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        return _ConcatIterator(self, context, *self.sources)
+        return _ConcatIterator(self, context, *self.datapipes)
 
 
 class _ConcatIterator(NodeIterator[T]):

@@ -38,13 +38,13 @@ class Multiplexer(IterDataPipe[T]):
     """
 
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        self.sources = _checked("mux", datapipes)
+        self.datapipes = _checked("mux", datapipes)
 
     def __len__(self) -> int:
-        return min(len(datapipe) for datapipe in self.sources) * len(self.sources)
+        return min(len(datapipe) for datapipe in self.datapipes) * len(self.datapipes)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        return _MuxIterator(self, context, *self.sources)
+        return _MuxIterator(self, context, *self.datapipes)
 
 
 class _MuxIterator(NodeIterator[T]):
@@ -81,13 +81,13 @@ class MultiplexerLongest(IterDataPipe[T]):
     """
 
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        self.sources = _checked("mux_longest", datapipes)
+        self.datapipes = _checked("mux_longest", datapipes)
 
     def __len__(self) -> int:
-        return sum(len(datapipe) for datapipe in self.sources)
+        return sum(len(datapipe) for datapipe in self.datapipes)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        return _MuxLongestIterator(self, context, *self.sources)
+        return _MuxLongestIterator(self, context, *self.datapipes)
 
 
 class _MuxLongestIterator(NodeIterator[T]):

@@ -45,12 +45,12 @@ class SampleMultiplexer(IterDataPipe[T]):
                 or not isfinite(weight)
             ):
                 raise ValueError(f"a weight must be a positive number, got {weight!r} for {datapipe!r}")
-        self.sources = tuple(pipes_to_weights_dict)
+        self.datapipes = tuple(pipes_to_weights_dict)
         self.weights = tuple(map(float, pipes_to_weights_dict.values()))
         self.seed = None if seed is None else check_seed(seed)
 
     def __len__(self) -> int:
-        return sum(len(datapipe) for datapipe in self.sources)
+        return sum(len(datapipe) for datapipe in self.datapipes)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         key = context.stream_key(self)
@@ -61,7 +61,7 @@ class _SampleIterator(NodeIterator[T]):
     node: SampleMultiplexer[T]
 
     def __init__(self, node: SampleMultiplexer[T], context: Context, key: StreamKey) -> None:
-        super().__init__(node, context, *node.sources)
+        super().__init__(node, context, *node.datapipes)
         self.random = IndexStream(key)
         self.open = list(range(len(self.inputs)))  # those that have not ended
 

@@ -31,13 +31,13 @@ class Zipper(IterDataPipe[tuple[Any, ...]]):
             raise ValueError("zip needs at least one datapipe, got none")
         for datapipe in datapipes:
             check_input("zip", datapipe)
-        self.sources = datapipes
+        self.datapipes = datapipes
 
     def __len__(self) -> int:
-        return min(len(datapipe) for datapipe in self.sources)
+        return min(len(datapipe) for datapipe in self.datapipes)
 
     def iterate(self, context: Context) -> NodeIterator[tuple[Any, ...]]:
-        return _ZipIterator(self, context, *self.sources)
+        return _ZipIterator(self, context, *self.datapipes)
 
 
 class _ZipIterator(NodeIterator[tuple[Any, ...]]):

@@ -28,14 +28,14 @@ class ZipperLongest(IterDataPipe[tuple[Any, ...]]):
             raise ValueError("zip_longest needs at least one datapipe, got none")
         for datapipe in datapipes:
             check_input("zip_longest", datapipe)
-        self.sources = datapipes
+        self.datapipes = datapipes
         self.fill_value = fill_value
 
     def __len__(self) -> int:
-        return max(len(datapipe) for datapipe in self.sources)
+        return max(len(datapipe) for datapipe in self.datapipes)
 
     def iterate(self, context: Context) -> NodeIterator[tuple[Any, ...]]:
-        return _ZipLongestIterator(self, context, *self.sources)
+        return _ZipLongestIterator(self, context, *self.datapipes)
 
 
 class _ZipLongestIterator(NodeIterator[tuple[Any, ...]]):

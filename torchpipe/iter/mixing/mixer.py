@@ -75,7 +75,7 @@ class Mixer(IterDataPipe[T]):
             check_choice("by", by, ("samples", "tokens"))
         else:
             check_function("by", by)
-        self.sources = datapipes
+        self.datapipes = datapipes
         self.weights = weights
         self.by = by
         self.stop = stop
@@ -83,7 +83,7 @@ class Mixer(IterDataPipe[T]):
 
     def schedule(self) -> _Schedule:
         """Which weights hold when. Raises: ValueError, TypeError."""
-        weights, count = self.weights, len(self.sources)
+        weights, count = self.weights, len(self.datapipes)
         if callable(weights):
             return _Schedule([], weights, count)
         if not isinstance(weights, Mapping):
@@ -101,7 +101,7 @@ class Mixer(IterDataPipe[T]):
         """Raises: TypeError unless every input is read once, to its end."""
         if self.stop != "all_exhausted" or not all(all(weights) for _, weights in self.schedule().steps or [(0, [0])]):
             raise TypeError(f"the length of mix(stop={self.stop!r}) is not known")
-        return sum(len(datapipe) for datapipe in self.sources)
+        return sum(len(datapipe) for datapipe in self.datapipes)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         return _MixIterator(self, context)
@@ -169,7 +169,7 @@ class _MixIterator(NodeIterator[T]):
     node: Mixer[T]
 
     def __init__(self, node: Mixer[T], context: Context) -> None:
-        super().__init__(node, context, *node.sources)
+        super().__init__(node, context, *node.datapipes)
         self.schedule = node.schedule()
         self.random = IndexStream(context.stream_key(node))
         self.lacks = [0.0 for _ in self.inputs]
@@ -252,7 +252,7 @@ class _MixIterator(NodeIterator[T]):
 
     def _restart(self, number: int, passes: int) -> None:
         self.inputs[number].close()
-        fresh = self.context.for_round(passes).iterate(self.node.sources[number])
+        fresh = self.context.for_round(passes).iterate(self.node.datapipes[number])
         self.inputs = (*self.inputs[:number], fresh, *self.inputs[number + 1 :])
         self.rounds[number], self.gave[number] = passes, False
 
@@ -342,7 +342,7 @@ class _MixIterator(NodeIterator[T]):
 
         Raises: RuntimeError where the shard would end with it, and give next to nothing of the other inputs.
         """
-        node, context = self.node.sources[number], self.context
+        node, context = self.node.datapipes[number], self.context
         among = context.divided.get(id(node), Division.NONE)
         parts = context.share(among)[0] if among else 1
         if parts == 1:
