@@ -88,10 +88,10 @@ if TYPE_CHECKING:
     from torchpipe.iter.shards.tfrecord_reader import TFRecordReader
     from torchpipe.iter.shards.webdataset_reader import WebDatasetReader
     from torchpipe.iter.shards.zip_reader import ZipReader
-    from torchpipe.iter.datapipes.file_lister import FileLister
-    from torchpipe.iter.datapipes.map_to_iter import MapToIterConverter
-    from torchpipe.iter.datapipes.sampler import Sampler
-    from torchpipe.iter.datapipes.wrapper import IterableWrapper
+    from torchpipe.iter.sources.file_lister import FileLister
+    from torchpipe.iter.sources.map_to_iter import MapToIterConverter
+    from torchpipe.iter.sources.sampler import Sampler
+    from torchpipe.iter.sources.wrapper import IterableWrapper
     from torchpipe.iter.tables.arrow_reader import ArrowReader
     from torchpipe.iter.tables.data_frames import DataFrameMaker, ParquetDataFrameLoader
     from torchpipe.iter.tables.hugging_face_reader import HuggingFaceHubReader, HuggingFaceReader
