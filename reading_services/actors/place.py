@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ray.exceptions import ActorUnavailableError, NodeDiedError, RayError, RayTaskError, TaskCancelledError
@@ -26,6 +26,7 @@ __all__ = ["ActorPlace"]
 
 _MOST_CALLS = 4  # of a lane: enough to keep the actor and the way between busy
 _CHUNK_SIZE = ChunkSize(nbytes=8 << 20, pickle_bytes=4 << 20)
+_PARTS = 16  # in which suspects are made
 _CHUNK_S = 0.02  # no further item is begun after this
 _HUNGRY_S = 0.002  # the same, if the consumer has used up all
 
@@ -45,7 +46,8 @@ class _Call:
 class _Lane:
     credit: Credit
     count: int  # items of the shard before the next chunk
-    suspect: int  # those before this one are made one by one
+    suspect: int  # one of those before this one may have ended an actor
+    last: int = 1  # items of the last chunk
     calls: int = 0  # on their way
     pending: deque[bytes] = field(default_factory=deque)  # entries that are dealt and not sent yet
     sent: int = 0  # entries that the actor has and has not made items of
@@ -96,10 +98,11 @@ class ActorPlace:
             self._epoch = None
             self._call("begin", self.actor.begin, start)
             return
-        self._epoch = start
         for item in start.shards:
             self._lanes[item.lane] = _Lane(Credit(deque([0] * item.held)), item.count, item.suspect)
             self._turns.append(item.lane)
+        # How many suspects are made together is decided here: see _limit
+        start = self._epoch = replace(start, shards=tuple(replace(item, suspect=0) for item in start.shards))
         self._call("begin", self.actor.begin, start, self._dispatcher() if start.dispatch_branch >= 0 else None)
         for deal in deals:
             self._take(deal)
@@ -175,6 +178,7 @@ class ActorPlace:
             return
         arrival = arrival_of(produced)
         lane.count += arrival.count
+        lane.last = max(1, arrival.count)
         lane.sent = max(0, lane.sent - arrival.count)
         if arrival.over:
             lane.done = True
@@ -184,29 +188,28 @@ class ActorPlace:
         yield Came(self, produced.generation, produced.lane, arrival)
 
     def _failed(self, call: _Call, error: BaseException) -> Iterator[Event]:
+        self.gone = True
         if isinstance(error, RayTaskError) or not isinstance(error, RayError):  # the runtime itself is at fault
-            self.gone = True
             yield Failed(self, error)
             yield Gone(self, End(cause=f"failed: {error}", own=True))
             return
-        self.gone = True
         outside = isinstance(error, ActorUnavailableError | NodeDiedError | TaskCancelledError)
-        lane = self._lanes.get(call.lane)
-        begun = call.kind == "produce" and lane is not None and not outside
-        items = range(1)
-        if lane is not None:
-            items = range(lane.count, lane.count + (1 if lane.count < lane.suspect else call.limit))
-        yield Gone(
-            self,
-            End(
-                cause=_cause(error),
-                own=not outside,
-                lane=call.lane if lane is not None else -1,
-                items=items,
-                begun=begun,
-                pid=None if self.hello is None else self.hello.pid,
-            ),
-        )
+        outside = outside or (call.kind == "load" and "never ran" in str(error))  # its node went before it had begun
+        yield Gone(self, self._end([call, *self._calls], error, own=not outside))
+
+    def _end(self, calls: list[_Call], error: BaseException, *, own: bool) -> End:
+        """What it was at: it answers in order, and its last answers may be lost, so that it may be two calls further.
+
+        In doubt that is named; then it is asked for one thing at a time, so that the next death tells more.
+        """
+        pid = None if self.hello is None else self.hello.pid
+        lane_number = next((call.lane for call in calls if call.kind == "produce" and call.lane in self._lanes), -1)
+        if not own or lane_number < 0:
+            return End(cause=_cause(error), own=own, pid=pid)
+        count = self._lanes[lane_number].count
+        asked = sum([call.limit for call in calls if call.lane == lane_number][:2])
+        items = range(count, count + asked)
+        return End(cause=_cause(error), own=own, lane=lane_number, items=items, begun=True, pid=pid)
 
     def _heard(self, future: Future[Any]) -> Iterator[Event]:
         self.asked = None
@@ -244,7 +247,7 @@ class ActorPlace:
                     asked = True
 
     def _may_ask(self, epoch: StartEpoch, lane: _Lane) -> bool:
-        if lane.calls >= _MOST_CALLS:
+        if lane.calls >= _MOST_CALLS or (self._calls and self._one_at_a_time()):
             return False
         if epoch.dealt:
             left = lane.sent or (lane.over and not lane.told_over)
@@ -252,9 +255,21 @@ class ActorPlace:
                 return False
         return lane.credit.may_go_on(epoch.window, epoch.window_bytes, dealt=epoch.dealt, expected=lane.calls)
 
+    def _one_at_a_time(self) -> bool:
+        """Something here has ended an actor."""
+        careful = self._epoch is not None and self._epoch.careful
+        return careful or any(not lane.done and lane.count < lane.suspect for lane in self._lanes.values())
+
+    def _limit(self, epoch: StartEpoch, lane: _Lane) -> int:
+        """How many items at most: of suspects, a part, so that the next death says which part it is."""
+        if epoch.careful:
+            return 1
+        usual = min(lane.credit.limit, 2 * lane.last)
+        return usual if lane.count >= lane.suspect else min(usual, -(-(lane.suspect - lane.count) // _PARTS))
+
     def _ask_for(self, epoch: StartEpoch, number: int) -> None:
         lane = self._lanes[number]
-        limit = 1 if epoch.careful or lane.count < lane.suspect else lane.credit.limit
+        limit = self._limit(epoch, lane)
         deal = None
         if epoch.dealt:
             entries = tuple(lane.pending.popleft() for _ in range(min(limit, len(lane.pending))))

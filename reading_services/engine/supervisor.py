@@ -384,7 +384,10 @@ class Supervisor:
     def _recover(self, place: Place, end: End) -> None:
         """A place has ended: plan to open it anew, or record what has ended it too often."""
         number, death, mine = place.number, self._death(place, end), self._mine(place.number)
-        if self._failure is not None or all(item.over for item in mine):
+        going_on = any(not item.over for item in mine)
+        # One that hosts nothing just now may be given shards again
+        in_reserve = not mine and bool(self._assigned) and any(not item.over for item in self._ledgers.values())
+        if self._failure is not None or not (going_on or in_reserve):
             self._lose(place, death)
             return
         # A place that ends before it is ready has been dealt nothing in this generation
@@ -401,7 +404,7 @@ class Supervisor:
             self._give_up(death, mine, death.error(decision, self.limits.max_restarts), alone=not decision.exhausted)
         else:
             _log.warning("%s: %s", death, death.consequence(decision, self.limits.max_deaths, self.restarts + 1))
-        if not all(item.over for item in mine):
+        if any(not item.over for item in mine) or not decision.give_up:
             self.restarts += 1
             self.accounts.restarted(number, place.name, str(death))
             self._plans[number] = Plan(self._clock() + decision.delay_s, all_anew)

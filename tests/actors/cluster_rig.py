@@ -17,7 +17,18 @@ from tests.exact import exact
 from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
 
-__all__ = ["GRAPHS", "actor_processes", "in_process", "kill", "ray_loader", "shuffled", "texts", "wait_until"]
+__all__ = [
+    "GRAPHS",
+    "actor_processes",
+    "endless",
+    "first_in_process",
+    "in_process",
+    "kill",
+    "ray_loader",
+    "shuffled",
+    "texts",
+    "wait_until",
+]
 
 SEED = 11
 
@@ -52,6 +63,17 @@ GRAPHS: dict[str, Callable[..., Any]] = {
 }
 
 
+def takes_long(item: Any) -> Any:
+    """As work does that is worth other machines: what is killed is killed in the midst of it."""
+    time.sleep(0.02)
+    return item
+
+
+def endless(kind: str) -> Any:
+    """A graph of one of these kinds, of which a test takes as many items as it needs."""
+    return GRAPHS[kind](100_000).map(takes_long)
+
+
 def seeded(graph: Any, service: Any) -> DataLoader2[Any]:
     loader: DataLoader2[Any] = DataLoader2(graph, reading_service=service)
     loader.seed(SEED)
@@ -61,6 +83,12 @@ def seeded(graph: Any, service: Any) -> DataLoader2[Any]:
 def in_process(graph: Any, num_shards: int) -> DataLoader2[Any]:
     """The oracle."""
     return seeded(graph, InProcessReadingService(num_shards=num_shards))
+
+
+def first_in_process(kind: str, count: int, num_shards: int) -> list[str]:
+    """The first items of an endless graph."""
+    stream = iter(in_process(GRAPHS[kind](100_000), num_shards))
+    return texts([next(stream) for _ in range(count)])
 
 
 def ray_loader(graph: Any, num_workers: int, num_shards: int, **options: Any) -> DataLoader2[Any]:
