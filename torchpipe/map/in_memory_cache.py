@@ -48,16 +48,16 @@ class InMemoryCacheHolder(MapDataPipe[T]):
 
     def __init__(self, source_dp: MapDataPipe[T]) -> None:
         check_map_input("in_memory_cache (map-style)", source_dp)
-        self.source_dp = source_dp
+        self.source = source_dp
         self._held = _Held(source_dp)
 
     def __getitem__(self, index: Any) -> T:
         held = self._held
-        if held.source is not self.source_dp:  # a copy of this node, that reads another one or is in another process
-            held = self._held = _Held(self.source_dp)
+        if held.source is not self.source:  # a copy of this node, that reads another one or is in another process
+            held = self._held = _Held(self.source)
         if index not in held.items:
             held.items[index] = held.read(index)
         return held.items[index]  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
-        return len(self.source_dp)
+        return len(self.source)

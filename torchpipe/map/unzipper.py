@@ -41,11 +41,11 @@ class UnZipper(MapDataPipe[T]):
 
 class _Column(MapDataPipe[Any]):
     def __init__(self, main_datapipe: MapDataPipe[Any], instance_id: int) -> None:
-        self.main_datapipe = main_datapipe
+        self.source = main_datapipe
         self.instance_id = instance_id
 
     def __getitem__(self, index: Any) -> Any:
-        return self.main_datapipe[index][self.instance_id]
+        return self.source[index][self.instance_id]
 
     def __len__(self) -> int:
-        return len(self.main_datapipe)
+        return len(self.source)

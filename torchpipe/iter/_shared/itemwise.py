@@ -6,37 +6,26 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-from torchpipe.node.context import Context
-from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import NodeIterator
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 
 __all__ = ["Itemwise", "check_parts"]
 
 
-class Itemwise(IterDataPipe[Any]):
-    """Base of such nodes, which set ``datapipe``: define :meth:`change`. State: none of their own."""
+class _ItemwiseIterator(ItemIterator[Any]):
+    node: Itemwise
 
-    datapipe: IterDataPipe[Any]
+    def run(self) -> Iterator[Any]:
+        return map(self.node.change, self.source.items())
 
-    def __len__(self) -> int:
-        return len(self.source)
+
+class Itemwise(OnePerItem[Any]):
+    """Base of such nodes: define :meth:`change`. State: none of their own."""
+
+    iterator = _ItemwiseIterator
 
     @abstractmethod
     def change(self, item: Any) -> Any:
         """What is handed out for ``item``, which stays as it is."""
-
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _ItemwiseIterator(self, context, self.source)
-
-
-class _ItemwiseIterator(NodeIterator[Any]):
-    node: Itemwise
-
-    def leave_out(self) -> bool:
-        return True
-
-    def run(self) -> Iterator[Any]:
-        return map(self.node.change, self.source.items())
 
 
 def check_parts(form: str, item: Any, parts: tuple[Hashable, ...]) -> None:

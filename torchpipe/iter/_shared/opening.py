@@ -9,40 +9,15 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from torchpipe.formats.places.streams import StreamWrapper, close_stream, wrap_stream
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_input
 
 __all__ = ["Opener"]
 
 
-class Opener(IterDataPipe[tuple[str, StreamWrapper]]):
-    """Yields pairs (name, open stream). A stream is closed with the last reference to it, at the latest by ``close()``.
-
-    With ``skip_on_error`` what cannot be opened is left out, and a warning says so.
-    """
-
-    form: ClassVar[str]
-    skip_on_error = False
-
-    def __init__(self, source: IterDataPipe[Any]) -> None:
-        check_input(self.form, source)
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @abstractmethod
-    def opened(self, path: str) -> tuple[str, Any]:
-        """The name of what is at ``path``, and its open file."""
-
-    def iterate(self, context: Context) -> NodeIterator[tuple[str, StreamWrapper]]:
-        return _OpenIterator(self, context, self.source)
-
-
-class _OpenIterator(NodeIterator[tuple[str, StreamWrapper]]):
+class _OpenIterator(ItemIterator[tuple[str, StreamWrapper]]):
     node: Opener
 
     def __init__(self, node: Opener, context: Context, source: IterDataPipe[Any]) -> None:
@@ -71,12 +46,27 @@ class _OpenIterator(NodeIterator[tuple[str, StreamWrapper]]):
         self.streams.add(stream)
         return name, stream
 
-    def leave_out(self) -> bool:
-        return True
-
     def close(self) -> None:
         try:
             super().close()
         finally:
             for stream in list(self.streams):
                 close_stream(stream)
+
+
+class Opener(OnePerItem[tuple[str, StreamWrapper]]):
+    """Yields pairs (name, open stream). A stream is closed with the last reference to it, at the latest by ``close()``.
+
+    With ``skip_on_error`` what cannot be opened is left out, and a warning says so.
+    """
+
+    iterator = _OpenIterator
+    form: ClassVar[str]
+    skip_on_error = False
+
+    def __init__(self, source: IterDataPipe[Any]) -> None:
+        super().__init__(self.form, source)
+
+    @abstractmethod
+    def opened(self, path: str) -> tuple[str, Any]:
+        """The name of what is at ``path``, and its open file."""

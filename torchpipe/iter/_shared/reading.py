@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torchpipe.formats.places.streams import StreamWrapper, can_seek
 from torchpipe.formats.records import Records, behind_of
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.pairs import path_and_stream
 from torchpipe.iter._shared.paths import as_paths, made_of_files, named_files
@@ -23,7 +24,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.traits import node_name
-from torchpipe.node.validate import check_input, check_length
+from torchpipe.node.validate import check_length
 
 __all__ = ["FileReader", "StreamReader", "path_of"]
 
@@ -64,7 +65,7 @@ class FileReader(IterDataPipe[T]):
         return _FileIterator(self, context, self.source)
 
 
-class StreamReader(IterDataPipe[T]):
+class StreamReader(OneInput[T]):
     """Base of the readers whose input gives pairs (path, open stream). ``length`` is what ``len()`` says."""
 
     thins = True
@@ -72,8 +73,7 @@ class StreamReader(IterDataPipe[T]):
     binary: ClassVar[bool] = True  # must the stream be of bytes? For messages
 
     def __init__(self, source: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:
-        check_input(self.form, source)
-        self.source = source
+        super().__init__(self.form, source)
         self.length = check_length(length)
 
     def __len__(self) -> int:

@@ -8,53 +8,21 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from torchpipe.formats.places.writing import place_in
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.iter._shared.pairs import naming_path
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_columns, check_input
+from torchpipe.node.validate import check_columns
 
 __all__ = ["FileSaver"]
 
 
-class FileSaver(IterDataPipe[str]):
-    """Writes the data of pairs (name, data), and yields the paths; names that lead out of ``root`` are refused."""
-
-    form: ClassVar[str]
-
-    def __init__(
-        self,
-        source: IterDataPipe[tuple[Any, Any]],
-        filepath_fn: Callable[[Any], str] | None,
-        root: str | os.PathLike[str] | None,
-    ) -> None:
-        check_input(self.form, source)
-        if filepath_fn is not None:
-            check_columns("filepath_fn", filepath_fn, None)
-        self.source = source
-        self.filepath_fn = filepath_fn
-        self.root = None if root is None else os.fspath(root)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @abstractmethod
-    def write(self, path: str, data: Any) -> None:
-        """Write a file."""
-
-    def iterate(self, context: Context) -> NodeIterator[str]:
-        return _SaveIterator(self, context)
-
-
-class _SaveIterator(NodeIterator[str]):
+class _SaveIterator(ItemIterator[str]):
     node: FileSaver
 
-    def __init__(self, node: FileSaver, context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: FileSaver, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.path_of = os.fspath if node.filepath_fn is None else self.adopt(node.filepath_fn)
-
-    def leave_out(self) -> bool:
-        return True
 
     def run(self) -> Iterator[str]:
         for item in self.source.items():
@@ -66,3 +34,26 @@ class _SaveIterator(NodeIterator[str]):
                 self.node.write(path, data)
             del item, data
             yield path
+
+
+class FileSaver(OnePerItem[str]):
+    """Writes the data of pairs (name, data), and yields the paths; names that lead out of ``root`` are refused."""
+
+    iterator = _SaveIterator
+    form: ClassVar[str]
+
+    def __init__(
+        self,
+        source: IterDataPipe[tuple[Any, Any]],
+        filepath_fn: Callable[[Any], str] | None,
+        root: str | os.PathLike[str] | None,
+    ) -> None:
+        super().__init__(self.form, source)
+        if filepath_fn is not None:
+            check_columns("filepath_fn", filepath_fn, None)
+        self.filepath_fn = filepath_fn
+        self.root = None if root is None else os.fspath(root)
+
+    @abstractmethod
+    def write(self, path: str, data: Any) -> None:
+        """Write a file."""

@@ -45,7 +45,7 @@ class Container(IterDataPipe[Any]):
 
     def __init__(self, datapipe: IterDataPipe[Any], num_instances: int, buffer_size: int) -> None:
         check_input(self.form, datapipe)
-        self.main_datapipe = datapipe
+        self.source = datapipe
         self.num_instances = check_count("num_instances", num_instances, at_least=1)
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=-1)
         if buffer_size < 0:
@@ -59,11 +59,11 @@ class Container(IterDataPipe[Any]):
         return [Branch(self, index) for index in range(self.num_instances)]
 
     def __len__(self) -> int:
-        return len(self.main_datapipe)
+        return len(self.source)
 
     def length_of(self, branch: int) -> int:
         """Of one branch. Raises: TypeError if it is unknown."""
-        return len(self.main_datapipe)
+        return len(self.source)
 
     def function(self) -> Any:
         """The user's function, if there is one, of which each pass has a copy if it has state."""
@@ -88,11 +88,11 @@ class Branch(IterDataPipe[Any]):
     names_files = True
 
     def __init__(self, main_datapipe: Container, instance_id: int) -> None:
-        self.main_datapipe = main_datapipe
+        self.source = main_datapipe
         self.instance_id = instance_id
 
     def __len__(self) -> int:
-        return self.main_datapipe.length_of(self.instance_id)
+        return self.source.length_of(self.instance_id)
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         return _BranchIterator(self, context)
@@ -104,7 +104,7 @@ class SharedPass(NodeIterator[Any]):
     node: Container
 
     def __init__(self, node: Container, context: Context, expected: set[int]) -> None:
-        super().__init__(node, context, node.main_datapipe)
+        super().__init__(node, context, node.source)
         self.expected = expected  # the branches that take part
         self.readers: set[int] = set()  # those of them that have joined
         self.started = False
@@ -259,7 +259,7 @@ class SharedPass(NodeIterator[Any]):
             if self._loaded <= moment:
                 return
             self.source.close()
-            self.inputs = (self.context.iterate(self.node.main_datapipe),)
+            self.inputs = (self.context.iterate(self.node.source),)
         super().load_state_dict(state)
         self._loaded = moment
 
@@ -290,7 +290,7 @@ class _BranchIterator(NodeIterator[Any]):
     def __init__(self, node: Branch, context: Context) -> None:
         super().__init__(node, context)
         self.count = 0
-        key = (id(node.main_datapipe), context.rounds)
+        key = (id(node.source), context.rounds)
         self.shared: SharedPass = context.passes.setdefault(key, _Passes()).join(node, context)
         self.inputs = (self.shared,)
 
@@ -307,8 +307,8 @@ class _BranchIterator(NodeIterator[Any]):
         return not self.shared.overflown
 
     def run(self) -> Iterator[Any]:
-        shared, branch, hand_out = self.shared, self.node.instance_id, self.node.main_datapipe.hand_out
-        shared.catch_up(branch, self.count, f"branch {branch} of {node_name(self.node.main_datapipe)}")
+        shared, branch, hand_out = self.shared, self.node.instance_id, self.node.source.hand_out
+        shared.catch_up(branch, self.count, f"branch {branch} of {node_name(self.node.source)}")
         while True:
             held = [shared.next_for(branch)]
             if held[0] is _END:
@@ -341,7 +341,7 @@ class _Passes:
             if branch not in shared.readers and (branch in shared.expected or not shared.started):
                 break
         else:
-            shared = SharedPass(node.main_datapipe, context, self._expected(node.main_datapipe, context))
+            shared = SharedPass(node.source, context, self._expected(node.source, context))
             self.live.append(shared)
             self.begun += 1
         shared.readers.add(branch)
@@ -350,5 +350,5 @@ class _Passes:
 
     def _expected(self, container: Container, context: Context) -> set[int]:
         """The branches that will join too, as far as the graph tells."""
-        branches = (node for node in context.kept if isinstance(node, Branch) and node.main_datapipe is container)
+        branches = (node for node in context.kept if isinstance(node, Branch) and node.source is container)
         return {node.instance_id for node in branches if context.reads(node) > self.begun}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from torchpipe.errors import StateError
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.randomness.seeds import StreamKey, check_seed
@@ -13,11 +15,13 @@ __all__ = ["Switchable"]
 T = TypeVar("T")
 
 
-class Switchable(IterDataPipe[T]):
-    """``set_seed`` and ``set_shuffle``; a class with it sets ``own_seed`` and ``enabled`` in its constructor."""
+class Switchable(OneInput[T]):
+    """``set_seed`` and ``set_shuffle``."""
 
-    own_seed: int | None
-    enabled: bool
+    def __init__(self, form: str, source: IterDataPipe[Any]) -> None:
+        super().__init__(form, source)
+        self.own_seed: int | None = None
+        self.enabled = True
 
     def set_seed(self, seed: int) -> Self:
         """Use ``seed`` instead of the pass's own, from the next pass on. For torch's loaders; it changes the node."""
@@ -28,6 +32,14 @@ class Switchable(IterDataPipe[T]):
         """Switch shuffling on or off, from the next pass on. For torch's loaders; it changes the node."""
         self.enabled = shuffle
         return self
+
+    def check_switched(self, state: dict[str, Any]) -> None:
+        """Raises: StateError if shuffling was on when ``state`` was saved and is off now, or the other way round."""
+        if ("random" in state) != self.enabled:
+            raise StateError(
+                f"the state was saved with shuffling {'on' if 'random' in state else 'off'}, which it is not now: "
+                "call set_shuffle() as it was called then"
+            )
 
     def random_key(self, context: Context) -> StreamKey:
         """The key of the node's random stream in a pass."""

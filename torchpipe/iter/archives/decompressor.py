@@ -10,11 +10,10 @@ from typing import Any
 
 from torchpipe.compat.packages import needs
 from torchpipe.formats.places.streams import StreamWrapper, can_seek, close_stream_after_parts, wrap_stream
+from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
-from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_choice, check_input
+from torchpipe.node.validate import check_choice
 
 __all__ = ["CompressionType", "Decompressor", "Extractor"]
 
@@ -41,50 +40,8 @@ _ENDINGS = {
 }
 
 
-@functional_datapipe("decompress")
-class Decompressor(IterDataPipe[tuple[str, StreamWrapper]]):
-    """Takes pairs (path, binary stream), and yields pairs (path, decompressed stream).
-
-    ``file_type`` is a :class:`CompressionType` or its name; without one, the path's ending tells: ``.gz``, ``.bz2``,
-    ``.xz``, ``.zst`` (``pip install zstandard``). Archives (``.tar`` and its compressed forms, ``.zip``) come
-    as open ``tarfile.TarFile`` and ``zipfile.ZipFile`` objects, which ``load_from_tar`` and ``load_from_zip`` take.
-
-    State: none of its own. Raises: ValueError for an unknown ``file_type``; while iterating, RuntimeError for an
-    unknown ending, TypeError for items that are no such pairs, and the error of the format with a note of the path.
-    """
-
-    types = CompressionType
-
-    def __init__(
-        self, source_datapipe: IterDataPipe[tuple[str, Any]], file_type: str | CompressionType | None = None
-    ) -> None:
-        check_input("decompress", source_datapipe)
-        self.source_datapipe = source_datapipe
-        if not isinstance(file_type, CompressionType | None):
-            name = file_type.lower() if isinstance(file_type, str) else file_type
-            check_choice("file_type", name, [kind.value for kind in CompressionType])
-            file_type = CompressionType(name)
-        self.file_type = file_type
-
-    def iterate(self, context: Context) -> NodeIterator[tuple[str, StreamWrapper]]:
-        return _DecompressIterator(self, context, self.source_datapipe)
-
-
-@functional_datapipe("extract")
-class Extractor(IterDataPipe[tuple[str, StreamWrapper]]):
-    """The former name of ``decompress``, whose node it makes."""
-
-    def __new__(  # type: ignore[misc]
-        cls, source_datapipe: IterDataPipe[tuple[str, Any]], file_type: str | CompressionType | None = None
-    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
-        return Decompressor(source_datapipe, file_type)
-
-
-class _DecompressIterator(NodeIterator[tuple[str, StreamWrapper]]):
+class _DecompressIterator(ItemIterator[tuple[str, StreamWrapper]]):
     node: Decompressor
-
-    def leave_out(self) -> bool:
-        return True
 
     def run(self) -> Iterator[tuple[str, StreamWrapper]]:
         for item in self.source.items():
@@ -95,6 +52,42 @@ class _DecompressIterator(NodeIterator[tuple[str, StreamWrapper]]):
             close_stream_after_parts(stream)
             del item, stream, opened  # the consumer alone decides how long they live
             yield path, made.pop()
+
+
+@functional_datapipe("decompress")
+class Decompressor(OneInput[tuple[str, StreamWrapper]]):
+    """Takes pairs (path, binary stream), and yields pairs (path, decompressed stream).
+
+    ``file_type`` is a :class:`CompressionType` or its name; without one, the path's ending tells: ``.gz``, ``.bz2``,
+    ``.xz``, ``.zst`` (``pip install zstandard``). Archives (``.tar`` and its compressed forms, ``.zip``) come
+    as open ``tarfile.TarFile`` and ``zipfile.ZipFile`` objects, which ``load_from_tar`` and ``load_from_zip`` take.
+
+    State: none of its own. Raises: ValueError for an unknown ``file_type``; while iterating, RuntimeError for an
+    unknown ending, TypeError for items that are no such pairs, and the error of the format with a note of the path.
+    """
+
+    iterator = _DecompressIterator
+    types = CompressionType
+
+    def __init__(
+        self, source_datapipe: IterDataPipe[tuple[str, Any]], file_type: str | CompressionType | None = None
+    ) -> None:
+        super().__init__("decompress", source_datapipe)
+        if not isinstance(file_type, CompressionType | None):
+            name = file_type.lower() if isinstance(file_type, str) else file_type
+            check_choice("file_type", name, [kind.value for kind in CompressionType])
+            file_type = CompressionType(name)
+        self.file_type = file_type
+
+
+@functional_datapipe("extract")
+class Extractor(IterDataPipe[tuple[str, StreamWrapper]]):
+    """The former name of ``decompress``, whose node it makes."""
+
+    def __new__(  # type: ignore[misc]
+        cls, source_datapipe: IterDataPipe[tuple[str, Any]], file_type: str | CompressionType | None = None
+    ) -> IterDataPipe[tuple[str, StreamWrapper]]:
+        return Decompressor(source_datapipe, file_type)
 
 
 def _type_of(path: str) -> CompressionType:

@@ -6,22 +6,36 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchpipe.formats.places.streams import StreamWrapper, close_stream_after_parts, wrap_stream
+from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.pairs import path_and_stream
-from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_input, check_length
+from torchpipe.node.validate import check_length
 
 __all__ = ["Bz2FileLoader", "XzFileLoader"]
 
 
-class _FileLoader(IterDataPipe[tuple[str, StreamWrapper]]):
+class _FileIterator(ItemIterator[tuple[str, StreamWrapper]]):
+    node: _FileLoader
+
+    def run(self) -> Iterator[tuple[str, StreamWrapper]]:
+        open_file, ending = self.node.opener(), self.node.ending
+        for item in self.source.items():
+            path, stream = path_and_stream(self.node.form, item)
+            inner = path.removesuffix(ending)
+            made = [wrap_stream(open_file(stream), parent=stream, name=inner)]
+            close_stream_after_parts(stream)
+            del item, stream  # the consumer alone decides how long they live
+            yield inner, made.pop()
+
+
+class _FileLoader(OneInput[tuple[str, StreamWrapper]]):
     form = ""
+
+    iterator = _FileIterator
     ending = ""
 
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:
-        check_input(self.form, datapipe)
-        self.source = datapipe
+        super().__init__(self.form, datapipe)
         self.length = check_length(length)
 
     def __len__(self) -> int:
@@ -29,9 +43,6 @@ class _FileLoader(IterDataPipe[tuple[str, StreamWrapper]]):
 
     def opener(self) -> Callable[[Any], Any]:
         raise NotImplementedError
-
-    def iterate(self, context: Context) -> NodeIterator[tuple[str, StreamWrapper]]:
-        return _FileIterator(self, context, self.source)
 
 
 @functional_datapipe("load_from_bz2")
@@ -74,20 +85,3 @@ class XzFileLoader(_FileLoader):
         import lzma
 
         return lzma.open
-
-
-class _FileIterator(NodeIterator[tuple[str, StreamWrapper]]):
-    node: _FileLoader
-
-    def leave_out(self) -> bool:
-        return True
-
-    def run(self) -> Iterator[tuple[str, StreamWrapper]]:
-        open_file, ending = self.node.opener(), self.node.ending
-        for item in self.source.items():
-            path, stream = path_and_stream(self.node.form, item)
-            inner = path.removesuffix(ending)
-            made = [wrap_stream(open_file(stream), parent=stream, name=inner)]
-            close_stream_after_parts(stream)
-            del item, stream  # the consumer alone decides how long they live
-            yield inner, made.pop()

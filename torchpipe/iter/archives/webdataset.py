@@ -9,41 +9,13 @@ from typing import Any
 from torchpipe.errors import StateError
 from torchpipe.formats.places.streams import StreamWrapper, wrap_stream
 from torchpipe.formats.samples import split_name
-from torchpipe.node.context import Context
+from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_input
 
 __all__ = ["WebDataset"]
 
 
-@functional_datapipe("webdataset")
-class WebDataset(IterDataPipe[dict[str, Any]]):
-    """Takes pairs (path, content), and yields a dict for each run of paths that differ only in what follows the first
-    dot of the file's name: ``{"__key__": "shard.tar/0001", ".jpg": ..., ".cls": ...}``.
-
-    The contents may be anything: what ``load_from_tar().map(decode)`` makes, or open streams. Names are taken apart as
-    ``read_webdataset`` does: endings are in lower case; paths whose last part has no dot, begins with its only dot or
-    is like ``__meta__.json`` are left out.
-
-    State: the first pair of the sample after the one handed out, which had to be read to know that this one is whole.
-    If it is an open stream, its content.
-
-    Raises: while iterating, TypeError for items that are no such pairs; ValueError if a sample has two files of one
-    ending (are samples of several shards named alike?).
-    """
-
-    thins = True
-
-    def __init__(self, source_datapipe: IterDataPipe[tuple[str, Any]]) -> None:
-        check_input("webdataset", source_datapipe)
-        self.source_datapipe = source_datapipe
-
-    def iterate(self, context: Context) -> NodeIterator[dict[str, Any]]:
-        return _SampleIterator(self, context, self.source_datapipe)
-
-
-class _SampleIterator(NodeIterator[dict[str, Any]]):
+class _SampleIterator(ItemIterator[dict[str, Any]]):
     held: tuple[str, str, Any] | None = None  # key, ending and content of the next sample's first file
 
     def get_state(self) -> dict[str, Any]:
@@ -69,9 +41,6 @@ class _SampleIterator(NodeIterator[dict[str, Any]]):
         if len(held) != 3 or not all(type(text) is str for text in held[:2]):
             raise StateError("what webdataset holds is a key, an ending and a content, and the state has none of these")
         self.held = tuple(held)
-
-    def leave_out(self) -> bool:
-        return True
 
     def run(self) -> Iterator[dict[str, Any]]:
         source = self._files()
@@ -104,6 +73,29 @@ class _SampleIterator(NodeIterator[dict[str, Any]]):
             found = split_name(item[0].replace("\\", "/"))
             if found is not None:
                 yield found[0], f".{found[1]}", item[1]
+
+
+@functional_datapipe("webdataset")
+class WebDataset(OneInput[dict[str, Any]]):
+    """Takes pairs (path, content), and yields a dict for each run of paths that differ only in what follows the first
+    dot of the file's name: ``{"__key__": "shard.tar/0001", ".jpg": ..., ".cls": ...}``.
+
+    The contents may be anything: what ``load_from_tar().map(decode)`` makes, or open streams. Names are taken apart as
+    ``read_webdataset`` does: endings are in lower case; paths whose last part has no dot, begins with its only dot or
+    is like ``__meta__.json`` are left out.
+
+    State: the first pair of the sample after the one handed out, which had to be read to know that this one is whole.
+    If it is an open stream, its content.
+
+    Raises: while iterating, TypeError for items that are no such pairs; ValueError if a sample has two files of one
+    ending (are samples of several shards named alike?).
+    """
+
+    iterator = _SampleIterator
+    thins = True
+
+    def __init__(self, source_datapipe: IterDataPipe[tuple[str, Any]]) -> None:
+        super().__init__("webdataset", source_datapipe)
 
 
 def _reopened(name: str, data: str | bytes) -> StreamWrapper:

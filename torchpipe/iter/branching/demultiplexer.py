@@ -117,7 +117,7 @@ class _RoundRobin(Container):
     in_step = False
 
     def length_of(self, branch: int) -> int:
-        full, rest = divmod(len(self.main_datapipe), self.num_instances)
+        full, rest = divmod(len(self.source), self.num_instances)
         return full + (branch < rest)
 
     def deal(self, item: Any, number: int, fn: Any, branches: Collection[int]) -> Iterable[tuple[int, Any]]:

@@ -107,7 +107,7 @@ class _Splitter(IterDataPipe[Any]):
     def __init__(
         self, source_datapipe: IterDataPipe[Any], total_length: int, weights: Mapping[Any, float], seed: Any
     ) -> None:
-        self.source_datapipe = source_datapipe
+        self.source = source_datapipe
         self.total_length = total_length
         self.keys = tuple(weights)
         values = [float(weight) for weight in weights.values()]
@@ -133,16 +133,16 @@ class _Part(IterDataPipe[Any]):
     thins = True
 
     def __init__(self, main_datapipe: _Splitter, target: Hashable) -> None:
-        self.main_datapipe = main_datapipe
+        self.source = main_datapipe
         self.target = target
 
     def override_seed(self, seed: Any) -> Self:
         """Use another seed, from the next pass on; it changes the node, and all parts with it."""
-        self.main_datapipe.seed = seed
+        self.source.seed = seed
         return self
 
     def __len__(self) -> int:
-        return self.main_datapipe.length_of(self.target)
+        return self.source.length_of(self.target)
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         return _PartIterator(self, context)
@@ -152,10 +152,10 @@ class _PartIterator(NodeIterator[Any]):
     node: _Part
 
     def __init__(self, node: _Part, context: Context) -> None:
-        super().__init__(node, context, node.main_datapipe.source_datapipe)
-        self.random = random.Random(node.main_datapipe.seed)
-        self.weights = list(node.main_datapipe.weights)  # what is left of them
-        self.left = node.main_datapipe.total_length  # items
+        super().__init__(node, context, node.source.source)
+        self.random = random.Random(node.source.seed)
+        self.weights = list(node.source.weights)  # what is left of them
+        self.left = node.source.total_length  # items
 
     def get_state(self) -> dict[str, Any]:
         version, words, gauss = self.random.getstate()
@@ -164,7 +164,7 @@ class _PartIterator(NodeIterator[Any]):
     def set_state(self, state: dict[str, Any]) -> None:
         version, words, gauss = state["random"]
         self.weights = stored_items(state, "weights")
-        splitter = self.node.main_datapipe
+        splitter = self.node.source
         if len(self.weights) != len(splitter.weights) or not all(
             type(weight) is float and isfinite(weight) and weight >= 0 for weight in self.weights
         ):
@@ -175,11 +175,11 @@ class _PartIterator(NodeIterator[Any]):
         self.random.setstate((version, tuple(words), gauss))
 
     def run(self) -> Iterator[Any]:
-        keys, target = self.node.main_datapipe.keys, self.node.target
+        keys, target = self.node.source.keys, self.node.target
         for item in self.source.items():
             if self.left == 0:
                 raise ValueError(
-                    f"random_split was told of {self.node.main_datapipe.total_length} items, and its input has more: "
+                    f"random_split was told of {self.node.source.total_length} items, and its input has more: "
                     "pass the right total_length"
                 )
             place = self.random.choices(range(len(keys)), self.weights)[0]

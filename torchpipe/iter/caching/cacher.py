@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from torchpipe.errors import GraphError, StateError
+from torchpipe.iter._shared.bases import OnePerItem
 from torchpipe.iter.caching._stores import Chunk, DiskStore, Store, memory_store
 from torchpipe.node.announce import announce_replay
 from torchpipe.node.content_digest import Unseen, describe_content
@@ -17,7 +18,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.traits import Division, node_name, walk
-from torchpipe.node.validate import check_count, check_input, check_seconds
+from torchpipe.node.validate import check_count, check_seconds
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor, decode, encode, opaque_notes
 
@@ -33,127 +34,10 @@ _PASSED_ON = (
 )  # fmt: skip
 
 
-@functional_datapipe("cache")
-class Cacher(IterDataPipe[T]):
-    """Makes its input once, and hands the same items out in every epoch: from memory, or from the folder ``path``.
-
-    What it hands out is one pass over the nodes before it, with a seed and global random states of its own: the same in
-    every epoch, for every seed of the loader, kept or not. So put it behind what is costly and fixed (reading,
-    decoding), before what is to differ (``shuffle``, augmentation). Items are copies each time, as a state keeps them.
-
-    In memory, each process keeps what it has made, up to ``max_bytes``; what is beyond is made in every epoch. A folder
-    is used by any number of processes, at a time or one after the other, and survives their deaths: whatever was stored
-    whole is used. Only one makes items that are not there, in chunks of ``chunk_items``; others wait for them, at most
-    ``lease_timeout_s`` without progress. Where nothing can be written, the run goes on and stores nothing.
-
-    In a folder, items are found by what they are made of: the arguments of all nodes before it, data by content, local
-    files by size and time of change, functions by their code and what they hold, ``version`` and, behind a sharding
-    point, the number of shards. What may change unseen (remote files, what a generator yields) needs a ``version``, and
-    another one when it has changed. What a function reads or imports by itself is not seen.
-
-    State: the number of the chunk, the place in it, and where the input stood before it; so a resume without the stored
-    items makes at most one chunk again.
-
-    Raises: ValueError for counts below 1 or ``max_bytes`` with a path; GraphError, while iterating, behind a dispatcher
-    or a device stage, and where ``on_error("skip")`` stands behind it alone; TypeError, on disk, for what may change
-    unseen without ``version``, and for items that only pickle can rebuild without ``allow_pickle``.
-    """
-
-    fingerprint_ignores = ("path", "max_bytes", "lease_timeout_s")
-
-    def __init__(
-        self,
-        source_datapipe: IterDataPipe[T],
-        path: str | os.PathLike[str] | None = None,
-        *,
-        max_bytes: int | None = None,
-        version: str | int = "",
-        chunk_items: int = 32,
-        allow_pickle: bool = False,
-        lease_timeout_s: float = 60.0,
-    ) -> None:
-        check_input("cache", source_datapipe)
-        if path is not None and not isinstance(path, str | os.PathLike):
-            raise TypeError(f"path must be a folder, got {path!r} of type {type(path).__name__}")
-        if path is not None and "://" in os.fspath(path):
-            raise ValueError(
-                f"path must be a folder with locks, on a disk of this machine or its network, got {path!r}"
-            )
-        if path is not None and os.path.isfile(path):
-            raise NotADirectoryError(f"path must be a folder, and {os.fspath(path)!r} is a file")
-        if path is not None and max_bytes is not None:
-            raise ValueError("max_bytes bounds what is kept in memory, and path= keeps it on disk: give one of them")
-        self.source_datapipe = source_datapipe
-        self.path = None if path is None else os.path.abspath(path)
-        self.max_bytes = None if max_bytes is None else check_count("max_bytes", max_bytes, at_least=0)
-        self.version = version
-        self.chunk_items = check_count("chunk_items", chunk_items, at_least=1, at_most=1 << 16)
-        self.allow_pickle = allow_pickle
-        self.lease_timeout_s = check_seconds("lease_timeout_s", lease_timeout_s)
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _CacheIterator(self, context)
-
-    def input_context(self, outer: Context) -> Context:
-        """That of the one pass. Raises: GraphError if the input is a stream of this epoch alone, or if nothing says
-        what becomes of its items that raise.
-        """
-        source = self.source_datapipe
-        skips = outer.failures is not None and outer.failures.skips
-        if skips and not any(getattr(node, "handles_errors", False) for node in walk(source)):
-            raise GraphError(
-                "on_error('skip') stands behind cache(), whose items are made once: one that was left out would be "
-                "missing for good, unseen. Put another on_error() before cache(): 'skip' leaves out what cannot be "
-                "made there, 'raise' nothing"
-            )
-        if any(id(node) in outer.leaves for node in walk(source)):
-            raise GraphError(
-                "cache() stands behind nodes that run in other processes or once for all shards, whose items are those "
-                "of one epoch: put it before them"
-            )
-        passed = {name: getattr(outer, name) for name in _PASSED_ON}
-        return Context.for_graph(
-            source, seed=_SEED, epoch=0, rounds=(_ROUND,), threads=False, announces=False, allow_pickle=True, **passed
-        )
-
-    def share(self, inner: Context) -> tuple[int, int]:
-        """(parts, which one) of the stream this pass makes: whoever makes the same part makes the same items."""
-        among = inner.divided.get(id(self.source_datapipe), Division.NONE)
-        return inner.share(among) if among else (1, 0)
-
-    def open_store(self, inner: Context) -> Store:
-        """Where the items of this pass are kept."""
-        share = self.share(inner)
-        if self.path is None:
-            return memory_store(self, share, self.max_bytes)
-        about = (
-            f"{self._content()}\n"
-            f"version {self.version!r}, share {share[1]} of {share[0]}, {self.chunk_items} items in a chunk\n"
-        )
-        name = hashlib.sha256(about.encode()).hexdigest()[:32]
-        return DiskStore(Path(self.path, name), about, self.allow_pickle, self.lease_timeout_s)
-
-    def _content(self) -> str:
-        """What its items are made of, looked at once in a process. Raises: TypeError for what cannot be seen."""
-        if self not in _contents:
-            try:
-                _contents[self] = describe_content(self.source_datapipe, lenient=self.version != "")
-            except Unseen as error:
-                raise TypeError(
-                    f"cache(path) finds its items by what they are made of, and cannot tell whether that has changed: "
-                    f"{error}. Pass version='1', and another one whenever it changes; or leave out path to keep the "
-                    "items in memory"
-                ) from error
-        return _contents[self]
-
-
 class _CacheIterator(NodeIterator[T]):
     node: Cacher[T]
 
-    def __init__(self, node: Cacher[T], context: Context) -> None:
+    def __init__(self, node: Cacher[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context)
         self.inner = node.input_context(context)
         self.store = node.open_store(self.inner)
@@ -233,6 +117,117 @@ class _CacheIterator(NodeIterator[T]):
             self.making.close()
 
 
+@functional_datapipe("cache")
+class Cacher(OnePerItem[T]):
+    """Makes its input once, and hands the same items out in every epoch: from memory, or from the folder ``path``.
+
+    What it hands out is one pass over the nodes before it, with a seed and global random states of its own: the same in
+    every epoch, for every seed of the loader, kept or not. So put it behind what is costly and fixed (reading,
+    decoding), before what is to differ (``shuffle``, augmentation). Items are copies each time, as a state keeps them.
+
+    In memory, each process keeps what it has made, up to ``max_bytes``; what is beyond is made in every epoch. A folder
+    is used by any number of processes, at a time or one after the other, and survives their deaths: whatever was stored
+    whole is used. Only one makes items that are not there, in chunks of ``chunk_items``; others wait for them, at most
+    ``lease_timeout_s`` without progress. Where nothing can be written, the run goes on and stores nothing.
+
+    In a folder, items are found by what they are made of: the arguments of all nodes before it, data by content, local
+    files by size and time of change, functions by their code and what they hold, ``version`` and, behind a sharding
+    point, the number of shards. What may change unseen (remote files, what a generator yields) needs a ``version``, and
+    another one when it has changed. What a function reads or imports by itself is not seen.
+
+    State: the number of the chunk, the place in it, and where the input stood before it; so a resume without the stored
+    items makes at most one chunk again.
+
+    Raises: ValueError for counts below 1 or ``max_bytes`` with a path; GraphError, while iterating, behind a dispatcher
+    or a device stage, and where ``on_error("skip")`` stands behind it alone; TypeError, on disk, for what may change
+    unseen without ``version``, and for items that only pickle can rebuild without ``allow_pickle``.
+    """
+
+    iterator = _CacheIterator
+    fingerprint_ignores = ("path", "max_bytes", "lease_timeout_s")
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[T],
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max_bytes: int | None = None,
+        version: str | int = "",
+        chunk_items: int = 32,
+        allow_pickle: bool = False,
+        lease_timeout_s: float = 60.0,
+    ) -> None:
+        super().__init__("cache", source_datapipe)
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise TypeError(f"path must be a folder, got {path!r} of type {type(path).__name__}")
+        if path is not None and "://" in os.fspath(path):
+            raise ValueError(
+                f"path must be a folder with locks, on a disk of this machine or its network, got {path!r}"
+            )
+        if path is not None and os.path.isfile(path):
+            raise NotADirectoryError(f"path must be a folder, and {os.fspath(path)!r} is a file")
+        if path is not None and max_bytes is not None:
+            raise ValueError("max_bytes bounds what is kept in memory, and path= keeps it on disk: give one of them")
+        self.path = None if path is None else os.path.abspath(path)
+        self.max_bytes = None if max_bytes is None else check_count("max_bytes", max_bytes, at_least=0)
+        self.version = version
+        self.chunk_items = check_count("chunk_items", chunk_items, at_least=1, at_most=1 << 16)
+        self.allow_pickle = allow_pickle
+        self.lease_timeout_s = check_seconds("lease_timeout_s", lease_timeout_s)
+
+    def input_context(self, outer: Context) -> Context:
+        """That of the one pass. Raises: GraphError if the input is a stream of this epoch alone, or if nothing says
+        what becomes of its items that raise.
+        """
+        source = self.source
+        skips = outer.failures is not None and outer.failures.skips
+        if skips and not any(getattr(node, "handles_errors", False) for node in walk(source)):
+            raise GraphError(
+                "on_error('skip') stands behind cache(), whose items are made once: one that was left out would be "
+                "missing for good, unseen. Put another on_error() before cache(): 'skip' leaves out what cannot be "
+                "made there, 'raise' nothing"
+            )
+        if any(id(node) in outer.leaves for node in walk(source)):
+            raise GraphError(
+                "cache() stands behind nodes that run in other processes or once for all shards, whose items are those "
+                "of one epoch: put it before them"
+            )
+        passed = {name: getattr(outer, name) for name in _PASSED_ON}
+        return Context.for_graph(
+            source, seed=_SEED, epoch=0, rounds=(_ROUND,), threads=False, announces=False, allow_pickle=True, **passed
+        )
+
+    def share(self, inner: Context) -> tuple[int, int]:
+        """(parts, which one) of the stream this pass makes: whoever makes the same part makes the same items."""
+        among = inner.divided.get(id(self.source), Division.NONE)
+        return inner.share(among) if among else (1, 0)
+
+    def open_store(self, inner: Context) -> Store:
+        """Where the items of this pass are kept."""
+        share = self.share(inner)
+        if self.path is None:
+            return memory_store(self, share, self.max_bytes)
+        about = (
+            f"{self._content()}\n"
+            f"version {self.version!r}, share {share[1]} of {share[0]}, {self.chunk_items} items in a chunk\n"
+        )
+        name = hashlib.sha256(about.encode()).hexdigest()[:32]
+        return DiskStore(Path(self.path, name), about, self.allow_pickle, self.lease_timeout_s)
+
+    def _content(self) -> str:
+        """What its items are made of, looked at once in a process. Raises: TypeError for what cannot be seen."""
+        if self not in _contents:
+            try:
+                _contents[self] = describe_content(self.source, lenient=self.version != "")
+            except Unseen as error:
+                raise TypeError(
+                    f"cache(path) finds its items by what they are made of, and cannot tell whether that has changed: "
+                    f"{error}. Pass version='1', and another one whenever it changes; or leave out path to keep the "
+                    "items in memory"
+                ) from error
+        return _contents[self]
+
+
 class _Making:
     """The one pass over the input, at the beginning of chunk ``number``, with global random states of its own."""
 
@@ -243,7 +238,7 @@ class _Making:
         self._count = number * node.chunk_items
         self._random = GlobalRandom((_SEED, _ROUND, *node.share(context)))
         with self._random.installed():
-            self.stream = context.iterate(node.source_datapipe)
+            self.stream = context.iterate(node.source)
 
     def go_to(self, position: bytes, allow_pickle: bool) -> None:
         """Raises: StateError for what :meth:`make` has not made."""

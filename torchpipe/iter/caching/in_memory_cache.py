@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from torchpipe.iter._shared.bases import form_on
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.functional import lookup
 from torchpipe.node.validate import check_count, check_input
 
 __all__ = ["InMemoryCacheHolder"]
@@ -25,7 +25,5 @@ class InMemoryCacheHolder(IterDataPipe[T]):
         cls, source_dp: IterDataPipe[T], size: int | None = None
     ) -> IterDataPipe[T]:
         check_input("in_memory_cache", source_dp)
-        cache = lookup("iter", "cache", source_dp)
-        assert cache is not None  # all forms are known once torchpipe.iter is imported
         most = None if size is None else check_count("size", size, at_least=0) << 20
-        return cache(max_bytes=most)  # type: ignore[no-any-return]
+        return form_on(source_dp, "cache")(max_bytes=most)  # type: ignore[no-any-return]

@@ -58,7 +58,7 @@ class OnDiskCacheHolder(IterDataPipe[Any]):
         for name, fn in (("filepath_fn", filepath_fn), ("extra_check_fn", extra_check_fn)):
             if fn is not None:
                 check_columns(name, fn, None)
-        self.source_datapipe = source_datapipe
+        self.source = source_datapipe
         self.filepath_fn = filepath_fn
         self.hash_dict = hash_dict
         self.hash_type = hash_type
@@ -142,7 +142,7 @@ class EndOnDiskCacheHolder(IterDataPipe[str]):
         self.timeout = timeout
 
     def iterate(self, context: Context) -> NodeIterator[str]:
-        return _CacheIterator(self, context, self.holder.source_datapipe)
+        return _CacheIterator(self, context, self.holder.source)
 
 
 def _begin_of(datapipe: DataPipe) -> OnDiskCacheHolder:
@@ -162,7 +162,7 @@ def _begin_of(datapipe: DataPipe) -> OnDiskCacheHolder:
             )
         if isinstance(node, EndOnDiskCacheHolder):  # that part is whole
             ended = True
-            waiting.append(node.holder.source_datapipe)
+            waiting.append(node.holder.source)
         else:
             waiting.extend(inputs_of(node))
     if ended:

@@ -13,9 +13,9 @@ from torchpipe.compat.packages import needs
 from torchpipe.formats.places.remote import file_system
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES, attempt
 from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.iter._shared.bases import form_on
 from torchpipe.iter._shared.listing import Lister
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.functional import lookup
 from torchpipe.node.validate import check_count, check_input
 
 __all__ = ["S3FileLister", "S3FileLoader"]
@@ -120,6 +120,5 @@ class S3FileLoader(IterDataPipe[tuple[str, StreamWrapper]]):
         reading: dict[str, Any] = {"cache_type": "all"} if multi_part_download is False else {}
         if buffer_size is not None:
             reading["block_size"] = check_count("buffer_size", buffer_size, at_least=1)
-        form = lookup("iter", "open_files_by_fsspec", source_datapipe)
-        assert form is not None  # all forms are known once torchpipe.iter is imported
+        form = form_on(source_datapipe, "open_files_by_fsspec")
         return form("rb", kwargs_for_open=reading, **options)  # type: ignore[no-any-return]

@@ -5,39 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from torchpipe.node.context import Context
+from torchpipe.iter._shared.bases import SeveralInputs
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, Positions, stored_count
-from torchpipe.node.validate import check_input
 
 __all__ = ["Concater"]
 
 T = TypeVar("T")
-
-
-@functional_datapipe("concat")
-class Concater(IterDataPipe[T]):
-    """All items of the first input, then all of the second one, and so on.
-
-    State: which input is being read.
-
-    Raises: ValueError without inputs; TypeError for an input that is no iterable node.
-    """
-
-    selects = True
-
-    def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        if not datapipes:
-            raise ValueError("concat needs at least one datapipe, got none")
-        for datapipe in datapipes:
-            check_input("concat", datapipe)
-        self.datapipes = datapipes
-
-    def __len__(self) -> int:
-        return sum(len(datapipe) for datapipe in self.datapipes)
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _ConcatIterator(self, context, *self.datapipes)
 
 
 class _ConcatIterator(NodeIterator[T]):
@@ -79,3 +53,22 @@ class _ConcatIterator(NodeIterator[T]):
                         yield number, position
                 else:
                     yield from item.items()
+
+
+@functional_datapipe("concat")
+class Concater(SeveralInputs[T]):
+    """All items of the first input, then all of the second one, and so on.
+
+    State: which input is being read.
+
+    Raises: ValueError without inputs; TypeError for an input that is no iterable node.
+    """
+
+    iterator = _ConcatIterator
+    selects = True
+
+    def __init__(self, *datapipes: IterDataPipe[T]) -> None:
+        super().__init__("concat", datapipes)
+
+    def __len__(self) -> int:
+        return sum(len(datapipe) for datapipe in self.datapipes)

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.formats.places.streams import close_streams
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_items
+from torchpipe.node.iterator import stored_items
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_columns, check_count, check_input, check_map_input
 
@@ -20,100 +21,11 @@ T = TypeVar("T")
 _END: Any = object()
 
 
-@functional_datapipe("zip_with_iter")
-class IterKeyZipper(IterDataPipe[Any]):
-    """Pairs each item of the input with the item of ``ref_datapipe`` that has the same key.
-
-    ``key_fn`` tells the key of an item, ``ref_key_fn`` (by default the same) that of a reference. ``merge_fn(item,
-    reference)`` makes what is handed out, by default a tuple of both; with ``keep_key`` it is a pair (key, that). The
-    order is that of the input. References that come before they are asked for wait in a buffer of ``buffer_size``
-    (None: any number); when it is full the oldest one is dropped, with a warning.
-
-    State: the references in the buffer with their keys; that of the functions if they have any.
-
-    Raises: ValueError for a ``buffer_size`` below 1; while iterating, BufferError if an item's key has no reference (it
-    may have been dropped), ValueError if two references in the buffer have one key.
-    """
-
-    def __init__(
-        self,
-        source_datapipe: IterDataPipe[T],
-        ref_datapipe: IterDataPipe[Any],
-        key_fn: Callable[[T], Hashable],
-        ref_key_fn: Callable[[Any], Hashable] | None = None,
-        keep_key: bool = False,
-        buffer_size: int | None = 10000,
-        merge_fn: Callable[[T, Any], Any] | None = None,
-    ) -> None:
-        check_input("zip_with_iter", source_datapipe)
-        check_input("zip_with_iter", ref_datapipe, "ref_datapipe")
-        _check_functions(key_fn, merge_fn)
-        check_columns("ref_key_fn", key_fn if ref_key_fn is None else ref_key_fn, None)
-        self.source_datapipe: IterDataPipe[Any] = source_datapipe
-        self.reference = ref_datapipe
-        self.key_fn: Callable[[Any], Hashable] = key_fn
-        self.ref_key_fn = ref_key_fn
-        self.keep_key = keep_key
-        self.buffer_size = None if buffer_size is None else check_count("buffer_size", buffer_size, at_least=1)
-        self.merge_fn: Callable[[Any, Any], Any] | None = merge_fn
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _ZipWithIterIterator(self, context)
-
-
-@functional_datapipe("zip_with_map")
-class MapKeyZipper(IterDataPipe[Any]):
-    """Pairs each item of the input with ``map_datapipe[key_fn(item)]``.
-
-    ``merge_fn(item, other)`` makes what is handed out, by default a tuple of both; with ``keep_key`` it is a pair
-    (key, that).
-
-    State: that of the functions if they have any. Raises: TypeError if ``map_datapipe`` is not map-style; while
-    iterating, KeyError for a key that it does not have.
-    """
-
-    def __init__(
-        self,
-        source_iterdatapipe: IterDataPipe[T],
-        map_datapipe: MapDataPipe[Any],
-        key_fn: Callable[[T], Any],
-        merge_fn: Callable[[T, Any], Any] | None = None,
-        keep_key: bool = False,
-    ) -> None:
-        check_input("zip_with_map", source_iterdatapipe)
-        check_map_input("zip_with_map", map_datapipe, "map_datapipe")
-        _check_functions(key_fn, merge_fn)
-        self.source_iterdatapipe: IterDataPipe[Any] = source_iterdatapipe
-        self.table = map_datapipe
-        self.key_fn: Callable[[Any], Any] = key_fn
-        self.merge_fn: Callable[[Any, Any], Any] | None = merge_fn
-        self.keep_key = keep_key
-
-    def __len__(self) -> int:
-        return len(self.source_iterdatapipe)
-
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _ZipWithMapIterator(self, context)
-
-
-def _check_functions(key_fn: Any, merge_fn: Any) -> None:
-    check_columns("key_fn", key_fn, None)
-    if merge_fn is not None:
-        check_columns("merge_fn", merge_fn, ["item", "reference"])
-
-
-def _pair(item: Any, other: Any) -> Any:
-    return item, other
-
-
-class _ZipWithIterIterator(NodeIterator[Any]):
+class _ZipWithIterIterator(ItemIterator[Any]):
     node: IterKeyZipper
 
-    def __init__(self, node: IterKeyZipper, context: Context) -> None:
-        super().__init__(node, context, node.source_datapipe, node.reference)
+    def __init__(self, node: IterKeyZipper, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, node.source, node.reference)
         self.key_fn = self.adopt(node.key_fn)
         self.ref_key_fn = self.key_fn if node.ref_key_fn is None else self.adopt(node.ref_key_fn)
         self.merge = _pair if node.merge_fn is None else self.adopt(node.merge_fn)
@@ -128,9 +40,6 @@ class _ZipWithIterIterator(NodeIterator[Any]):
         self.buffer = dict(pairs)
         if len(self.buffer) != len(pairs):
             raise StateError("two references in the state have one key")
-
-    def leave_out(self) -> bool:
-        return True
 
     def run(self) -> Iterator[Any]:
         for item in self.source.items():
@@ -174,16 +83,52 @@ class _ZipWithIterIterator(NodeIterator[Any]):
         self.buffer = {}
 
 
-class _ZipWithMapIterator(NodeIterator[Any]):
+@functional_datapipe("zip_with_iter")
+class IterKeyZipper(OnePerItem[Any]):
+    """Pairs each item of the input with the item of ``ref_datapipe`` that has the same key.
+
+    ``key_fn`` tells the key of an item, ``ref_key_fn`` (by default the same) that of a reference. ``merge_fn(item,
+    reference)`` makes what is handed out, by default a tuple of both; with ``keep_key`` it is a pair (key, that). The
+    order is that of the input. References that come before they are asked for wait in a buffer of ``buffer_size``
+    (None: any number); when it is full the oldest one is dropped, with a warning.
+
+    State: the references in the buffer with their keys; that of the functions if they have any.
+
+    Raises: ValueError for a ``buffer_size`` below 1; while iterating, BufferError if an item's key has no reference (it
+    may have been dropped), ValueError if two references in the buffer have one key.
+    """
+
+    iterator = _ZipWithIterIterator
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[T],
+        ref_datapipe: IterDataPipe[Any],
+        key_fn: Callable[[T], Hashable],
+        ref_key_fn: Callable[[Any], Hashable] | None = None,
+        keep_key: bool = False,
+        buffer_size: int | None = 10000,
+        merge_fn: Callable[[T, Any], Any] | None = None,
+    ) -> None:
+        super().__init__("zip_with_iter", source_datapipe)
+        check_input("zip_with_iter", ref_datapipe, "ref_datapipe")
+        _check_functions(key_fn, merge_fn)
+        check_columns("ref_key_fn", key_fn if ref_key_fn is None else ref_key_fn, None)
+        self.reference = ref_datapipe
+        self.key_fn: Callable[[Any], Hashable] = key_fn
+        self.ref_key_fn = ref_key_fn
+        self.keep_key = keep_key
+        self.buffer_size = None if buffer_size is None else check_count("buffer_size", buffer_size, at_least=1)
+        self.merge_fn: Callable[[Any, Any], Any] | None = merge_fn
+
+
+class _ZipWithMapIterator(ItemIterator[Any]):
     node: MapKeyZipper
 
-    def __init__(self, node: MapKeyZipper, context: Context) -> None:
-        super().__init__(node, context, node.source_iterdatapipe)
+    def __init__(self, node: MapKeyZipper, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.key_fn = self.adopt(node.key_fn)
         self.merge = _pair if node.merge_fn is None else self.adopt(node.merge_fn)
-
-    def leave_out(self) -> bool:
-        return True
 
     def run(self) -> Iterator[Any]:
         data: Any = self.node.table
@@ -199,3 +144,43 @@ class _ZipWithMapIterator(NodeIterator[Any]):
             merged = [self.merge(item, other)]
             del item, other
             yield (key, merged.pop()) if self.node.keep_key else merged.pop()
+
+
+@functional_datapipe("zip_with_map")
+class MapKeyZipper(OnePerItem[Any]):
+    """Pairs each item of the input with ``map_datapipe[key_fn(item)]``.
+
+    ``merge_fn(item, other)`` makes what is handed out, by default a tuple of both; with ``keep_key`` it is a pair
+    (key, that).
+
+    State: that of the functions if they have any. Raises: TypeError if ``map_datapipe`` is not map-style; while
+    iterating, KeyError for a key that it does not have.
+    """
+
+    iterator = _ZipWithMapIterator
+
+    def __init__(
+        self,
+        source_iterdatapipe: IterDataPipe[T],
+        map_datapipe: MapDataPipe[Any],
+        key_fn: Callable[[T], Any],
+        merge_fn: Callable[[T, Any], Any] | None = None,
+        keep_key: bool = False,
+    ) -> None:
+        super().__init__("zip_with_map", source_iterdatapipe)
+        check_map_input("zip_with_map", map_datapipe, "map_datapipe")
+        _check_functions(key_fn, merge_fn)
+        self.table = map_datapipe
+        self.key_fn: Callable[[Any], Any] = key_fn
+        self.merge_fn: Callable[[Any, Any], Any] | None = merge_fn
+        self.keep_key = keep_key
+
+
+def _check_functions(key_fn: Any, merge_fn: Any) -> None:
+    check_columns("key_fn", key_fn, None)
+    if merge_fn is not None:
+        check_columns("merge_fn", merge_fn, ["item", "reference"])
+
+
+def _pair(item: Any, other: Any) -> Any:
+    return item, other

@@ -6,45 +6,15 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
+from torchpipe.iter._shared.bases import SeveralInputs
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
-from torchpipe.node.validate import check_input
 
 __all__ = ["Multiplexer", "MultiplexerLongest"]
 
 T = TypeVar("T")
 _END: Any = object()
-
-
-def _checked(form: str, datapipes: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not datapipes:
-        raise ValueError(f"{form} needs at least one datapipe, got none")
-    for datapipe in datapipes:
-        check_input(form, datapipe)
-    return datapipes
-
-
-@functional_datapipe("mux")
-class Multiplexer(IterDataPipe[T]):
-    """The first items of all inputs, then the second ones of all ..., until the shortest input ends.
-
-    An item of each input is pulled before the first of a round is handed out, so that rounds are whole: what was pulled
-    for one that is not is left out.
-
-    State: what is left of the round.
-
-    Raises: ValueError without inputs; TypeError for an input that is no iterable node.
-    """
-
-    def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        self.datapipes = _checked("mux", datapipes)
-
-    def __len__(self) -> int:
-        return min(len(datapipe) for datapipe in self.datapipes) * len(self.datapipes)
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _MuxIterator(self, context, *self.datapipes)
 
 
 class _MuxIterator(NodeIterator[T]):
@@ -71,23 +41,25 @@ class _MuxIterator(NodeIterator[T]):
             del items
 
 
-@functional_datapipe("mux_longest")
-class MultiplexerLongest(IterDataPipe[T]):
-    """The first items of all inputs, then the second ones of all ..., without those that have ended, until all have.
+@functional_datapipe("mux")
+class Multiplexer(SeveralInputs[T]):
+    """The first items of all inputs, then the second ones of all ..., until the shortest input ends.
 
-    State: whose turn it is, and which have ended.
+    An item of each input is pulled before the first of a round is handed out, so that rounds are whole: what was pulled
+    for one that is not is left out.
+
+    State: what is left of the round.
 
     Raises: ValueError without inputs; TypeError for an input that is no iterable node.
     """
 
+    iterator = _MuxIterator
+
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        self.datapipes = _checked("mux_longest", datapipes)
+        super().__init__("mux", datapipes)
 
     def __len__(self) -> int:
-        return sum(len(datapipe) for datapipe in self.datapipes)
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _MuxLongestIterator(self, context, *self.datapipes)
+        return min(len(datapipe) for datapipe in self.datapipes) * len(self.datapipes)
 
 
 class _MuxLongestIterator(NodeIterator[T]):
@@ -117,3 +89,21 @@ class _MuxLongestIterator(NodeIterator[T]):
                     self.ended[turn] = True
                 else:
                     yield held.pop()
+
+
+@functional_datapipe("mux_longest")
+class MultiplexerLongest(SeveralInputs[T]):
+    """The first items of all inputs, then the second ones of all ..., without those that have ended, until all have.
+
+    State: whose turn it is, and which have ended.
+
+    Raises: ValueError without inputs; TypeError for an input that is no iterable node.
+    """
+
+    iterator = _MuxLongestIterator
+
+    def __init__(self, *datapipes: IterDataPipe[T]) -> None:
+        super().__init__("mux_longest", datapipes)
+
+    def __len__(self) -> int:
+        return sum(len(datapipe) for datapipe in self.datapipes)

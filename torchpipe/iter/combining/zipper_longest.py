@@ -6,36 +6,11 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from torchpipe.node.context import Context
+from torchpipe.iter._shared.bases import SeveralInputs
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_input
 
 __all__ = ["ZipperLongest"]
-
-
-@functional_datapipe("zip_longest")
-class ZipperLongest(IterDataPipe[tuple[Any, ...]]):
-    """Tuples of the first items of all inputs, then of the second ones ..., until the longest input ends.
-
-    ``fill_value`` stands in the places of those that have ended.
-
-    State: none of its own. Raises: ValueError without inputs; TypeError for an input that is no iterable node.
-    """
-
-    def __init__(self, *datapipes: IterDataPipe[Any], fill_value: Any = None) -> None:
-        if not datapipes:
-            raise ValueError("zip_longest needs at least one datapipe, got none")
-        for datapipe in datapipes:
-            check_input("zip_longest", datapipe)
-        self.datapipes = datapipes
-        self.fill_value = fill_value
-
-    def __len__(self) -> int:
-        return max(len(datapipe) for datapipe in self.datapipes)
-
-    def iterate(self, context: Context) -> NodeIterator[tuple[Any, ...]]:
-        return _ZipLongestIterator(self, context, *self.datapipes)
 
 
 class _ZipLongestIterator(NodeIterator[tuple[Any, ...]]):
@@ -43,3 +18,22 @@ class _ZipLongestIterator(NodeIterator[tuple[Any, ...]]):
 
     def run(self) -> Iterator[tuple[Any, ...]]:
         yield from zip_longest(*[item.items() for item in self.inputs], fillvalue=self.node.fill_value)
+
+
+@functional_datapipe("zip_longest")
+class ZipperLongest(SeveralInputs[tuple[Any, ...]]):
+    """Tuples of the first items of all inputs, then of the second ones ..., until the longest input ends.
+
+    ``fill_value`` stands in the places of those that have ended.
+
+    State: none of its own. Raises: ValueError without inputs; TypeError for an input that is no iterable node.
+    """
+
+    iterator = _ZipLongestIterator
+
+    def __init__(self, *datapipes: IterDataPipe[Any], fill_value: Any = None) -> None:
+        super().__init__("zip_longest", datapipes)
+        self.fill_value = fill_value
+
+    def __len__(self) -> int:
+        return max(len(datapipe) for datapipe in self.datapipes)

@@ -7,56 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchpipe.formats.places.streams import StreamWrapper, can_seek, wrap_stream
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.iter._shared.pairs import naming_path
-from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_input
 
 __all__ = ["HashChecker"]
 
 _PIECE_BYTES = 1 << 20
 
 
-@functional_datapipe("check_hash")
-class HashChecker(IterDataPipe[tuple[str, Any]]):
-    """Hands on pairs (path, content) whose content has the hash that ``hash_dict`` has for the path, in hexadecimal.
-
-    The content is an open binary stream, bytes or text (as UTF-8). ``hash_type`` is ``"sha256"`` or ``"md5"``. Streams
-    are read to their end, and stand at their beginning again with ``rewind``.
-
-    State: none of its own. Raises: ValueError for another ``hash_type``; while iterating, RuntimeError for a path that
-    ``hash_dict`` lacks and for content with another hash; TypeError for items that are no such pairs, ValueError for a
-    stream that cannot go back.
-    """
-
-    def __init__(
-        self,
-        source_datapipe: IterDataPipe[tuple[str, Any]],
-        hash_dict: Mapping[str, str],
-        hash_type: str = "sha256",
-        rewind: bool = True,
-    ) -> None:
-        check_input("check_hash", source_datapipe)
-        if hash_type not in ("sha256", "md5"):
-            raise ValueError(f"Invalid hash_type {hash_type!r}: it is 'sha256' or 'md5'")
-        self.source_datapipe = source_datapipe
-        self.hash_dict = hash_dict
-        self.hash_type = hash_type
-        self.rewind = rewind
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
-    def iterate(self, context: Context) -> NodeIterator[tuple[str, Any]]:
-        return _HashIterator(self, context, self.source_datapipe)
-
-
-class _HashIterator(NodeIterator[tuple[str, Any]]):
+class _HashIterator(ItemIterator[tuple[str, Any]]):
     node: HashChecker
-
-    def leave_out(self) -> bool:
-        return True
 
     def run(self) -> Iterator[tuple[str, Any]]:
         for item in self.source.items():
@@ -95,3 +56,32 @@ class _HashIterator(NodeIterator[tuple[str, Any]]):
             if self.node.rewind:
                 content.seek(0)
         return digest.hexdigest()
+
+
+@functional_datapipe("check_hash")
+class HashChecker(OnePerItem[tuple[str, Any]]):
+    """Hands on pairs (path, content) whose content has the hash that ``hash_dict`` has for the path, in hexadecimal.
+
+    The content is an open binary stream, bytes or text (as UTF-8). ``hash_type`` is ``"sha256"`` or ``"md5"``. Streams
+    are read to their end, and stand at their beginning again with ``rewind``.
+
+    State: none of its own. Raises: ValueError for another ``hash_type``; while iterating, RuntimeError for a path that
+    ``hash_dict`` lacks and for content with another hash; TypeError for items that are no such pairs, ValueError for a
+    stream that cannot go back.
+    """
+
+    iterator = _HashIterator
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[tuple[str, Any]],
+        hash_dict: Mapping[str, str],
+        hash_type: str = "sha256",
+        rewind: bool = True,
+    ) -> None:
+        super().__init__("check_hash", source_datapipe)
+        if hash_type not in ("sha256", "md5"):
+            raise ValueError(f"Invalid hash_type {hash_type!r}: it is 'sha256' or 'md5'")
+        self.hash_dict = hash_dict
+        self.hash_type = hash_type
+        self.rewind = rewind

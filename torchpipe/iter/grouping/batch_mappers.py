@@ -7,12 +7,11 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from torchpipe.iter._shared.bases import ItemIterator, OneInput, OnePerItem, form_on
 from torchpipe.iter._shared.columns import apply_to_columns, single_output, with_columns
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.functional import lookup
-from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_columns, check_count, check_input
 
@@ -22,48 +21,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-@functional_datapipe("map_batches")
-class BatchMapper(IterDataPipe[R]):
-    """Calls ``fn`` with lists of ``batch_size`` consecutive items, and hands out the items of its results one by one.
-
-    With ``input_col`` the list has those parts of the items: one each, or a list of several.
-
-    State: what is left of the result, if it is a list; within another iterable, as with ``flatmap``.
-
-    Raises: ValueError if ``batch_size`` is below 1; TypeError if ``fn`` is no function or, while iterating, returns
-    nothing iterable.
-    """
-
-    thins = True
-
-    def __init__(
-        self,
-        datapipe: IterDataPipe[T],
-        fn: Callable[[list[Any]], Iterable[R]],
-        batch_size: int,
-        input_col: Any = None,
-    ) -> None:
-        check_input("map_batches", datapipe)
-        check_columns("fn", fn, None)
-        self.source = _form(datapipe, "batch")(check_count("batch_size", batch_size, at_least=1))
-        self.fn = fn
-        self.input_col = input_col
-
-    def iterate(self, context: Context) -> NodeIterator[R]:
-        return _BatchMapIterator(self, context)
-
-
-def _form(datapipe: Any, name: str) -> Callable[..., Any]:
-    form = lookup("iter", name, datapipe)
-    assert form is not None  # all forms are known once torchpipe.iter is imported
-    return form
-
-
 class _BatchMapIterator(ExpandingIterator[R]):
     node: BatchMapper[R]
 
-    def __init__(self, node: BatchMapper[R], context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: BatchMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.fn = self.adopt(node.fn)
 
     def expand(self, item: Any) -> Iterable[R]:
@@ -79,6 +41,36 @@ class _BatchMapIterator(ExpandingIterator[R]):
                 f"{type(result).__name__}"
             )
         return list(result) if isinstance(result, list | tuple | dict) else iter(result)
+
+
+@functional_datapipe("map_batches")
+class BatchMapper(OneInput[R]):
+    """Calls ``fn`` with lists of ``batch_size`` consecutive items, and hands out the items of its results one by one.
+
+    With ``input_col`` the list has those parts of the items: one each, or a list of several.
+
+    State: what is left of the result, if it is a list; within another iterable, as with ``flatmap``.
+
+    Raises: ValueError if ``batch_size`` is below 1; TypeError if ``fn`` is no function or, while iterating, returns
+    nothing iterable.
+    """
+
+    iterator = _BatchMapIterator
+    thins = True
+
+    def __init__(
+        self,
+        datapipe: IterDataPipe[T],
+        fn: Callable[[list[Any]], Iterable[R]],
+        batch_size: int,
+        input_col: Any = None,
+    ) -> None:
+        check_input("map_batches", datapipe)
+        check_columns("fn", fn, None)
+        batches = form_on(datapipe, "batch")(check_count("batch_size", batch_size, at_least=1))
+        super().__init__("map_batches", batches)
+        self.fn = fn
+        self.input_col = input_col
 
 
 @functional_datapipe("async_map_batches")
@@ -104,7 +96,7 @@ class BatchAsyncMapper(IterDataPipe[R]):
         flatten: bool = True,
     ) -> IterDataPipe[R]:
         check_input("async_map_batches", source_datapipe)
-        batches = _form(source_datapipe, "batch")(check_count("batch_size", batch_size, at_least=1))
+        batches = form_on(source_datapipe, "batch")(check_count("batch_size", batch_size, at_least=1))
         results: Any = _AsyncBatches(batches, async_fn, input_col, output_col, max_concurrency)
         if not flatten:
             return results  # type: ignore[no-any-return]
@@ -115,36 +107,8 @@ class BatchAsyncMapper(IterDataPipe[R]):
         return results.flatmap().set_length(length)  # type: ignore[no-any-return]
 
 
-class _AsyncBatches(IterDataPipe[list[Any]]):
-    def __init__(
-        self,
-        source_datapipe: IterDataPipe[Any],
-        async_fn: Callable[..., Awaitable[Any]],
-        input_col: Any,
-        output_col: Any,
-        max_concurrency: int,
-    ) -> None:
-        if not inspect.iscoroutinefunction(async_fn):
-            raise ValueError(f"async_fn must be a function defined by async def, got {async_fn!r}")
-        check_columns("async_fn", async_fn, input_col)
-        self.source_datapipe = source_datapipe
-        self.async_fn = async_fn
-        self.input_col = input_col
-        self.output_col = single_output(input_col, output_col)
-        self.max_concurrency = check_count("max_concurrency", max_concurrency, at_least=1)
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
-    def iterate(self, context: Context) -> NodeIterator[list[Any]]:
-        return _AsyncIterator(self, context, self.source_datapipe)
-
-
-class _AsyncIterator(NodeIterator[list[Any]]):
+class _AsyncIterator(ItemIterator[list[Any]]):
     node: _AsyncBatches
-
-    def leave_out(self) -> bool:
-        return True
 
     def run(self) -> Iterator[list[Any]]:
         loop = asyncio.new_event_loop()
@@ -171,6 +135,27 @@ class _AsyncIterator(NodeIterator[list[Any]]):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
+
+
+class _AsyncBatches(OnePerItem[list[Any]]):
+    iterator = _AsyncIterator
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[Any],
+        async_fn: Callable[..., Awaitable[Any]],
+        input_col: Any,
+        output_col: Any,
+        max_concurrency: int,
+    ) -> None:
+        if not inspect.iscoroutinefunction(async_fn):
+            raise ValueError(f"async_fn must be a function defined by async def, got {async_fn!r}")
+        check_columns("async_fn", async_fn, input_col)
+        super().__init__("async_map_batches", source_datapipe)
+        self.async_fn = async_fn
+        self.input_col = input_col
+        self.output_col = single_output(input_col, output_col)
+        self.max_concurrency = check_count("max_concurrency", max_concurrency, at_least=1)
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

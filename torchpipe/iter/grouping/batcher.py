@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
+from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_choice, check_count, check_function, check_input
+from torchpipe.node.validate import check_choice, check_count, check_function
 
 __all__ = ["Batcher"]
 
@@ -18,56 +18,11 @@ T = TypeVar("T")
 Last: TypeAlias = Literal["keep", "drop", "repeat", "raise"]
 
 
-@functional_datapipe("batch")
-class Batcher(IterDataPipe[list[T]]):
-    """Gathers ``batch_size`` consecutive items into a list; a shorter last one is left out with ``drop_last``.
-
-    ``last`` says more of a shorter last one: ``"keep"``, ``"drop"``, ``"repeat"``, which fills it with its own items,
-    from its first on, so that all batches have one size, or ``"raise"``. ``wrapper_class`` is called with each list and
-    makes the batch of it. Behind a sharding point, each shard makes batches of its own items, and has a last one of its
-    own: with 8 shards, ``drop_last`` leaves out up to 8 batches. Where that is too much, take fewer shards, or
-    ``last="repeat"``.
-
-    State: none of its own, since between two batches it holds no item.
-
-    Raises: ValueError if ``batch_size`` is below 1, for another ``last``, or one beside ``drop_last``; TypeError if
-    ``wrapper_class`` cannot be called. With ``last="raise"``: ValueError, while iterating, in the last batch's place.
-    """
-
-    def __init__(
-        self,
-        datapipe: IterDataPipe[T],
-        batch_size: int,
-        drop_last: bool = False,
-        wrapper_class: Callable[[list[Any]], Any] = DataChunk,
-        *,
-        last: Last | None = None,
-    ) -> None:
-        check_input("batch", datapipe)
-        check_function("wrapper_class", wrapper_class)
-        self.source = datapipe
-        self.batch_size = check_count("batch_size", batch_size, at_least=1)
-        if last is not None:
-            check_choice("last", last, get_args(Last))
-            if drop_last:
-                raise ValueError(f"drop_last=True and last={last!r} both say what becomes of the last batch: give one")
-        self.drop_last = drop_last or last == "drop"
-        self.last = "drop" if drop_last else last or "keep"
-        self.wrapper_class = wrapper_class
-
-    def __len__(self) -> int:
-        full, rest = divmod(len(self.source), self.batch_size)
-        return full if self.drop_last or not rest else full + 1
-
-    def iterate(self, context: Context) -> NodeIterator[list[T]]:
-        return _BatchIterator(self, context)
-
-
-class _BatchIterator(NodeIterator[list[T]]):
+class _BatchIterator(ItemIterator[list[T]]):
     node: Batcher[T]
 
-    def __init__(self, node: Batcher[T], context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: Batcher[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.wrap = self.adopt(node.wrapper_class)
 
     def run(self) -> Iterator[list[T]]:
@@ -82,9 +37,6 @@ class _BatchIterator(NodeIterator[list[T]]):
             yield full
             del full
 
-    def leave_out(self) -> bool:
-        return True
-
     def _fill(self, batch: list[T]) -> None:
         """What ``last`` says of a batch that is not full."""
         last, size = self.node.last, self.node.batch_size
@@ -92,3 +44,46 @@ class _BatchIterator(NodeIterator[list[T]]):
             raise ValueError(f"the last batch has {len(batch)} items instead of {size}, and last='raise'")
         if last == "repeat":
             batch.extend(islice(cycle(list(batch)), size - len(batch)))
+
+
+@functional_datapipe("batch")
+class Batcher(OneInput[list[T]]):
+    """Gathers ``batch_size`` consecutive items into a list; a shorter last one is left out with ``drop_last``.
+
+    ``last`` says more of a shorter last one: ``"keep"``, ``"drop"``, ``"repeat"``, which fills it with its own items,
+    from its first on, so that all batches have one size, or ``"raise"``. ``wrapper_class`` is called with each list and
+    makes the batch of it. Behind a sharding point, each shard makes batches of its own items, and has a last one of its
+    own: with 8 shards, ``drop_last`` leaves out up to 8 batches. Where that is too much, take fewer shards, or
+    ``last="repeat"``.
+
+    State: none of its own, since between two batches it holds no item.
+
+    Raises: ValueError if ``batch_size`` is below 1, for another ``last``, or one beside ``drop_last``; TypeError if
+    ``wrapper_class`` cannot be called. With ``last="raise"``: ValueError, while iterating, in the last batch's place.
+    """
+
+    iterator = _BatchIterator
+
+    def __init__(
+        self,
+        datapipe: IterDataPipe[T],
+        batch_size: int,
+        drop_last: bool = False,
+        wrapper_class: Callable[[list[Any]], Any] = DataChunk,
+        *,
+        last: Last | None = None,
+    ) -> None:
+        super().__init__("batch", datapipe)
+        check_function("wrapper_class", wrapper_class)
+        self.batch_size = check_count("batch_size", batch_size, at_least=1)
+        if last is not None:
+            check_choice("last", last, get_args(Last))
+            if drop_last:
+                raise ValueError(f"drop_last=True and last={last!r} both say what becomes of the last batch: give one")
+        self.drop_last = drop_last or last == "drop"
+        self.last = "drop" if drop_last else last or "keep"
+        self.wrapper_class = wrapper_class
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.source), self.batch_size)
+        return full if self.drop_last or not rest else full + 1

@@ -8,12 +8,12 @@ from typing import Any, TypeVar, overload
 
 from torch.utils.data import default_collate
 
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.iter._shared.collating import default_collate_in
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.failures.failure import add_note
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_columns, check_input
+from torchpipe.node.validate import check_columns
 
 __all__ = ["Collator"]
 
@@ -21,8 +21,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+class _CollateIterator(ItemIterator[R]):
+    def __init__(self, node: Collator[R], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
+        if node.fn is default_collate:
+            self.fn: Any = partial(_collate_batch, default_collate_in(context.memory))
+        else:
+            self.fn = self.adopt(node.fn)
+
+    def run(self) -> Iterator[R]:
+        fn = self.fn
+        for item in self.source.items():
+            yield fn(item)  # and keeps nothing of it: what was made in shared memory is sent from there
+
+
 @functional_datapipe("collate")
-class Collator(IterDataPipe[R]):
+class Collator(OnePerItem[R]):
     """Applies ``collate_fn``, or else ``conversion``, to every item, usually a list from ``batch``.
 
     The default is :func:`torch.utils.data.default_collate`, which stacks numbers, arrays and tensors into tensors. In
@@ -34,6 +48,7 @@ class Collator(IterDataPipe[R]):
     which are no longer made); ValueError if it does not take one argument.
     """
 
+    iterator = _CollateIterator
     one_to_one = True
 
     @overload
@@ -50,34 +65,10 @@ class Collator(IterDataPipe[R]):
         conversion: Callable[..., Any] = default_collate,
         collate_fn: Callable[..., Any] | None = None,
     ) -> None:
-        check_input("collate", datapipe)
+        super().__init__("collate", datapipe)
         fn = conversion if collate_fn is None else collate_fn
         check_columns("conversion" if collate_fn is None else "collate_fn", fn, None)
-        self.source = datapipe
         self.fn: Callable[[Any], R] = fn
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def iterate(self, context: Context) -> NodeIterator[R]:
-        return _CollateIterator(self, context)
-
-
-class _CollateIterator(NodeIterator[R]):
-    def __init__(self, node: Collator[R], context: Context) -> None:
-        super().__init__(node, context, node.source)
-        if node.fn is default_collate:
-            self.fn: Any = partial(_collate_batch, default_collate_in(context.memory))
-        else:
-            self.fn = self.adopt(node.fn)
-
-    def leave_out(self) -> bool:
-        return True
-
-    def run(self) -> Iterator[R]:
-        fn = self.fn
-        for item in self.source.items():
-            yield fn(item)  # and keeps nothing of it: what was made in shared memory is sent from there
 
 
 def _collate_batch(fn: Callable[[Any], Any], batch: Any) -> Any:

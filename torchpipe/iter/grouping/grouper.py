@@ -6,72 +6,22 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_items
-from torchpipe.node.validate import check_columns, check_count, check_input
+from torchpipe.node.validate import check_columns, check_count
 
 __all__ = ["Grouper"]
 
 T = TypeVar("T")
 
 
-@functional_datapipe("groupby")
-class Grouper(IterDataPipe[Any]):
-    """Gathers the items that have one key, as ``group_key_fn`` tells it, into lists; with ``keep_key`` into pairs
-    (key, list).
-
-    A group is handed out when it has ``group_size`` items. When ``buffer_size`` items are waiting, the largest group is
-    handed out if it has ``guaranteed_group_size`` items (by default ``group_size``; any number if neither is given); a
-    smaller one is dropped with ``drop_remaining``, and else an error. What is left at the end comes group by group, in
-    the order in which they began.
-
-    State: the groups that are waiting, with their keys; that of ``group_key_fn`` if it has any.
-
-    Raises: ValueError for sizes that do not fit each other; while iterating, RuntimeError if a group is too small when
-    the buffer is full.
-    """
-
-    thins = True
-
-    def __init__(
-        self,
-        datapipe: IterDataPipe[T],
-        group_key_fn: Callable[[T], Hashable],
-        *,
-        keep_key: bool = False,
-        buffer_size: int = 10000,
-        group_size: int | None = None,
-        guaranteed_group_size: int | None = None,
-        drop_remaining: bool = False,
-    ) -> None:
-        check_input("groupby", datapipe)
-        check_columns("group_key_fn", group_key_fn, None)
-        self.source: IterDataPipe[Any] = datapipe
-        self.group_key_fn: Callable[[Any], Hashable] = group_key_fn
-        self.keep_key = keep_key
-        self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
-        if group_size is not None:
-            group_size = check_count("group_size", group_size, at_least=1, at_most=buffer_size)
-        self.group_size = group_size
-        if guaranteed_group_size is not None:
-            if group_size is None:
-                raise ValueError(f"guaranteed_group_size={guaranteed_group_size} needs a group_size")
-            guaranteed_group_size = check_count(
-                "guaranteed_group_size", guaranteed_group_size, at_least=1, at_most=group_size
-            )
-        self.guaranteed_group_size = group_size if guaranteed_group_size is None else guaranteed_group_size
-        self.drop_remaining = drop_remaining
-
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _GroupIterator(self, context)
-
-
 class _GroupIterator(NodeIterator[Any]):
     node: Grouper
 
-    def __init__(self, node: Grouper, context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: Grouper, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.key_fn = self.adopt(node.group_key_fn)
         self.groups: dict[Hashable, list[Any]] = {}
         self.waiting = 0  # items in them
@@ -131,3 +81,51 @@ class _GroupIterator(NodeIterator[Any]):
         items = self.groups.pop(key)
         self.waiting -= len(items)
         return (key, DataChunk(items)) if self.node.keep_key else DataChunk(items)
+
+
+@functional_datapipe("groupby")
+class Grouper(OneInput[Any]):
+    """Gathers the items that have one key, as ``group_key_fn`` tells it, into lists; with ``keep_key`` into pairs
+    (key, list).
+
+    A group is handed out when it has ``group_size`` items. When ``buffer_size`` items are waiting, the largest group is
+    handed out if it has ``guaranteed_group_size`` items (by default ``group_size``; any number if neither is given); a
+    smaller one is dropped with ``drop_remaining``, and else an error. What is left at the end comes group by group, in
+    the order in which they began.
+
+    State: the groups that are waiting, with their keys; that of ``group_key_fn`` if it has any.
+
+    Raises: ValueError for sizes that do not fit each other; while iterating, RuntimeError if a group is too small when
+    the buffer is full.
+    """
+
+    iterator = _GroupIterator
+    thins = True
+
+    def __init__(
+        self,
+        datapipe: IterDataPipe[T],
+        group_key_fn: Callable[[T], Hashable],
+        *,
+        keep_key: bool = False,
+        buffer_size: int = 10000,
+        group_size: int | None = None,
+        guaranteed_group_size: int | None = None,
+        drop_remaining: bool = False,
+    ) -> None:
+        super().__init__("groupby", datapipe)
+        check_columns("group_key_fn", group_key_fn, None)
+        self.group_key_fn: Callable[[Any], Hashable] = group_key_fn
+        self.keep_key = keep_key
+        self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
+        if group_size is not None:
+            group_size = check_count("group_size", group_size, at_least=1, at_most=buffer_size)
+        self.group_size = group_size
+        if guaranteed_group_size is not None:
+            if group_size is None:
+                raise ValueError(f"guaranteed_group_size={guaranteed_group_size} needs a group_size")
+            guaranteed_group_size = check_count(
+                "guaranteed_group_size", guaranteed_group_size, at_least=1, at_most=group_size
+            )
+        self.guaranteed_group_size = group_size if guaranteed_group_size is None else guaranteed_group_size
+        self.drop_remaining = drop_remaining

@@ -11,11 +11,12 @@ import torch
 
 from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError
+from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_items
+from torchpipe.node.iterator import refusing_misfits, stored_items
 from torchpipe.node.traits import node_name
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count
 
 __all__ = ["ReBatcher"]
 
@@ -23,40 +24,11 @@ _END: Any = object()
 _DEEPEST = 32
 
 
-@functional_datapipe("rebatch")
-class ReBatcher(IterDataPipe[Any]):
-    """Cuts and joins batches such that each has ``batch_size`` rows; a shorter last one is left out with ``drop_last``.
-
-    A batch is a list of samples (as ``batch`` makes it, and of no other type than a list), or what a ``collate`` makes
-    of one: a tensor, an array, or a dict or tuple of such and of lists, all with as many rows in their first dimension.
-    ``collated=True`` takes lists for tuples as well, since torch's ``default_collate`` makes lists of tuples.
-
-    State: the rows that are left over.
-
-    Raises: ValueError if ``batch_size`` is below 1. While iterating: TypeError for what is no batch, ValueError if its
-    parts have several numbers of rows.
-    """
-
-    thins = True
-
-    def __init__(
-        self, datapipe: IterDataPipe[Any], batch_size: int, drop_last: bool = False, *, collated: bool = False
-    ) -> None:
-        check_input("rebatch", datapipe)
-        self.source = datapipe
-        self.batch_size = check_count("batch_size", batch_size, at_least=1)
-        self.drop_last = drop_last
-        self.collated = collated
-
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _ReBatchIterator(self, context)
-
-
-class _ReBatchIterator(NodeIterator[Any]):
+class _ReBatchIterator(ItemIterator[Any]):
     node: ReBatcher
 
-    def __init__(self, node: ReBatcher, context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: ReBatcher, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.parts: list[Any] = []  # batches that wait to be joined
         self.rows = 0  # in them
         self.loaded = False  # are some of them a state's, and have not been joined with others?
@@ -90,9 +62,6 @@ class _ReBatchIterator(NodeIterator[Any]):
         if self.rows and not self.node.drop_last:
             yield self._take(self.rows)
 
-    def leave_out(self) -> bool:
-        return True
-
     def _count(self, batch: Any) -> int:
         rows = _rows(batch, self.node.collated)
         if rows is None:
@@ -125,6 +94,32 @@ class _ReBatchIterator(NodeIterator[Any]):
     def close(self) -> None:
         super().close()
         self.parts = []
+
+
+@functional_datapipe("rebatch")
+class ReBatcher(OneInput[Any]):
+    """Cuts and joins batches such that each has ``batch_size`` rows; a shorter last one is left out with ``drop_last``.
+
+    A batch is a list of samples (as ``batch`` makes it, and of no other type than a list), or what a ``collate`` makes
+    of one: a tensor, an array, or a dict or tuple of such and of lists, all with as many rows in their first dimension.
+    ``collated=True`` takes lists for tuples as well, since torch's ``default_collate`` makes lists of tuples.
+
+    State: the rows that are left over.
+
+    Raises: ValueError if ``batch_size`` is below 1. While iterating: TypeError for what is no batch, ValueError if its
+    parts have several numbers of rows.
+    """
+
+    iterator = _ReBatchIterator
+    thins = True
+
+    def __init__(
+        self, datapipe: IterDataPipe[Any], batch_size: int, drop_last: bool = False, *, collated: bool = False
+    ) -> None:
+        super().__init__("rebatch", datapipe)
+        self.batch_size = check_count("batch_size", batch_size, at_least=1)
+        self.drop_last = drop_last
+        self.collated = collated
 
 
 def _columns(batch: Any, collated: bool) -> list[Any] | None:

@@ -5,42 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torchpipe.node.context import Context
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_input
 
 __all__ = ["Rows2Columnar"]
 
 
-@functional_datapipe("rows2columnar")
-class Rows2Columnar(IterDataPipe[dict[Any, list[Any]]]):
-    """Makes of each batch of rows a dict from a column's name to the list of its values.
-
-    Rows are dicts, of which ``column_names`` are taken (by default all), or lists and tuples, whose values are named by
-    ``column_names`` in order.
-
-    State: none of its own. Raises: while iterating, KeyError for a column that a row does not have, ValueError for a
-    row of another length than ``column_names``.
-    """
-
-    def __init__(self, source_datapipe: IterDataPipe[Sequence[Any]], column_names: Sequence[Any] | None = None) -> None:
-        check_input("rows2columnar", source_datapipe)
-        self.source_datapipe = source_datapipe
-        self.column_names = () if column_names is None else tuple(column_names)
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
-    def iterate(self, context: Context) -> NodeIterator[dict[Any, list[Any]]]:
-        return _ColumnarIterator(self, context, self.source_datapipe)
-
-
-class _ColumnarIterator(NodeIterator[dict[Any, list[Any]]]):
+class _ColumnarIterator(ItemIterator[dict[Any, list[Any]]]):
     node: Rows2Columnar
-
-    def leave_out(self) -> bool:
-        return True
 
     def run(self) -> Iterator[dict[Any, list[Any]]]:
         for batch in self.source.items():
@@ -67,3 +39,21 @@ class _ColumnarIterator(NodeIterator[dict[Any, list[Any]]]):
                 f"{names!r:.100}"
             )
         return zip(names, row)
+
+
+@functional_datapipe("rows2columnar")
+class Rows2Columnar(OnePerItem[dict[Any, list[Any]]]):
+    """Makes of each batch of rows a dict from a column's name to the list of its values.
+
+    Rows are dicts, of which ``column_names`` are taken (by default all), or lists and tuples, whose values are named by
+    ``column_names`` in order.
+
+    State: none of its own. Raises: while iterating, KeyError for a column that a row does not have, ValueError for a
+    row of another length than ``column_names``.
+    """
+
+    iterator = _ColumnarIterator
+
+    def __init__(self, source_datapipe: IterDataPipe[Sequence[Any]], column_names: Sequence[Any] | None = None) -> None:
+        super().__init__("rows2columnar", source_datapipe)
+        self.column_names = () if column_names is None else tuple(column_names)

@@ -5,39 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_items
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count
 
 __all__ = ["UnBatcher"]
-
-
-@functional_datapipe("unbatch")
-class UnBatcher(IterDataPipe[Any]):
-    """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole.
-
-    State: what is left of the list being taken apart.
-
-    Raises: ValueError if ``unbatch_level`` is below -1; IndexError, while iterating, if an item has fewer levels.
-    """
-
-    thins = True
-
-    def __init__(self, datapipe: IterDataPipe[Any], unbatch_level: int = 1) -> None:
-        check_input("unbatch", datapipe)
-        self.source = datapipe
-        self.unbatch_level = check_count("unbatch_level", unbatch_level, at_least=-1)
-
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _UnBatchIterator(self, context)
 
 
 class _UnBatchIterator(NodeIterator[Any]):
     node: UnBatcher
 
-    def __init__(self, node: UnBatcher, context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: UnBatcher, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.parts: list[Any] = []
         self.handed_out = 0  # how many of the parts
 
@@ -75,3 +56,20 @@ class _UnBatchIterator(NodeIterator[Any]):
                 f"unbatch(unbatch_level={self.node.unbatch_level}) goes deeper than the items: found a "
                 f"{type(item).__name__} where a list was expected. Use a smaller level, or -1 for all there are"
             )
+
+
+@functional_datapipe("unbatch")
+class UnBatcher(OneInput[Any]):
+    """Takes lists apart, ``unbatch_level`` levels deep (-1: all); tuples, arrays and tensors are left whole.
+
+    State: what is left of the list being taken apart.
+
+    Raises: ValueError if ``unbatch_level`` is below -1; IndexError, while iterating, if an item has fewer levels.
+    """
+
+    iterator = _UnBatchIterator
+    thins = True
+
+    def __init__(self, datapipe: IterDataPipe[Any], unbatch_level: int = 1) -> None:
+        super().__init__("unbatch", datapipe)
+        self.unbatch_level = check_count("unbatch_level", unbatch_level, at_least=-1)

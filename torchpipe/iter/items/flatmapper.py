@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.columns import with_columns
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.positioned import positioned
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_columns, check_input
+from torchpipe.node.validate import check_columns
 
 __all__ = ["FlatMapper"]
 
@@ -23,8 +23,19 @@ def _unchanged(*parts: Any) -> Any:
     return parts[0] if len(parts) == 1 else parts
 
 
+class _FlatMapIterator(ExpandingIterator[R]):
+    def __init__(self, node: FlatMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
+        self.fn = self.adopt(_unchanged if node.fn is None else node.fn)
+        self.call = with_columns(self.fn, node.input_col)
+
+    def expand(self, item: Any) -> list[R] | Iterator[R]:
+        parts: list[R] | Iterator[R] = positioned("flatmap", self.call(item), self.fn)
+        return parts
+
+
 @functional_datapipe("flatmap")
-class FlatMapper(IterDataPipe[R]):
+class FlatMapper(OneInput[R]):
     """Applies ``fn`` to every item and hands out the items of its results, one after the other.
 
     Results may be containers or iterators, also endless ones. Without ``fn`` the items themselves are taken apart. With
@@ -40,6 +51,7 @@ class FlatMapper(IterDataPipe[R]):
     Raises: TypeError if ``fn`` is no function or, while iterating, returns nothing iterable.
     """
 
+    iterator = _FlatMapIterator
     thins = True
 
     @overload
@@ -54,22 +66,7 @@ class FlatMapper(IterDataPipe[R]):
     def __init__(
         self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]] | None = None, input_col: Any = None
     ) -> None:
-        check_input("flatmap", datapipe)
+        super().__init__("flatmap", datapipe)
         check_columns("fn", _unchanged if fn is None else fn, input_col)
-        self.source = datapipe
         self.fn = fn
         self.input_col = input_col
-
-    def iterate(self, context: Context) -> NodeIterator[R]:
-        return _FlatMapIterator(self, context)
-
-
-class _FlatMapIterator(ExpandingIterator[R]):
-    def __init__(self, node: FlatMapper[R], context: Context) -> None:
-        super().__init__(node, context, node.source)
-        self.fn = self.adopt(_unchanged if node.fn is None else node.fn)
-        self.call = with_columns(self.fn, node.input_col)
-
-    def expand(self, item: Any) -> list[R] | Iterator[R]:
-        parts: list[R] | Iterator[R] = positioned("flatmap", self.call(item), self.fn)
-        return parts

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.iter._shared.columns import apply_to_columns, single_output
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_columns, check_input
+from torchpipe.node.validate import check_columns
 
 __all__ = ["Mapper"]
 
@@ -17,8 +17,19 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+class _MapIterator(ItemIterator[R]):
+    def __init__(self, node: Mapper[R], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
+        self.fn: Callable[[Any], R] = apply_to_columns(self.adopt(node.fn), node.input_col, node.output_col)
+
+    def run(self) -> Iterator[R]:
+        fn = self.fn
+        for item in self.source.items():
+            yield fn(item)
+
+
 @functional_datapipe("map")
-class Mapper(IterDataPipe[R]):
+class Mapper(OnePerItem[R]):
     """Applies ``fn`` to every item.
 
     With ``input_col`` (an index or key, or a list of them) ``fn`` is called with those parts of the item, and its
@@ -30,6 +41,7 @@ class Mapper(IterDataPipe[R]):
     Raises: TypeError if ``fn`` is no function; ValueError if it cannot take the columns, or for ``output_col`` alone.
     """
 
+    iterator = _MapIterator
     one_to_one = True
 
     @overload
@@ -41,29 +53,8 @@ class Mapper(IterDataPipe[R]):
     def __init__(
         self, datapipe: IterDataPipe[Any], fn: Callable[..., Any], input_col: Any = None, output_col: Any = None
     ) -> None:
-        check_input("map", datapipe)
+        super().__init__("map", datapipe)
         check_columns("fn", fn, input_col)
-        self.source = datapipe
         self.fn = fn
         self.input_col = input_col
         self.output_col = single_output(input_col, output_col)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def iterate(self, context: Context) -> NodeIterator[R]:
-        return _MapIterator(self, context)
-
-
-class _MapIterator(NodeIterator[R]):
-    def __init__(self, node: Mapper[R], context: Context) -> None:
-        super().__init__(node, context, node.source)
-        self.fn: Callable[[Any], R] = apply_to_columns(self.adopt(node.fn), node.input_col, node.output_col)
-
-    def leave_out(self) -> bool:
-        return True
-
-    def run(self) -> Iterator[R]:
-        fn = self.fn
-        for item in self.source.items():
-            yield fn(item)

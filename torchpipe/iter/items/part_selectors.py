@@ -7,7 +7,7 @@ from typing import Any
 
 from torchpipe.iter._shared.itemwise import Itemwise, check_parts
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count
 
 __all__ = ["Dropper", "Flattener", "Slicer"]
 
@@ -29,8 +29,7 @@ class Dropper(Itemwise):
     """
 
     def __init__(self, datapipe: IterDataPipe[Any], indices: Hashable | list[Hashable]) -> None:
-        check_input("drop", datapipe)
-        self.source = datapipe
+        super().__init__("drop", datapipe)
         self.indices = _several(indices)
 
     def change(self, item: Any) -> Any:
@@ -56,8 +55,7 @@ class Slicer(Itemwise):
         stop: int | None = None,
         step: int | None = None,
     ) -> None:
-        check_input("slice", datapipe)
-        self.source = datapipe
+        super().__init__("slice", datapipe)
         self.named = isinstance(index, list)
         if self.named and (stop is not None or step is not None):
             raise ValueError(f"index={index!r} names places, of which stop={stop!r} and step={step!r} say nothing")
@@ -86,8 +84,7 @@ class Flattener(Itemwise):
     """
 
     def __init__(self, datapipe: IterDataPipe[Any], indices: Hashable | list[Hashable] | None = None) -> None:
-        check_input("flatten", datapipe)
-        self.source = datapipe
+        super().__init__("flatten", datapipe)
         self.indices = None if indices is None else _several(indices)
 
     def change(self, item: Any) -> Any:

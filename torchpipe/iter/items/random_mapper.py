@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_count
-from torchpipe.node.validate import check_columns, check_input
+from torchpipe.node.iterator import stored_count
+from torchpipe.node.validate import check_columns
 from torchpipe.randomness.seeds import ItemStreams, stored_key
 
 __all__ = ["RandomMapper"]
@@ -19,34 +20,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-@functional_datapipe("random_map")
-class RandomMapper(IterDataPipe[R]):
-    """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item alone.
-
-    What an item draws is a function of seed, epoch, shard, place in the graph and index, whatever happened before it:
-    the way to write augmentation that does not depend on workers, prefetching or resuming.
-
-    State: a key and the number of items; that of ``fn`` if it has any.
-
-    Raises: TypeError if ``fn`` is no function; ValueError if it does not take two arguments.
-    """
-
-    def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T, np.random.Generator], R]) -> None:
-        check_input("random_map", datapipe)
-        check_columns("fn", fn, ["item", "rng"])
-        self.source: IterDataPipe[Any] = datapipe
-        self.fn: Callable[[Any, np.random.Generator], R] = fn
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def iterate(self, context: Context) -> NodeIterator[R]:
-        return _RandomMapIterator(self, context)
-
-
-class _RandomMapIterator(NodeIterator[R]):
-    def __init__(self, node: RandomMapper[R], context: Context) -> None:
-        super().__init__(node, context, node.source)
+class _RandomMapIterator(ItemIterator[R]):
+    def __init__(self, node: RandomMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.fn = self.adopt(node.fn)
         self.streams = ItemStreams(context.stream_key(node))
         self.index = 0
@@ -58,12 +34,29 @@ class _RandomMapIterator(NodeIterator[R]):
         self.streams = ItemStreams(stored_key(state["key"]))
         self.index = stored_count(state, "index")
 
-    def leave_out(self) -> bool:
-        return True
-
     def run(self) -> Iterator[R]:
         fn, generator = self.fn, self.streams.generator
         for item in self.source.items():
             index = self.index
             self.index = index + 1
             yield fn(item, generator(index))
+
+
+@functional_datapipe("random_map")
+class RandomMapper(OnePerItem[R]):
+    """Applies ``fn(item, rng)`` to every item, where ``rng`` is a numpy ``Generator`` that belongs to this item alone.
+
+    What an item draws is a function of seed, epoch, shard, place in the graph and index, whatever happened before it:
+    the way to write augmentation that does not depend on workers, prefetching or resuming.
+
+    State: a key and the number of items; that of ``fn`` if it has any.
+
+    Raises: TypeError if ``fn`` is no function; ValueError if it does not take two arguments.
+    """
+
+    iterator = _RandomMapIterator
+
+    def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T, np.random.Generator], R]) -> None:
+        super().__init__("random_map", datapipe)
+        check_columns("fn", fn, ["item", "rng"])
+        self.fn: Callable[[Any, np.random.Generator], R] = fn

@@ -6,46 +6,21 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_count
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count
 
 __all__ = ["Cycler"]
 
 T = TypeVar("T")
 
 
-@functional_datapipe("cycle")
-class Cycler(IterDataPipe[T]):
-    """Reads its input ``count`` times in a row, or for ever if ``count`` is None.
-
-    Every round is a new pass over everything upstream: it shuffles and augments anew.
-
-    State: the number of the round.
-
-    Raises: ValueError if ``count`` is negative; RuntimeError, while iterating, if an endless cycle finds nothing in its
-    input (too few items for this shard, or a filter that keeps none).
-    """
-
-    def __init__(self, source_datapipe: IterDataPipe[T], count: int | None = None) -> None:
-        check_input("cycle", source_datapipe)
-        self.source_datapipe = source_datapipe
-        self.count = None if count is None else check_count("count", count, at_least=0)
-
-    def __len__(self) -> int:
-        if self.count is None:
-            raise TypeError("cycle() without a count never ends, so it has no length")
-        return self.count * len(self.source_datapipe)
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _CycleIterator(self, context)
-
-
 class _CycleIterator(NodeIterator[T]):
     node: Cycler[T]
 
-    def __init__(self, node: Cycler[T], context: Context) -> None:
+    def __init__(self, node: Cycler[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context)
         self._enter(0)
 
@@ -55,7 +30,7 @@ class _CycleIterator(NodeIterator[T]):
             item.close()
         self.round = number
         self.found = False  # has this round given an item?
-        self.inputs = (self.context.for_round(number).iterate(self.node.source_datapipe),)
+        self.inputs = (self.context.for_round(number).iterate(self.node.source),)
 
     def get_state(self) -> dict[str, Any]:
         return {"round": self.round, "found": self.found}
@@ -78,3 +53,27 @@ class _CycleIterator(NodeIterator[T]):
                     f"cycle() read its input to the end in round {number} and found no item: it would turn for ever. "
                     f"Does shard {self.context.shard} of {self.context.num_shards} get any?"
                 )
+
+
+@functional_datapipe("cycle")
+class Cycler(OneInput[T]):
+    """Reads its input ``count`` times in a row, or for ever if ``count`` is None.
+
+    Every round is a new pass over everything upstream: it shuffles and augments anew.
+
+    State: the number of the round.
+
+    Raises: ValueError if ``count`` is negative; RuntimeError, while iterating, if an endless cycle finds nothing in its
+    input (too few items for this shard, or a filter that keeps none).
+    """
+
+    iterator = _CycleIterator
+
+    def __init__(self, source_datapipe: IterDataPipe[T], count: int | None = None) -> None:
+        super().__init__("cycle", source_datapipe)
+        self.count = None if count is None else check_count("count", count, at_least=0)
+
+    def __len__(self) -> int:
+        if self.count is None:
+            raise TypeError("cycle() without a count never ends, so it has no length")
+        return self.count * len(self.source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, Positions, stored_count
@@ -15,47 +16,11 @@ __all__ = ["Header", "Taker"]
 T = TypeVar("T")
 
 
-@functional_datapipe("header")
-class Header(IterDataPipe[T]):
-    """The first ``limit`` items (None: all of them); no more than these are pulled from the input.
-
-    State: the number of items handed out. The length is known only if that of the input is.
-
-    Raises: ValueError if ``limit`` is negative.
-    """
-
-    selects = True
-
-    def __init__(self, source_datapipe: IterDataPipe[T], limit: int | None = 10) -> None:
-        check_input("header", source_datapipe)
-        self.source_datapipe = source_datapipe
-        self.limit = None if limit is None else check_count("limit", limit, at_least=0)
-
-    def __len__(self) -> int:
-        length = len(self.source_datapipe)
-        return length if self.limit is None else min(length, self.limit)
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _HeadIterator(self, context)
-
-
-@functional_datapipe("take")
-class Taker(Header[T]):
-    """The first ``count`` items: ``header`` under the name that other libraries have, without a default.
-
-    State: the number of items handed out. Raises: ValueError if ``count`` is negative.
-    """
-
-    def __init__(self, source_datapipe: IterDataPipe[T], count: int) -> None:
-        check_input("take", source_datapipe)
-        super().__init__(source_datapipe, check_count("count", count, at_least=0))
-
-
 class _HeadIterator(NodeIterator[T]):
     node: Header[T]
 
-    def __init__(self, node: Header[T], context: Context) -> None:
-        super().__init__(node, context, node.source_datapipe)
+    def __init__(self, node: Header[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.count = 0
 
     @property
@@ -83,3 +48,36 @@ class _HeadIterator(NodeIterator[T]):
             yield item
             if self.count >= limit:
                 return
+
+
+@functional_datapipe("header")
+class Header(OneInput[T]):
+    """The first ``limit`` items (None: all of them); no more than these are pulled from the input.
+
+    State: the number of items handed out. The length is known only if that of the input is.
+
+    Raises: ValueError if ``limit`` is negative.
+    """
+
+    iterator = _HeadIterator
+    selects = True
+
+    def __init__(self, source_datapipe: IterDataPipe[T], limit: int | None = 10) -> None:
+        super().__init__("header", source_datapipe)
+        self.limit = None if limit is None else check_count("limit", limit, at_least=0)
+
+    def __len__(self) -> int:
+        length = len(self.source)
+        return length if self.limit is None else min(length, self.limit)
+
+
+@functional_datapipe("take")
+class Taker(Header[T]):
+    """The first ``count`` items: ``header`` under the name that other libraries have, without a default.
+
+    State: the number of items handed out. Raises: ValueError if ``count`` is negative.
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[T], count: int) -> None:
+        check_input("take", source_datapipe)
+        super().__init__(source_datapipe, check_count("count", count, at_least=0))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, walk
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count
 
 __all__ = ["LengthSetter", "is_estimated"]
 
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 @functional_datapipe("set_length")
-class LengthSetter(IterDataPipe[T]):
+class LengthSetter(OneInput[T]):
     """Its input, with ``length`` as its ``len()``: for progress bars and schedules. It may be an estimate: nothing ends
     or is said to have ended because of it.
 
@@ -27,15 +28,14 @@ class LengthSetter(IterDataPipe[T]):
     selects = True
 
     def __init__(self, source_datapipe: IterDataPipe[T], length: int) -> None:
-        check_input("set_length", source_datapipe)
-        self.source_datapipe = source_datapipe
+        super().__init__("set_length", source_datapipe)
         self.length = check_count("length", length, at_least=0)
 
     def __len__(self) -> int:
         return self.length
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        return context.iterate(self.source_datapipe)
+        return context.iterate(self.source)
 
 
 def is_estimated(root: DataPipe) -> bool:

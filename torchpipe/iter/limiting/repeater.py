@@ -5,42 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_count
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count
 
 __all__ = ["Repeater"]
 
 T = TypeVar("T")
 
 
-@functional_datapipe("repeat")
-class Repeater(IterDataPipe[T]):
-    """Hands out every item ``times`` times in a row: the same object, not copies. To repeat whole passes use ``cycle``.
-
-    State: the item, while it is being repeated, and how often it is still to come.
-
-    Raises: ValueError if ``times`` is below 1.
-    """
-
-    def __init__(self, source_datapipe: IterDataPipe[T], times: int) -> None:
-        check_input("repeat", source_datapipe)
-        self.source_datapipe = source_datapipe
-        self.times = check_count("times", times, at_least=1)
-
-    def __len__(self) -> int:
-        return self.times * len(self.source_datapipe)
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _RepeatIterator(self, context)
-
-
 class _RepeatIterator(NodeIterator[T]):
     node: Repeater[T]
 
-    def __init__(self, node: Repeater[T], context: Context) -> None:
-        super().__init__(node, context, node.source_datapipe)
+    def __init__(self, node: Repeater[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.item: Any = None
         self.left = 0
 
@@ -62,3 +42,22 @@ class _RepeatIterator(NodeIterator[T]):
         while self.left:
             self.left -= 1
             yield self.item
+
+
+@functional_datapipe("repeat")
+class Repeater(OneInput[T]):
+    """Hands out every item ``times`` times in a row: the same object, not copies. To repeat whole passes use ``cycle``.
+
+    State: the item, while it is being repeated, and how often it is still to come.
+
+    Raises: ValueError if ``times`` is below 1.
+    """
+
+    iterator = _RepeatIterator
+
+    def __init__(self, source_datapipe: IterDataPipe[T], times: int) -> None:
+        super().__init__("repeat", source_datapipe)
+        self.times = check_count("times", times, at_least=1)
+
+    def __len__(self) -> int:
+        return self.times * len(self.source)

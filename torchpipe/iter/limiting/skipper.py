@@ -6,46 +6,22 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from torchpipe.indexed.selecting import SelectingIterator
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_count
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.iterator import stored_count
+from torchpipe.node.validate import check_count
 
 __all__ = ["Skipper"]
 
 T = TypeVar("T")
 
 
-@functional_datapipe("skip")
-class Skipper(IterDataPipe[T]):
-    """All items but the first ``count``. Of a source that is read by position those are not made.
-
-    After ``sharding_filter`` each shard leaves out as many. To go on where a run stopped, load its state instead.
-
-    State: the number of items left out.
-
-    Raises: ValueError if ``count`` is negative.
-    """
-
-    selects = True
-
-    def __init__(self, source_datapipe: IterDataPipe[T], count: int) -> None:
-        check_input("skip", source_datapipe)
-        self.source_datapipe = source_datapipe
-        self.count = check_count("count", count, at_least=0)
-
-    def __len__(self) -> int:
-        return max(0, len(self.source_datapipe) - self.count)
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _SkipIterator(self, context)
-
-
 class _SkipIterator(SelectingIterator[T]):
     node: Skipper[T]
 
-    def __init__(self, node: Skipper[T], context: Context) -> None:
-        super().__init__(node, context, node.source_datapipe)
+    def __init__(self, node: Skipper[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.skipped = 0
 
     def get_state(self) -> dict[str, Any]:
@@ -60,3 +36,25 @@ class _SkipIterator(SelectingIterator[T]):
                 self.skipped += 1
             else:
                 yield item
+
+
+@functional_datapipe("skip")
+class Skipper(OneInput[T]):
+    """All items but the first ``count``. Of a source that is read by position those are not made.
+
+    After ``sharding_filter`` each shard leaves out as many. To go on where a run stopped, load its state instead.
+
+    State: the number of items left out.
+
+    Raises: ValueError if ``count`` is negative.
+    """
+
+    iterator = _SkipIterator
+    selects = True
+
+    def __init__(self, source_datapipe: IterDataPipe[T], count: int) -> None:
+        super().__init__("skip", source_datapipe)
+        self.count = check_count("count", count, at_least=0)
+
+    def __len__(self) -> int:
+        return max(0, len(self.source) - self.count)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
 from torchpipe.errors import StateError
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.several_open import END, Opened, SeveralOpenIterator
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count, stored_items
+from torchpipe.node.iterator import is_stateful, stored_count, stored_items
 from torchpipe.node.traits import callable_name
-from torchpipe.node.validate import check_columns, check_count, check_input
+from torchpipe.node.validate import check_columns, check_count
 
 __all__ = ["Interleaver"]
 
@@ -23,64 +24,10 @@ def _itself(item: Any) -> Any:
     return item
 
 
-@functional_datapipe("interleave")
-class Interleaver(IterDataPipe[R]):
-    """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in turn.
-
-    As tf.data's node of this name: where one ends, the next of the input takes its place in the turn. ``fn`` makes
-    something iterable of an item (a path, say): a node, which has random streams of its own, a container, an open file,
-    an iterator. Without it the items themselves are iterated. The order is a function of the input alone.
-
-    State: the items that are open (so give paths, not open files), and where each stands, as with ``flatmap``: the
-    state of a node, of an iterator that has one, a place in a sequence or file that can seek; of a generator, the
-    number of results, which are made again, as a :class:`~torchpipe.errors.ReplayWarning` announces. It has no length.
-
-    Raises: ValueError for counts below 1; TypeError if ``fn`` is no function, has a state, or, while iterating, returns
-    nothing iterable; GraphError, while iterating, if what it opens draws from the global random states meanwhile:
-    with several open, what each draws could not be told apart after a resume.
-    """
-
-    thins = True
-
-    @overload
-    def __init__(
-        self: Interleaver[Any], datapipe: IterDataPipe[Any], *, cycle_length: int = ..., block_length: int = ...
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        datapipe: IterDataPipe[T],
-        fn: Callable[[T], Iterable[R]],
-        cycle_length: int = ...,
-        block_length: int = ...,
-    ) -> None: ...
-    def __init__(
-        self,
-        datapipe: IterDataPipe[Any],
-        fn: Callable[..., Iterable[Any]] = _itself,
-        cycle_length: int = 4,
-        block_length: int = 1,
-    ) -> None:
-        check_input("interleave", datapipe)
-        check_columns("fn", fn, None)
-        if is_stateful(fn) and not isinstance(fn, type):
-            raise TypeError(
-                f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
-                "is loaded: give interleave() a function that depends on the item alone"
-            )
-        self.source = datapipe
-        self.fn = fn
-        self.cycle_length = check_count("cycle_length", cycle_length, at_least=1, at_most=1 << 16)
-        self.block_length = check_count("block_length", block_length, at_least=1)
-
-    def iterate(self, context: Context) -> NodeIterator[R]:
-        return _InterleaveIterator(self, context)
-
-
 class _InterleaveIterator(SeveralOpenIterator[R]):
     node: Interleaver[R]
 
-    def __init__(self, node: Interleaver[R], context: Context) -> None:
+    def __init__(self, node: Interleaver[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, node.source, "interleave", node.fn)
         self.places: list[Opened | None] = [None] * node.cycle_length
         self.turn = 0
@@ -148,3 +95,54 @@ class _InterleaveIterator(SeveralOpenIterator[R]):
     def close(self) -> None:
         super().close()
         self.places = [None] * self.node.cycle_length
+
+
+@functional_datapipe("interleave")
+class Interleaver(OneInput[R]):
+    """Opens ``cycle_length`` items of its input at once with ``fn``, and takes ``block_length`` items of each in turn.
+
+    As tf.data's node of this name: where one ends, the next of the input takes its place in the turn. ``fn`` makes
+    something iterable of an item (a path, say): a node, which has random streams of its own, a container, an open file,
+    an iterator. Without it the items themselves are iterated. The order is a function of the input alone.
+
+    State: the items that are open (so give paths, not open files), and where each stands, as with ``flatmap``: the
+    state of a node, of an iterator that has one, a place in a sequence or file that can seek; of a generator, the
+    number of results, which are made again, as a :class:`~torchpipe.errors.ReplayWarning` announces. It has no length.
+
+    Raises: ValueError for counts below 1; TypeError if ``fn`` is no function, has a state, or, while iterating, returns
+    nothing iterable; GraphError, while iterating, if what it opens draws from the global random states meanwhile:
+    with several open, what each draws could not be told apart after a resume.
+    """
+
+    iterator = _InterleaveIterator
+    thins = True
+
+    @overload
+    def __init__(
+        self: Interleaver[Any], datapipe: IterDataPipe[Any], *, cycle_length: int = ..., block_length: int = ...
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        datapipe: IterDataPipe[T],
+        fn: Callable[[T], Iterable[R]],
+        cycle_length: int = ...,
+        block_length: int = ...,
+    ) -> None: ...
+    def __init__(
+        self,
+        datapipe: IterDataPipe[Any],
+        fn: Callable[..., Iterable[Any]] = _itself,
+        cycle_length: int = 4,
+        block_length: int = 1,
+    ) -> None:
+        super().__init__("interleave", datapipe)
+        check_columns("fn", fn, None)
+        if is_stateful(fn) and not isinstance(fn, type):
+            raise TypeError(
+                f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
+                "is loaded: give interleave() a function that depends on the item alone"
+            )
+        self.fn = fn
+        self.cycle_length = check_count("cycle_length", cycle_length, at_least=1, at_most=1 << 16)
+        self.block_length = check_count("block_length", block_length, at_least=1)

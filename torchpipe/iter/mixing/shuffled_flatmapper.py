@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
-from torchpipe.errors import StateError
 from torchpipe.iter._shared.columns import with_columns
 from torchpipe.iter._shared.several_open import END, Opened, SeveralOpenIterator
 from torchpipe.iter._shared.switchable import Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count, stored_items
+from torchpipe.node.iterator import is_stateful, stored_count, stored_items
 from torchpipe.node.traits import callable_name
-from torchpipe.node.validate import check_columns, check_count, check_input
+from torchpipe.node.validate import check_columns, check_count
 from torchpipe.randomness.seeds import IndexStream
 
 __all__ = ["ShuffledFlatMapper"]
@@ -26,63 +25,12 @@ def _unchanged(*parts: Any) -> Any:
     return parts[0] if len(parts) == 1 else parts
 
 
-@functional_datapipe("shuffled_flatmap")
-class ShuffledFlatMapper(Switchable[R]):
-    """Opens ``buffer_size`` items of its input at once with ``fn``, and takes each item from one of them, drawn evenly.
-
-    ``fn`` makes something iterable of an item, as with ``flatmap``; without it the items themselves are iterated. With
-    ``input_col`` it is called with those parts of the item. Where one ends, the next of the input is opened. The draws
-    are a function of seed, epoch and place in the graph.
-
-    State: the items that are open (so give paths, not open files), and where each stands, as with ``interleave``; a key
-    and the number of draws. It has no length.
-
-    Raises: ValueError if ``buffer_size`` is below 1; TypeError if ``fn`` is no function, has a state, or, while
-    iterating, returns nothing iterable; GraphError, while iterating, if what it opens draws from the global random
-    states meanwhile.
-    """
-
-    thins = True
-
-    @overload
-    def __init__(
-        self: ShuffledFlatMapper[Any], datapipe: IterDataPipe[Any], *, input_col: Any = ..., buffer_size: int = ...
-    ) -> None: ...
-    @overload
-    def __init__(
-        self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]], input_col: Any = ..., buffer_size: int = ...
-    ) -> None: ...
-    def __init__(
-        self,
-        datapipe: IterDataPipe[Any],
-        fn: Callable[..., Iterable[Any]] | None = None,
-        input_col: Any = None,
-        buffer_size: int = 100,
-    ) -> None:
-        check_input("shuffled_flatmap", datapipe)
-        check_columns("fn", _unchanged if fn is None else fn, input_col)
-        if is_stateful(fn) and not isinstance(fn, type):
-            raise TypeError(
-                f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
-                "is loaded: give shuffled_flatmap() a function that depends on the item alone"
-            )
-        self.source = datapipe
-        self.fn = fn
-        self.input_col = input_col
-        self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
-        self.own_seed = None
-        self.enabled = True
-
-    def iterate(self, context: Context) -> NodeIterator[R]:
-        return _ShuffledIterator(self, context)
-
-
 class _ShuffledIterator(SeveralOpenIterator[R]):
     node: ShuffledFlatMapper[R]
 
-    def __init__(self, node: ShuffledFlatMapper[R], context: Context) -> None:
+    def __init__(self, node: ShuffledFlatMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
         call = with_columns(_unchanged if node.fn is None else node.fn, node.input_col)
-        super().__init__(node, context, node.source, "shuffled_flatmap", call)
+        super().__init__(node, context, source, "shuffled_flatmap", call)
         self.random = IndexStream(node.random_key(context))
         self.open: list[Opened] = []
         self.drawn: int | None = None  # the place that is being read
@@ -95,8 +43,7 @@ class _ShuffledIterator(SeveralOpenIterator[R]):
         return {"open": [item.state() for item in self.open], "opened": self.opened, **random}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if ("random" in state) != self.node.enabled:
-            raise StateError("the state was saved with shuffling switched the other way: call set_shuffle() as then")
+        self.node.check_switched(state)
         if self.node.enabled:
             self.random.load_state_dict(state["random"])
         self.opened = stored_count(state, "opened")
@@ -138,3 +85,49 @@ class _ShuffledIterator(SeveralOpenIterator[R]):
     def close(self) -> None:
         super().close()
         self.open = []
+
+
+@functional_datapipe("shuffled_flatmap")
+class ShuffledFlatMapper(Switchable[R]):
+    """Opens ``buffer_size`` items of its input at once with ``fn``, and takes each item from one of them, drawn evenly.
+
+    ``fn`` makes something iterable of an item, as with ``flatmap``; without it the items themselves are iterated. With
+    ``input_col`` it is called with those parts of the item. Where one ends, the next of the input is opened. The draws
+    are a function of seed, epoch and place in the graph.
+
+    State: the items that are open (so give paths, not open files), and where each stands, as with ``interleave``; a key
+    and the number of draws. It has no length.
+
+    Raises: ValueError if ``buffer_size`` is below 1; TypeError if ``fn`` is no function, has a state, or, while
+    iterating, returns nothing iterable; GraphError, while iterating, if what it opens draws from the global random
+    states meanwhile.
+    """
+
+    iterator = _ShuffledIterator
+    thins = True
+
+    @overload
+    def __init__(
+        self: ShuffledFlatMapper[Any], datapipe: IterDataPipe[Any], *, input_col: Any = ..., buffer_size: int = ...
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]], input_col: Any = ..., buffer_size: int = ...
+    ) -> None: ...
+    def __init__(
+        self,
+        datapipe: IterDataPipe[Any],
+        fn: Callable[..., Iterable[Any]] | None = None,
+        input_col: Any = None,
+        buffer_size: int = 100,
+    ) -> None:
+        super().__init__("shuffled_flatmap", datapipe)
+        check_columns("fn", _unchanged if fn is None else fn, input_col)
+        if is_stateful(fn) and not isinstance(fn, type):
+            raise TypeError(
+                f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
+                "is loaded: give shuffled_flatmap() a function that depends on the item alone"
+            )
+        self.fn = fn
+        self.input_col = input_col
+        self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)

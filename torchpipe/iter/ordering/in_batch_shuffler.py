@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from torchpipe.errors import StateError
+from torchpipe.iter._shared.bases import ItemIterator
 from torchpipe.iter._shared.switchable import Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_input
 from torchpipe.randomness.seeds import IndexStream
 
 __all__ = ["InBatchShuffler"]
@@ -18,44 +16,20 @@ __all__ = ["InBatchShuffler"]
 T = TypeVar("T")
 
 
-@functional_datapipe("in_batch_shuffle")
-class InBatchShuffler(Switchable[list[T]]):
-    """Hands on each batch with its items in random order, as a ``DataChunk``; every order has the same chance.
-
-    State: a key and the number of draws.
-    """
-
-    def __init__(self, datapipe: IterDataPipe[Sequence[T]]) -> None:
-        check_input("in_batch_shuffle", datapipe)
-        self.source = datapipe
-        self.own_seed = None
-        self.enabled = True
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def iterate(self, context: Context) -> NodeIterator[list[T]]:
-        return _InBatchIterator(self, context)
-
-
-class _InBatchIterator(NodeIterator[list[T]]):
+class _InBatchIterator(ItemIterator[list[T]]):
     node: InBatchShuffler[T]
 
-    def __init__(self, node: InBatchShuffler[T], context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: InBatchShuffler[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.random = IndexStream(node.random_key(context))
 
     def get_state(self) -> dict[str, Any]:
         return {"random": self.random.state_dict()} if self.node.enabled else {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if ("random" in state) != self.node.enabled:
-            raise StateError("the state was saved with shuffling switched the other way: call set_shuffle() as then")
+        self.node.check_switched(state)
         if self.node.enabled:
             self.random.load_state_dict(state["random"])
-
-    def leave_out(self) -> bool:
-        return True
 
     def run(self) -> Iterator[list[T]]:
         if not self.node.enabled:
@@ -70,3 +44,19 @@ class _InBatchIterator(NodeIterator[list[T]]):
             del batch
             yield mixed
             del mixed
+
+
+@functional_datapipe("in_batch_shuffle")
+class InBatchShuffler(Switchable[list[T]]):
+    """Hands on each batch with its items in random order, as a ``DataChunk``; every order has the same chance.
+
+    State: a key and the number of draws.
+    """
+
+    iterator = _InBatchIterator
+
+    def __init__(self, datapipe: IterDataPipe[Sequence[T]]) -> None:
+        super().__init__("in_batch_shuffle", datapipe)
+
+    def __len__(self) -> int:
+        return len(self.source)

@@ -38,7 +38,7 @@ class ShardingFilter(IterDataPipe[T]):
         self, source_datapipe: IterDataPipe[T], sharding_group_filter: SHARDING_PRIORITIES | None = None
     ) -> None:
         check_input("sharding_filter", source_datapipe)
-        self.source_datapipe = source_datapipe
+        self.source = source_datapipe
         self.sharding_group_filter = sharding_group_filter
         self._groups: dict[int, tuple[int, int]] = {}
 
@@ -76,7 +76,7 @@ class ShardingFilter(IterDataPipe[T]):
 
     def __len__(self) -> int:
         parts, part = self._applied() or (1, 0)
-        full, rest = divmod(len(self.source_datapipe), parts)
+        full, rest = divmod(len(self.source), parts)
         return full + (part < rest)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
@@ -116,7 +116,7 @@ class _ShardIterator(SelectingIterator[T]):
         self.parts = parts
         self.part = part
         self.seen = 0
-        super().__init__(node, context, node.source_datapipe)
+        super().__init__(node, context, node.source)
 
     def skips(self) -> bool:
         self.strides = self.source.stride(self.parts, self.part)

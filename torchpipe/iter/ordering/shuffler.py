@@ -7,62 +7,25 @@ from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.indexed.selecting import SelectingIterator
+from torchpipe.iter._shared.bases import form_on
 from torchpipe.iter._shared.switchable import Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.functional import lookup
-from torchpipe.node.iterator import NodeIterator, stored_items
-from torchpipe.node.validate import check_count, check_input
-from torchpipe.randomness.seeds import IndexStream, StreamKey
+from torchpipe.node.iterator import stored_items
+from torchpipe.node.validate import check_count
+from torchpipe.randomness.seeds import IndexStream
 
 __all__ = ["Shuffler"]
 
 T = TypeVar("T")
 
 
-@functional_datapipe("shuffle")
-class Shuffler(Switchable[T]):
-    """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left.
-
-    The order is a function of seed, epoch and place in the graph. Before ``sharding_filter`` all shards shuffle alike,
-    which keeps their shares apart; after it, each has an order of its own. A buffer as large as the data gives every
-    order the same chance. ``unbatch_level`` takes lists apart first, as ``unbatch`` does.
-
-    Of a source that is read by position (a sequence, a map-style node; ``sharding_filter``, ``header``, ``concat`` and
-    other shuffles of such) the buffer holds positions, and each item is made when it is handed out: the buffer is
-    one of integers, and after it ``sharding_filter`` makes each shard read only the items that it keeps.
-
-    State: up to ``buffer_size - 1`` items or positions, a key and the number of draws.
-
-    Raises: ValueError if ``buffer_size`` is below 1.
-    """
-
-    selects = True
-
-    def __init__(self, datapipe: IterDataPipe[T], *, buffer_size: int = 10000, unbatch_level: int = 0) -> None:
-        check_input("shuffle", datapipe)
-        self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
-        if check_count("unbatch_level", unbatch_level, at_least=-1):
-            unbatch = lookup("iter", "unbatch", datapipe)
-            assert unbatch is not None
-            datapipe = unbatch(unbatch_level=unbatch_level)
-        self.source = datapipe
-        self.own_seed = None
-        self.enabled = True
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _ShuffleIterator(self, context, self.random_key(context))
-
-
 class _ShuffleIterator(SelectingIterator[T]):
     node: Shuffler[T]
 
-    def __init__(self, node: Shuffler[T], context: Context, key: StreamKey) -> None:
-        super().__init__(node, context, node.source)
-        self.random = IndexStream(key)
+    def __init__(self, node: Shuffler[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
+        self.random = IndexStream(node.random_key(context))
         self.buffer: list[Any] = []  # of items, or of positions
         self._kept = "buffer" if self.positions is None else "places"
 
@@ -72,11 +35,7 @@ class _ShuffleIterator(SelectingIterator[T]):
         return {"random": self.random.state_dict(), self._kept: list(self.buffer)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if ("random" in state) != self.node.enabled:
-            raise StateError(
-                f"the state was saved with shuffling {'on' if 'random' in state else 'off'}, which it is not now: "
-                "call set_shuffle() as it was called then"
-            )
+        self.node.check_switched(state)
         if self.node.enabled:
             self.random.load_state_dict(state["random"])
             self.buffer = self._checked(state)
@@ -116,3 +75,33 @@ class _ShuffleIterator(SelectingIterator[T]):
     def close(self) -> None:
         super().close()
         self.buffer = []
+
+
+@functional_datapipe("shuffle")
+class Shuffler(Switchable[T]):
+    """Hands out items in random order: each time one, drawn evenly, of the next ``buffer_size`` that are left.
+
+    The order is a function of seed, epoch and place in the graph. Before ``sharding_filter`` all shards shuffle alike,
+    which keeps their shares apart; after it, each has an order of its own. A buffer as large as the data gives every
+    order the same chance. ``unbatch_level`` takes lists apart first, as ``unbatch`` does.
+
+    Of a source that is read by position (a sequence, a map-style node; ``sharding_filter``, ``header``, ``concat`` and
+    other shuffles of such) the buffer holds positions, and each item is made when it is handed out: the buffer is
+    one of integers, and after it ``sharding_filter`` makes each shard read only the items that it keeps.
+
+    State: up to ``buffer_size - 1`` items or positions, a key and the number of draws.
+
+    Raises: ValueError if ``buffer_size`` is below 1.
+    """
+
+    iterator = _ShuffleIterator
+    selects = True
+
+    def __init__(self, datapipe: IterDataPipe[T], *, buffer_size: int = 10000, unbatch_level: int = 0) -> None:
+        super().__init__("shuffle", datapipe)
+        self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
+        if check_count("unbatch_level", unbatch_level, at_least=-1):
+            self.source = form_on(datapipe, "unbatch")(unbatch_level=unbatch_level)
+
+    def __len__(self) -> int:
+        return len(self.source)

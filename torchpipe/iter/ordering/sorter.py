@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.indexed.selecting import SelectingIterator
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
-from torchpipe.node.validate import check_columns, check_count, check_input
+from torchpipe.node.iterator import stored_count, stored_items
+from torchpipe.node.validate import check_columns, check_count
 from torchpipe.randomness.seeds import permutation, stored_key
 
 __all__ = ["Sorter", "WindowShuffler"]
@@ -24,39 +25,11 @@ def _itself(item: Any) -> Any:
     return item
 
 
-@functional_datapipe("sort")
-class Sorter(IterDataPipe[T]):
-    """Takes ``window`` items at a time and hands them out in the order of ``key_fn``; equal ones stay in order.
-
-    Without ``key_fn`` the items themselves are compared. ``reverse`` is as in :func:`sorted`.
-
-    State: what is left of the window.
-
-    Raises: ValueError if ``window`` is below 1; TypeError if ``key_fn`` is no function.
-    """
-
-    def __init__(
-        self, datapipe: IterDataPipe[T], window: int, key_fn: Callable[[T], Any] = _itself, *, reverse: bool = False
-    ) -> None:
-        check_input("sort", datapipe)
-        check_columns("key_fn", key_fn, None)
-        self.source = datapipe
-        self.window = check_count("window", window, at_least=1)
-        self.key_fn: Callable[[Any], Any] = key_fn
-        self.reverse = reverse
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _SortIterator(self, context)
-
-
-class _SortIterator(NodeIterator[T]):
+class _SortIterator(ItemIterator[T]):
     node: Sorter[T]
 
-    def __init__(self, node: Sorter[T], context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: Sorter[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.key_fn = self.adopt(node.key_fn)
         self.left: list[T] = []  # the next one last
         self.window: list[tuple[Any, T]] = []  # that is being gathered, with keys
@@ -80,46 +53,39 @@ class _SortIterator(NodeIterator[T]):
             if not self.left:
                 return
 
-    def leave_out(self) -> bool:
-        return True
-
     def close(self) -> None:
         super().close()
         self.left, self.window = [], []
 
 
-@functional_datapipe("window_shuffle")
-class WindowShuffler(IterDataPipe[T]):
-    """Takes ``window`` items at a time and hands them out in random order, every order having the same chance.
+@functional_datapipe("sort")
+class Sorter(OnePerItem[T]):
+    """Takes ``window`` items at a time and hands them out in the order of ``key_fn``; equal ones stay in order.
 
-    An item stays within its window, so that batches of as many items hold what they would without it; ``shuffle`` mixes
-    further. Of a source that is read by position the window holds positions, as with ``shuffle``.
+    Without ``key_fn`` the items themselves are compared. ``reverse`` is as in :func:`sorted`.
 
-    State: what is left of the window, a key and the number of the window.
+    State: what is left of the window.
 
-    Raises: ValueError if ``window`` is below 1.
+    Raises: ValueError if ``window`` is below 1; TypeError if ``key_fn`` is no function.
     """
 
-    seeded = True
-    selects = True
+    iterator = _SortIterator
 
-    def __init__(self, datapipe: IterDataPipe[T], window: int) -> None:
-        check_input("window_shuffle", datapipe)
-        self.source = datapipe
+    def __init__(
+        self, datapipe: IterDataPipe[T], window: int, key_fn: Callable[[T], Any] = _itself, *, reverse: bool = False
+    ) -> None:
+        super().__init__("sort", datapipe)
+        check_columns("key_fn", key_fn, None)
         self.window = check_count("window", window, at_least=1)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _WindowIterator(self, context)
+        self.key_fn: Callable[[Any], Any] = key_fn
+        self.reverse = reverse
 
 
 class _WindowIterator(SelectingIterator[T]):
     node: WindowShuffler[T]
 
-    def __init__(self, node: WindowShuffler[T], context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: WindowShuffler[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.key = context.stream_key(node)
         self.windows = 0
         self.left: list[Any] = []  # of items, or of positions; the next one last
@@ -149,3 +115,24 @@ class _WindowIterator(SelectingIterator[T]):
     def close(self) -> None:
         super().close()
         self.left = []
+
+
+@functional_datapipe("window_shuffle")
+class WindowShuffler(OnePerItem[T]):
+    """Takes ``window`` items at a time and hands them out in random order, every order having the same chance.
+
+    An item stays within its window, so that batches of as many items hold what they would without it; ``shuffle`` mixes
+    further. Of a source that is read by position the window holds positions, as with ``shuffle``.
+
+    State: what is left of the window, a key and the number of the window.
+
+    Raises: ValueError if ``window`` is below 1.
+    """
+
+    iterator = _WindowIterator
+    seeded = True
+    selects = True
+
+    def __init__(self, datapipe: IterDataPipe[T], window: int) -> None:
+        super().__init__("window_shuffle", datapipe)
+        self.window = check_count("window", window, at_least=1)

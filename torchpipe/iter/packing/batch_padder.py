@@ -10,79 +10,19 @@ import torch
 from torch.utils.data import default_collate
 
 from torchpipe.iter._shared.arrays import FIELD, as_array, field_name
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_choice, check_count, check_input
+from torchpipe.node.validate import check_choice, check_count
 
 __all__ = ["BatchPadder"]
 
 
-@functional_datapipe("pad_batch")
-class BatchPadder(IterDataPipe[Any]):
-    """Pads the samples of each batch (a list, from ``batch`` or its like) to one length, and stacks them.
-
-    Samples are sequences of numbers (lists, arrays, tensors), of any shape behind the first dimension: the result is a
-    pair of a tensor (samples, length, ...) and their lengths (int64). Or they are dicts: each field that holds
-    sequences is padded and has its lengths in ``<field>_lengths``; the others are collated as torch does.
-
-    The length is that of the longest sample, or the next in ``length``, a number or a list of them, or the next
-    multiple of ``multiple_of``; on XLA, few lengths mean few compilations. ``pad_value`` is a number or a dict of them;
-    ``side="left"`` pads before the sample.
-
-    State: none of its own.
-
-    Raises: ValueError for counts below 1 and options that contradict each other. While iterating: ValueError for a
-    sample longer than ``length``, TypeError for what is no such batch.
-    """
-
-    def __init__(
-        self,
-        datapipe: IterDataPipe[Any],
-        pad_value: Any = 0,
-        *,
-        length: int | Sequence[int] | None = None,
-        multiple_of: int | None = None,
-        side: Literal["left", "right"] = "right",
-    ) -> None:
-        check_input("pad_batch", datapipe)
-        check_choice("side", side, ("left", "right"))
-        if length is not None and multiple_of is not None:
-            raise ValueError("length= and multiple_of= both say to what length: give one of them")
-        lengths = () if length is None else tuple(length) if isinstance(length, Iterable) else (length,)
-        self.source = datapipe
-        self.pad_value = dict(pad_value) if isinstance(pad_value, Mapping) else pad_value
-        self.length = tuple(sorted(check_count("length", number, at_least=1) for number in lengths))
-        if length is not None and not self.length:
-            raise ValueError("length must name at least one length, got an empty list")
-        self.multiple_of = None if multiple_of is None else check_count("multiple_of", multiple_of, at_least=1)
-        self.side = side
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _PadIterator(self, context)
-
-    def padded_length(self, longest: int) -> int:
-        """What a batch is padded to. Raises: ValueError."""
-        if self.length:
-            for length in self.length:
-                if longest <= length:
-                    return length
-            raise ValueError(
-                f"pad_batch got a sample of length {longest}, more than length={self.length[-1]}: cut or filter such "
-                "samples before, or give a greater length"
-            )
-        step = self.multiple_of or 1
-        return -(-longest // step) * step
-
-
-class _PadIterator(NodeIterator[Any]):
+class _PadIterator(ItemIterator[Any]):
     node: BatchPadder
 
-    def __init__(self, node: BatchPadder, context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: BatchPadder, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
 
     def run(self) -> Iterator[Any]:
         for batch in self.source.items():
@@ -92,9 +32,6 @@ class _PadIterator(NodeIterator[Any]):
                     "or another node that gathers samples, before it"
                 )
             yield self._dicts(batch) if isinstance(batch[0], Mapping) else self._padded(FIELD, batch)
-
-    def leave_out(self) -> bool:
-        return True
 
     def _dicts(self, batch: list[Any]) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -127,6 +64,61 @@ class _PadIterator(NodeIterator[Any]):
             elif size:
                 row[-size:] = array
         return torch.from_numpy(made), torch.tensor(lengths, device="cpu")
+
+
+@functional_datapipe("pad_batch")
+class BatchPadder(OnePerItem[Any]):
+    """Pads the samples of each batch (a list, from ``batch`` or its like) to one length, and stacks them.
+
+    Samples are sequences of numbers (lists, arrays, tensors), of any shape behind the first dimension: the result is a
+    pair of a tensor (samples, length, ...) and their lengths (int64). Or they are dicts: each field that holds
+    sequences is padded and has its lengths in ``<field>_lengths``; the others are collated as torch does.
+
+    The length is that of the longest sample, or the next in ``length``, a number or a list of them, or the next
+    multiple of ``multiple_of``; on XLA, few lengths mean few compilations. ``pad_value`` is a number or a dict of them;
+    ``side="left"`` pads before the sample.
+
+    State: none of its own.
+
+    Raises: ValueError for counts below 1 and options that contradict each other. While iterating: ValueError for a
+    sample longer than ``length``, TypeError for what is no such batch.
+    """
+
+    iterator = _PadIterator
+
+    def __init__(
+        self,
+        datapipe: IterDataPipe[Any],
+        pad_value: Any = 0,
+        *,
+        length: int | Sequence[int] | None = None,
+        multiple_of: int | None = None,
+        side: Literal["left", "right"] = "right",
+    ) -> None:
+        super().__init__("pad_batch", datapipe)
+        check_choice("side", side, ("left", "right"))
+        if length is not None and multiple_of is not None:
+            raise ValueError("length= and multiple_of= both say to what length: give one of them")
+        lengths = () if length is None else tuple(length) if isinstance(length, Iterable) else (length,)
+        self.pad_value = dict(pad_value) if isinstance(pad_value, Mapping) else pad_value
+        self.length = tuple(sorted(check_count("length", number, at_least=1) for number in lengths))
+        if length is not None and not self.length:
+            raise ValueError("length must name at least one length, got an empty list")
+        self.multiple_of = None if multiple_of is None else check_count("multiple_of", multiple_of, at_least=1)
+        self.side = side
+
+    def padded_length(self, longest: int) -> int:
+        """What a batch is padded to. Raises: ValueError."""
+        if self.length:
+            for length in self.length:
+                if longest <= length:
+                    return length
+            raise ValueError(
+                f"pad_batch got a sample of length {longest}, more than length={self.length[-1]}: cut or filter such "
+                "samples before, or give a greater length"
+            )
+        step = self.multiple_of or 1
+        return -(-longest // step) * step
 
 
 def _is_sequence(value: Any) -> bool:

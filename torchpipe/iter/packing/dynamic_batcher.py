@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeVar
 
 from torchpipe.errors import StateError
+from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.sizes import checked_size, length_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_items
+from torchpipe.node.iterator import stored_items
 from torchpipe.node.traits import callable_name
-from torchpipe.node.validate import check_choice, check_columns, check_count, check_input
+from torchpipe.node.validate import check_choice, check_columns, check_count
 
 __all__ = ["DynamicBatcher"]
 
@@ -20,56 +21,11 @@ T = TypeVar("T")
 _END: Any = object()
 
 
-@functional_datapipe("dynamic_batch")
-class DynamicBatcher(IterDataPipe[list[T]]):
-    """Gathers consecutive items into a list as long as they cost no more than ``max_cost`` together.
-
-    ``cost_fn`` gives the cost of an item, by default its length (``len``; of a dict, that of ``input_ids`` or
-    ``tokens``). The costs of a batch are summed up; with ``padded``, the highest is taken times the number of items, as
-    when all are padded to the longest. ``max_items`` bounds their number. An item that alone costs more raises a
-    ValueError, is left out (``overflow="drop"``), or is a batch of its own (``"keep"``). ``sort`` before it, within a
-    window, makes for less padding.
-
-    State: the item that begins the next batch.
-
-    Raises: ValueError for a ``max_cost`` that is not above 0, or counts below 1; TypeError if ``cost_fn`` is none.
-    """
-
-    thins = True
-
-    def __init__(
-        self,
-        datapipe: IterDataPipe[T],
-        max_cost: float,
-        cost_fn: Callable[[T], float] = length_of,
-        *,
-        padded: bool = False,
-        max_items: int | None = None,
-        overflow: Literal["raise", "drop", "keep"] = "raise",
-    ) -> None:
-        check_input("dynamic_batch", datapipe)
-        check_columns("cost_fn", cost_fn, None)
-        check_choice("overflow", overflow, ("raise", "drop", "keep"))
-        if isinstance(max_cost, bool) or not isinstance(max_cost, int | float):
-            raise TypeError(f"max_cost must be a number, got {max_cost!r} of type {type(max_cost).__name__}")
-        if not 0 < max_cost < float("inf"):
-            raise ValueError(f"max_cost must be above 0, got {max_cost}")
-        self.source = datapipe
-        self.max_cost = max_cost
-        self.cost_fn: Callable[[Any], Any] = cost_fn
-        self.padded = padded
-        self.max_items = None if max_items is None else check_count("max_items", max_items, at_least=1)
-        self.overflow = overflow
-
-    def iterate(self, context: Context) -> NodeIterator[list[T]]:
-        return _DynamicIterator(self, context)
-
-
-class _DynamicIterator(NodeIterator[list[T]]):
+class _DynamicIterator(ItemIterator[list[T]]):
     node: DynamicBatcher[T]
 
-    def __init__(self, node: DynamicBatcher[T], context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: DynamicBatcher[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.cost_fn = self.adopt(node.cost_fn)
         self.begun: list[Any] = []  # the cost of the item that begins the next batch, and the item
         self.batch: list[T] = []  # in the making
@@ -121,9 +77,48 @@ class _DynamicIterator(NodeIterator[list[T]]):
                 )
         return []
 
-    def leave_out(self) -> bool:
-        return True
-
     def close(self) -> None:
         super().close()
         self.begun, self.batch = [], []
+
+
+@functional_datapipe("dynamic_batch")
+class DynamicBatcher(OneInput[list[T]]):
+    """Gathers consecutive items into a list as long as they cost no more than ``max_cost`` together.
+
+    ``cost_fn`` gives the cost of an item, by default its length (``len``; of a dict, that of ``input_ids`` or
+    ``tokens``). The costs of a batch are summed up; with ``padded``, the highest is taken times the number of items, as
+    when all are padded to the longest. ``max_items`` bounds their number. An item that alone costs more raises a
+    ValueError, is left out (``overflow="drop"``), or is a batch of its own (``"keep"``). ``sort`` before it, within a
+    window, makes for less padding.
+
+    State: the item that begins the next batch.
+
+    Raises: ValueError for a ``max_cost`` that is not above 0, or counts below 1; TypeError if ``cost_fn`` is none.
+    """
+
+    iterator = _DynamicIterator
+    thins = True
+
+    def __init__(
+        self,
+        datapipe: IterDataPipe[T],
+        max_cost: float,
+        cost_fn: Callable[[T], float] = length_of,
+        *,
+        padded: bool = False,
+        max_items: int | None = None,
+        overflow: Literal["raise", "drop", "keep"] = "raise",
+    ) -> None:
+        super().__init__("dynamic_batch", datapipe)
+        check_columns("cost_fn", cost_fn, None)
+        check_choice("overflow", overflow, ("raise", "drop", "keep"))
+        if isinstance(max_cost, bool) or not isinstance(max_cost, int | float):
+            raise TypeError(f"max_cost must be a number, got {max_cost!r} of type {type(max_cost).__name__}")
+        if not 0 < max_cost < float("inf"):
+            raise ValueError(f"max_cost must be above 0, got {max_cost}")
+        self.max_cost = max_cost
+        self.cost_fn: Callable[[Any], Any] = cost_fn
+        self.padded = padded
+        self.max_items = None if max_items is None else check_count("max_items", max_items, at_least=1)
+        self.overflow = overflow

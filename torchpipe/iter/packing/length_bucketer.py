@@ -7,67 +7,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
+from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.sizes import checked_size, length_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_items
-from torchpipe.node.validate import check_columns, check_count, check_input
+from torchpipe.node.iterator import stored_items
+from torchpipe.node.validate import check_columns, check_count
 
 __all__ = ["LengthBucketer"]
 
 T = TypeVar("T")
 
 
-@functional_datapipe("bucket_by_length")
-class LengthBucketer(IterDataPipe[list[T]]):
-    """Gathers items into buckets by their length, and hands out a bucket as a batch when it is full.
-
-    As tf.data's ``bucket_by_sequence_length``: the first bucket takes lengths below ``boundaries[0]``, the last one
-    those from ``boundaries[-1]`` on. ``batch_size`` is a number for all buckets or a list with one for each, of which
-    there are ``len(boundaries) + 1``. ``length_fn`` says how long an item is (by default ``len``; of a dict, that of
-    ``input_ids`` or ``tokens``). At the end the buckets that are not full follow, the shortest first, unless
-    ``drop_last``.
-
-    State: the items in the buckets.
-
-    Raises: ValueError for boundaries that do not rise, or another number of batch sizes; TypeError for other types.
-    """
-
-    thins = True
-
-    def __init__(
-        self,
-        datapipe: IterDataPipe[T],
-        boundaries: Sequence[int],
-        batch_size: int | Sequence[int],
-        length_fn: Callable[[T], int] = length_of,
-        drop_last: bool = False,
-    ) -> None:
-        check_input("bucket_by_length", datapipe)
-        check_columns("length_fn", length_fn, None)
-        self.source = datapipe
-        if not isinstance(boundaries, Iterable):
-            raise TypeError(f"boundaries must be a list of lengths, got {boundaries!r}")
-        self.boundaries = tuple(check_count("each of boundaries", boundary, at_least=0) for boundary in boundaries)
-        if not self.boundaries or list(self.boundaries) != sorted(set(self.boundaries)):
-            raise ValueError(f"boundaries must be lengths that rise, at least one, got {boundaries!r:.80}")
-        buckets = len(self.boundaries) + 1
-        sizes = tuple(batch_size) if isinstance(batch_size, Iterable) else (batch_size,) * buckets
-        if len(sizes) != buckets:
-            raise ValueError(f"{len(self.boundaries)} boundaries make {buckets} buckets, batch_size has {len(sizes)}")
-        self.batch_size = tuple(check_count("batch_size", size, at_least=1) for size in sizes)
-        self.length_fn: Callable[[Any], Any] = length_fn
-        self.drop_last = drop_last
-
-    def iterate(self, context: Context) -> NodeIterator[list[T]]:
-        return _BucketIterator(self, context)
-
-
-class _BucketIterator(NodeIterator[list[T]]):
+class _BucketIterator(ItemIterator[list[T]]):
     node: LengthBucketer[T]
 
-    def __init__(self, node: LengthBucketer[T], context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: LengthBucketer[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.length_fn = self.adopt(node.length_fn)
         self.buckets: list[list[T]] = [[] for _ in node.batch_size]
 
@@ -94,9 +50,48 @@ class _BucketIterator(NodeIterator[list[T]]):
                 self.buckets[number] = []
                 yield DataChunk(bucket)
 
-    def leave_out(self) -> bool:
-        return True
-
     def close(self) -> None:
         super().close()
         self.buckets = []
+
+
+@functional_datapipe("bucket_by_length")
+class LengthBucketer(OneInput[list[T]]):
+    """Gathers items into buckets by their length, and hands out a bucket as a batch when it is full.
+
+    As tf.data's ``bucket_by_sequence_length``: the first bucket takes lengths below ``boundaries[0]``, the last one
+    those from ``boundaries[-1]`` on. ``batch_size`` is a number for all buckets or a list with one for each, of which
+    there are ``len(boundaries) + 1``. ``length_fn`` says how long an item is (by default ``len``; of a dict, that of
+    ``input_ids`` or ``tokens``). At the end the buckets that are not full follow, the shortest first, unless
+    ``drop_last``.
+
+    State: the items in the buckets.
+
+    Raises: ValueError for boundaries that do not rise, or another number of batch sizes; TypeError for other types.
+    """
+
+    iterator = _BucketIterator
+    thins = True
+
+    def __init__(
+        self,
+        datapipe: IterDataPipe[T],
+        boundaries: Sequence[int],
+        batch_size: int | Sequence[int],
+        length_fn: Callable[[T], int] = length_of,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__("bucket_by_length", datapipe)
+        check_columns("length_fn", length_fn, None)
+        if not isinstance(boundaries, Iterable):
+            raise TypeError(f"boundaries must be a list of lengths, got {boundaries!r}")
+        self.boundaries = tuple(check_count("each of boundaries", boundary, at_least=0) for boundary in boundaries)
+        if not self.boundaries or list(self.boundaries) != sorted(set(self.boundaries)):
+            raise ValueError(f"boundaries must be lengths that rise, at least one, got {boundaries!r:.80}")
+        buckets = len(self.boundaries) + 1
+        sizes = tuple(batch_size) if isinstance(batch_size, Iterable) else (batch_size,) * buckets
+        if len(sizes) != buckets:
+            raise ValueError(f"{len(self.boundaries)} boundaries make {buckets} buckets, batch_size has {len(sizes)}")
+        self.batch_size = tuple(check_count("batch_size", size, at_least=1) for size in sizes)
+        self.length_fn: Callable[[Any], Any] = length_fn
+        self.drop_last = drop_last

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.sizes import checked_size, length_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_items
-from torchpipe.node.validate import check_columns, check_count, check_input
+from torchpipe.node.iterator import stored_items
+from torchpipe.node.validate import check_columns, check_count
 
 __all__ = ["MaxTokenBucketizer"]
 
@@ -20,66 +21,11 @@ T = TypeVar("T")
 _END: Any = object()
 
 
-@functional_datapipe("max_token_bucketize")
-class MaxTokenBucketizer(IterDataPipe[list[T]]):
-    """Makes batches of the shortest items first, out of the next ``buffer_size`` (None: all there are).
-
-    The lengths that ``len_fn`` gives (by default ``len``; of a dict, that of ``input_ids`` or ``tokens``) sum up to at
-    most ``max_token_count`` in a batch; with ``include_padding``, the longest times the number of items does. Items
-    shorter than ``min_len`` or longer than ``max_len`` (``max_token_count``) are left out. Put a ``shuffle`` before and
-    after it: batches come from short to long within a buffer.
-
-    State: the items in the buffer and in the batch being made.
-
-    Raises: ValueError for counts below 1 or bounds that contradict each other; TypeError if ``len_fn`` is no function.
-    """
-
-    thins = True
-
-    def __init__(
-        self,
-        datapipe: IterDataPipe[T],
-        max_token_count: int,
-        len_fn: Callable[[T], int] = length_of,
-        min_len: int = 0,
-        max_len: int | None = None,
-        buffer_size: int | None = 1000,
-        include_padding: bool = False,
-    ) -> None:
-        check_input("max_token_bucketize", datapipe)
-        check_columns("len_fn", len_fn, None)
-        self.source = datapipe
-        self.max_token_count = check_count("max_token_count", max_token_count, at_least=1)
-        self.max_len = max_token_count if max_len is None else check_count("max_len", max_len, at_least=0)
-        self.min_len = check_count("min_len", min_len, at_least=0)
-        if not self.min_len <= self.max_len <= max_token_count:
-            raise ValueError(
-                f"min_len, max_len and max_token_count must not fall, got {min_len}, {self.max_len}, {max_token_count}"
-            )
-        self.len_fn: Callable[[Any], Any] = len_fn
-        self.buffer_size = None if buffer_size is None else check_count("buffer_size", buffer_size, at_least=1)
-        self.include_padding = include_padding
-
-    def iterate(self, context: Context) -> NodeIterator[list[T]]:
-        return _BucketizeIterator(self, context)
-
-
-@dataclass(slots=True)
-class _Sized:
-    """Compared by its length alone, as torchdata does: the order of equal ones is the heap's."""
-
-    length: Any
-    item: Any
-
-    def __lt__(self, other: _Sized) -> bool:
-        return bool(self.length < other.length)
-
-
-class _BucketizeIterator(NodeIterator[list[T]]):
+class _BucketizeIterator(ItemIterator[list[T]]):
     node: MaxTokenBucketizer[T]
 
-    def __init__(self, node: MaxTokenBucketizer[T], context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: MaxTokenBucketizer[T], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.len_fn = self.adopt(node.len_fn)
         self.heap: list[_Sized] = []
         self.batch: list[_Sized] = []
@@ -128,9 +74,58 @@ class _BucketizeIterator(NodeIterator[list[T]]):
     def _made(self) -> list[T]:
         return DataChunk([entry.item for entry in self.batch])
 
-    def leave_out(self) -> bool:
-        return True
-
     def close(self) -> None:
         super().close()
         self.heap, self.batch = [], []
+
+
+@functional_datapipe("max_token_bucketize")
+class MaxTokenBucketizer(OneInput[list[T]]):
+    """Makes batches of the shortest items first, out of the next ``buffer_size`` (None: all there are).
+
+    The lengths that ``len_fn`` gives (by default ``len``; of a dict, that of ``input_ids`` or ``tokens``) sum up to at
+    most ``max_token_count`` in a batch; with ``include_padding``, the longest times the number of items does. Items
+    shorter than ``min_len`` or longer than ``max_len`` (``max_token_count``) are left out. Put a ``shuffle`` before and
+    after it: batches come from short to long within a buffer.
+
+    State: the items in the buffer and in the batch being made.
+
+    Raises: ValueError for counts below 1 or bounds that contradict each other; TypeError if ``len_fn`` is no function.
+    """
+
+    iterator = _BucketizeIterator
+    thins = True
+
+    def __init__(
+        self,
+        datapipe: IterDataPipe[T],
+        max_token_count: int,
+        len_fn: Callable[[T], int] = length_of,
+        min_len: int = 0,
+        max_len: int | None = None,
+        buffer_size: int | None = 1000,
+        include_padding: bool = False,
+    ) -> None:
+        super().__init__("max_token_bucketize", datapipe)
+        check_columns("len_fn", len_fn, None)
+        self.max_token_count = check_count("max_token_count", max_token_count, at_least=1)
+        self.max_len = max_token_count if max_len is None else check_count("max_len", max_len, at_least=0)
+        self.min_len = check_count("min_len", min_len, at_least=0)
+        if not self.min_len <= self.max_len <= max_token_count:
+            raise ValueError(
+                f"min_len, max_len and max_token_count must not fall, got {min_len}, {self.max_len}, {max_token_count}"
+            )
+        self.len_fn: Callable[[Any], Any] = len_fn
+        self.buffer_size = None if buffer_size is None else check_count("buffer_size", buffer_size, at_least=1)
+        self.include_padding = include_padding
+
+
+@dataclass(slots=True)
+class _Sized:
+    """Compared by its length alone, as torchdata does: the order of equal ones is the heap's."""
+
+    length: Any
+    item: Any
+
+    def __lt__(self, other: _Sized) -> bool:
+        return bool(self.length < other.length)

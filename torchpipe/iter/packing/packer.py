@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from torchpipe.errors import StateError
+from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter.packing._bins import Bin, Layout, Segment, stored_bin, stored_segment
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.failures.failure import add_note
-from torchpipe.node.iterator import NodeIterator, stored_count, stored_items
-from torchpipe.node.validate import check_choice, check_count, check_input
+from torchpipe.node.iterator import stored_count, stored_items
+from torchpipe.node.validate import check_choice, check_count
 
 __all__ = ["Overflow", "Packer", "Strategy"]
 
@@ -25,96 +26,11 @@ _END: Any = object()
 _BINS = 8
 
 
-@functional_datapipe("pack")
-class Packer(IterDataPipe[dict[str, Any]]):
-    """Packs samples of any length into sequences of ``length`` entries, and says which entry belongs to which sample.
-
-    A sample is a sequence of numbers (list, array, tensor, bytes), or a dict of such. With a number as ``length``, all
-    fields of a sample go together (tokens, labels, a loss mask). With a dict, each of its fields has a length and is
-    filled by itself (inputs and targets); other fields are left out. A pack is a dict of the fields (``"tokens"`` where
-    samples are bare), of shape (length, ...) and the dtype of the samples, and of ``segment_ids`` and ``positions``
-    (int32; of a dict's fields, ``<field>_segment_ids`` and so on). Segments count from 1 in each pack, and positions
-    from 0 in each segment; padding has 0 in both, and ``pad_value``, a number or a dict of them, in the fields.
-    Fields in ``keep`` become lists, with an entry for each segment. Arrays give arrays, all else tensors.
-
-    ``strategy``: ``"concat"`` puts samples one after the other and cuts every ``length`` entries: no padding but at the
-    end. ``"first_fit"`` and ``"best_fit"`` keep samples whole. Of at most ``bins`` (8) open packs a sample goes into
-    the first one with room for it, or the one that it fills best; if it fits none, the fullest is handed out, as is one
-    that is full or has ``max_sequences_per_bin`` samples. (Csirik and Johnson: "Bounded Space On-Line Bin Packing:
-    Best Is Better than First", Algorithmica 31, 2001; these are their AFB and ABB.)
-
-    ``overflow``: what becomes of a sample longer than ``length``. ``"split"`` makes segments of it, each with positions
-    from 0 (the default with one length); ``"truncate"`` keeps its beginning; ``"drop"`` leaves it out; ``"raise"`` is
-    a ValueError (the default with several lengths). The state counts what was cut and left out, and a warning of the
-    logger ``torchpipe`` tells of the first. Samples without any entry make no segment. With ``drop_last``, packs that
-    are not full when the input ends are left out.
-
-    State: the open packs and the rest of the sample being cut.
-
-    Raises: ValueError for lengths and counts below 1 or options that do not go together. While iterating: TypeError,
-    ValueError or KeyError for what is no sample, or unlike those before.
-    """
-
-    thins = True
-
-    def __init__(
-        self,
-        datapipe: IterDataPipe[Any],
-        length: int | Mapping[str, int],
-        *,
-        strategy: Strategy = "concat",
-        bins: int | None = None,
-        max_sequences_per_bin: int | None = None,
-        overflow: Overflow | None = None,
-        pad_value: Any = 0,
-        keep: Sequence[str] = (),
-        drop_last: bool = False,
-    ) -> None:
-        check_input("pack", datapipe)
-        ragged = isinstance(length, Mapping)
-        if ragged and not length:
-            raise ValueError("length must name at least one field, got an empty dict")
-        self.source = datapipe
-        self.length = (
-            {name: check_count(f"length[{name!r}]", size, at_least=1) for name, size in length.items()}
-            if isinstance(length, Mapping)
-            else check_count("length", length, at_least=1)
-        )
-        self.strategy = strategy
-        self.overflow = overflow or ("raise" if ragged else "split")
-        check_choice("strategy", strategy, get_args(Strategy))
-        check_choice("overflow", self.overflow, get_args(Overflow))
-        if strategy == "concat" and (bins is not None or max_sequences_per_bin is not None):
-            raise ValueError(
-                "strategy='concat' has no bins: use 'first_fit' or 'best_fit', or leave bins and "
-                "max_sequences_per_bin out"
-            )
-        if ragged and (strategy == "concat" or overflow == "split"):
-            raise ValueError(
-                "a sample whose fields have lengths of their own cannot be cut: with a dict as length, use strategy="
-                "'first_fit' or 'best_fit', and overflow='truncate', 'drop' or 'raise'"
-            )
-        self.bins = check_count("bins", _BINS if bins is None else bins, at_least=1)
-        self.max_sequences_per_bin = (
-            None
-            if max_sequences_per_bin is None
-            else check_count("max_sequences_per_bin", max_sequences_per_bin, at_least=1)
-        )
-        self.pad_value = dict(pad_value) if isinstance(pad_value, Mapping) else pad_value
-        self.keep = (keep,) if isinstance(keep, str) else tuple(keep)
-        if ragged and set(self.keep) & set(length):  # type: ignore[arg-type]
-            raise ValueError(f"keep={self.keep!r} has a field that length packs: a field is packed or kept")
-        self.drop_last = drop_last
-
-    def iterate(self, context: Context) -> NodeIterator[dict[str, Any]]:
-        return _PackIterator(self, context)
-
-
-class _PackIterator(NodeIterator[dict[str, Any]]):
+class _PackIterator(ItemIterator[dict[str, Any]]):
     node: Packer
 
-    def __init__(self, node: Packer, context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: Packer, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.layout: Layout | None = None  # known from the first sample on
         self.rest: Segment | None = None  # what is left of a sample that is being cut
         self.open: list[Bin] = []
@@ -252,13 +168,92 @@ class _PackIterator(NodeIterator[dict[str, Any]]):
         assert self.layout is not None
         return Bin(self.layout)
 
-    def leave_out(self) -> bool:
-        return True
-
     def close(self) -> None:
         super().close()
         self.rest, self.open = None, []
         self.ready.clear()
+
+
+@functional_datapipe("pack")
+class Packer(OneInput[dict[str, Any]]):
+    """Packs samples of any length into sequences of ``length`` entries, and says which entry belongs to which sample.
+
+    A sample is a sequence of numbers (list, array, tensor, bytes), or a dict of such. With a number as ``length``, all
+    fields of a sample go together (tokens, labels, a loss mask). With a dict, each of its fields has a length and is
+    filled by itself (inputs and targets); other fields are left out. A pack is a dict of the fields (``"tokens"`` where
+    samples are bare), of shape (length, ...) and the dtype of the samples, and of ``segment_ids`` and ``positions``
+    (int32; of a dict's fields, ``<field>_segment_ids`` and so on). Segments count from 1 in each pack, and positions
+    from 0 in each segment; padding has 0 in both, and ``pad_value``, a number or a dict of them, in the fields.
+    Fields in ``keep`` become lists, with an entry for each segment. Arrays give arrays, all else tensors.
+
+    ``strategy``: ``"concat"`` puts samples one after the other and cuts every ``length`` entries: no padding but at the
+    end. ``"first_fit"`` and ``"best_fit"`` keep samples whole. Of at most ``bins`` (8) open packs a sample goes into
+    the first one with room for it, or the one that it fills best; if it fits none, the fullest is handed out, as is one
+    that is full or has ``max_sequences_per_bin`` samples. (Csirik and Johnson: "Bounded Space On-Line Bin Packing:
+    Best Is Better than First", Algorithmica 31, 2001; these are their AFB and ABB.)
+
+    ``overflow``: what becomes of a sample longer than ``length``. ``"split"`` makes segments of it, each with positions
+    from 0 (the default with one length); ``"truncate"`` keeps its beginning; ``"drop"`` leaves it out; ``"raise"`` is
+    a ValueError (the default with several lengths). The state counts what was cut and left out, and a warning of the
+    logger ``torchpipe`` tells of the first. Samples without any entry make no segment. With ``drop_last``, packs that
+    are not full when the input ends are left out.
+
+    State: the open packs and the rest of the sample being cut.
+
+    Raises: ValueError for lengths and counts below 1 or options that do not go together. While iterating: TypeError,
+    ValueError or KeyError for what is no sample, or unlike those before.
+    """
+
+    iterator = _PackIterator
+    thins = True
+
+    def __init__(
+        self,
+        datapipe: IterDataPipe[Any],
+        length: int | Mapping[str, int],
+        *,
+        strategy: Strategy = "concat",
+        bins: int | None = None,
+        max_sequences_per_bin: int | None = None,
+        overflow: Overflow | None = None,
+        pad_value: Any = 0,
+        keep: Sequence[str] = (),
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__("pack", datapipe)
+        ragged = isinstance(length, Mapping)
+        if ragged and not length:
+            raise ValueError("length must name at least one field, got an empty dict")
+        self.length = (
+            {name: check_count(f"length[{name!r}]", size, at_least=1) for name, size in length.items()}
+            if isinstance(length, Mapping)
+            else check_count("length", length, at_least=1)
+        )
+        self.strategy = strategy
+        self.overflow = overflow or ("raise" if ragged else "split")
+        check_choice("strategy", strategy, get_args(Strategy))
+        check_choice("overflow", self.overflow, get_args(Overflow))
+        if strategy == "concat" and (bins is not None or max_sequences_per_bin is not None):
+            raise ValueError(
+                "strategy='concat' has no bins: use 'first_fit' or 'best_fit', or leave bins and "
+                "max_sequences_per_bin out"
+            )
+        if ragged and (strategy == "concat" or overflow == "split"):
+            raise ValueError(
+                "a sample whose fields have lengths of their own cannot be cut: with a dict as length, use strategy="
+                "'first_fit' or 'best_fit', and overflow='truncate', 'drop' or 'raise'"
+            )
+        self.bins = check_count("bins", _BINS if bins is None else bins, at_least=1)
+        self.max_sequences_per_bin = (
+            None
+            if max_sequences_per_bin is None
+            else check_count("max_sequences_per_bin", max_sequences_per_bin, at_least=1)
+        )
+        self.pad_value = dict(pad_value) if isinstance(pad_value, Mapping) else pad_value
+        self.keep = (keep,) if isinstance(keep, str) else tuple(keep)
+        if ragged and set(self.keep) & set(length):  # type: ignore[arg-type]
+            raise ValueError(f"keep={self.keep!r} has a field that length packs: a field is packed or kept")
+        self.drop_last = drop_last
 
 
 def _room(item: Bin) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, stored_items
-from torchpipe.node.validate import check_columns, check_input
+from torchpipe.node.iterator import stored_items
+from torchpipe.node.validate import check_columns
 
 __all__ = ["ParagraphAggregator"]
 
@@ -17,33 +18,9 @@ def _joined(lines: list[str]) -> str:
     return "\n".join(lines)
 
 
-@functional_datapipe("lines_to_paragraphs")
-class ParagraphAggregator(IterDataPipe[tuple[str, Any]]):
-    """Takes pairs (path, line), and yields pairs (path, paragraph): the lines up to an empty one, or to the next path.
-
-    ``joiner`` makes a paragraph of a list of lines, by default one text.
-
-    State: the lines of the paragraph that has begun. Raises: TypeError if ``joiner`` is no function or, while
-    iterating, for items that are no pairs.
-    """
-
-    thins = True
-
-    def __init__(
-        self, source_datapipe: IterDataPipe[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = _joined
-    ) -> None:
-        check_input("lines_to_paragraphs", source_datapipe)
-        check_columns("joiner", joiner, None)
-        self.source_datapipe = source_datapipe
-        self.joiner = joiner
-
-    def iterate(self, context: Context) -> NodeIterator[tuple[str, Any]]:
-        return _ParagraphIterator(self, context)
-
-
-class _ParagraphIterator(NodeIterator[tuple[str, Any]]):
-    def __init__(self, node: ParagraphAggregator, context: Context) -> None:
-        super().__init__(node, context, node.source_datapipe)
+class _ParagraphIterator(ItemIterator[tuple[str, Any]]):
+    def __init__(self, node: ParagraphAggregator, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         self.joiner = self.adopt(node.joiner)
         self.path: Any = None  # of the lines
         self.lines: list[Any] = []
@@ -53,9 +30,6 @@ class _ParagraphIterator(NodeIterator[tuple[str, Any]]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.path, self.lines = state["path"], stored_items(state, "lines")
-
-    def leave_out(self) -> bool:
-        return True
 
     def run(self) -> Iterator[tuple[str, Any]]:
         for item in self.source.items():
@@ -73,3 +47,24 @@ class _ParagraphIterator(NodeIterator[tuple[str, Any]]):
         if self.lines:
             lines, self.lines = self.lines, []
             yield self.path, self.joiner(lines)
+
+
+@functional_datapipe("lines_to_paragraphs")
+class ParagraphAggregator(OneInput[tuple[str, Any]]):
+    """Takes pairs (path, line), and yields pairs (path, paragraph): the lines up to an empty one, or to the next path.
+
+    ``joiner`` makes a paragraph of a list of lines, by default one text.
+
+    State: the lines of the paragraph that has begun. Raises: TypeError if ``joiner`` is no function or, while
+    iterating, for items that are no pairs.
+    """
+
+    iterator = _ParagraphIterator
+    thins = True
+
+    def __init__(
+        self, source_datapipe: IterDataPipe[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = _joined
+    ) -> None:
+        super().__init__("lines_to_paragraphs", source_datapipe)
+        check_columns("joiner", joiner, None)
+        self.joiner = joiner

@@ -7,17 +7,28 @@ from typing import Any
 
 from torch.utils.data.datapipes.utils.decoder import Decoder, basichandlers, extension_extract_fn, imagehandler
 
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.iter._shared.pairs import naming_path
-from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_function, check_input
+from torchpipe.node.validate import check_function
 
 __all__ = ["RoutedDecoder"]
 
 
+class _DecodeIterator(ItemIterator[tuple[str, Any]]):
+    node: RoutedDecoder
+
+    def run(self) -> Iterator[tuple[str, Any]]:
+        for item in self.source.items():
+            if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], str)):
+                raise TypeError(f"routed_decode needs pairs (path, open stream), got {item!r:.200}")
+            with naming_path(item[0], "decoding"):
+                decoded = self.node.decoder(tuple(item))[item[0]]
+            yield item[0], decoded
+
+
 @functional_datapipe("routed_decode")
-class RoutedDecoder(IterDataPipe[tuple[str, Any]]):
+class RoutedDecoder(OnePerItem[tuple[str, Any]]):
     """Takes pairs (path, open stream), and yields pairs (path, what the first handler that knows the ending makes of
     it).
 
@@ -29,39 +40,19 @@ class RoutedDecoder(IterDataPipe[tuple[str, Any]]):
     with a note of the path.
     """
 
+    iterator = _DecodeIterator
+
     def __init__(
         self,
         datapipe: IterDataPipe[tuple[str, Any]],
         *handlers: Callable[[str, bytes], Any],
         key_fn: Callable[[str], str] = extension_extract_fn,
     ) -> None:
-        check_input("routed_decode", datapipe)
+        super().__init__("routed_decode", datapipe)
         for handler in handlers:
             check_function("a handler", handler)
-        self.source = datapipe
         self.decoder = Decoder(*(handlers or (basichandlers, imagehandler("torch"))), key_fn=key_fn)  # type: ignore[no-untyped-call]
 
     def add_handler(self, *handler: Callable[[str, bytes], Any]) -> None:
         """Ask these as well, before the others; it changes the node."""
         self.decoder.add_handler(*handler)  # type: ignore[no-untyped-call]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def iterate(self, context: Context) -> NodeIterator[tuple[str, Any]]:
-        return _DecodeIterator(self, context, self.source)
-
-
-class _DecodeIterator(NodeIterator[tuple[str, Any]]):
-    node: RoutedDecoder
-
-    def leave_out(self) -> bool:
-        return True
-
-    def run(self) -> Iterator[tuple[str, Any]]:
-        for item in self.source.items():
-            if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], str)):
-                raise TypeError(f"routed_decode needs pairs (path, open stream), got {item!r:.200}")
-            with naming_path(item[0], "decoding"):
-                decoded = self.node.decoder(tuple(item))[item[0]]
-            yield item[0], decoded

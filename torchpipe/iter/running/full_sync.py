@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 from torchpipe.errors import RankError
-from torchpipe.node.context import Context
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_input, check_seconds
+from torchpipe.node.validate import check_seconds
 
 __all__ = ["FullSync"]
 
@@ -22,32 +22,6 @@ T = TypeVar("T")
 
 _END: Any = object()
 _FAILED, _ENDED, _GOES_ON = 0, 1, 2  # what a rank tells the others before each item; the least counts
-
-
-@functional_datapipe("fullsync")
-class FullSync(IterDataPipe[T]):
-    """Hands its input on while every rank has an item: all end when the first has no more.
-
-    For graphs that torch's ``DataLoader`` runs, or that are iterated themselves. A ``DataLoader2`` has
-    ``DistributedReadingService``, which also divides the stream, and knows other endings. Before each item the ranks
-    agree by one small all-reduce, in the thread that iterates, through a gloo group of this pass's own. All ranks
-    iterate in step.
-
-    State: none of its own. Raises: ValueError for a ``timeout`` (in seconds) that is not positive; while iterating,
-    RuntimeError without an initialized process group, and RankError if another rank fails or does not answer in time.
-    """
-
-    runs_in_main = True
-
-    def __init__(self, datapipe: IterDataPipe[T], timeout: float = 1800) -> None:
-        check_input("fullsync", datapipe)
-        if not check_seconds("timeout", timeout) > 0:
-            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
-        self.source = datapipe
-        self.timeout = timeout
-
-    def iterate(self, context: Context) -> NodeIterator[T]:
-        return _SyncIterator(self, context, self.source)
 
 
 class _SyncIterator(NodeIterator[T]):
@@ -101,3 +75,26 @@ class _SyncIterator(NodeIterator[T]):
             raise RankError(
                 f"another rank has not answered within {self.node.timeout:g} s, or is gone: do all iterate in step?"
             ) from error
+
+
+@functional_datapipe("fullsync")
+class FullSync(OneInput[T]):
+    """Hands its input on while every rank has an item: all end when the first has no more.
+
+    For graphs that torch's ``DataLoader`` runs, or that are iterated themselves. A ``DataLoader2`` has
+    ``DistributedReadingService``, which also divides the stream, and knows other endings. Before each item the ranks
+    agree by one small all-reduce, in the thread that iterates, through a gloo group of this pass's own. All ranks
+    iterate in step.
+
+    State: none of its own. Raises: ValueError for a ``timeout`` (in seconds) that is not positive; while iterating,
+    RuntimeError without an initialized process group, and RankError if another rank fails or does not answer in time.
+    """
+
+    iterator = _SyncIterator
+    runs_in_main = True
+
+    def __init__(self, datapipe: IterDataPipe[T], timeout: float = 1800) -> None:
+        super().__init__("fullsync", datapipe)
+        if not check_seconds("timeout", timeout) > 0:
+            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
+        self.timeout = timeout

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
+from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.failures.tolerance import Failures
 from torchpipe.node.iterator import NodeIterator, Positions
-from torchpipe.node.validate import check_choice, check_count, check_error_types, check_input
+from torchpipe.node.validate import check_choice, check_count, check_error_types
 from torchpipe.state.left_out import LEFT_OUT
 
 __all__ = ["OnError"]
@@ -19,7 +20,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @functional_datapipe("on_error")
-class OnError(IterDataPipe[T_co]):
+class OnError(OneInput[T_co]):
     """Says of all nodes before it, up to another ``on_error``, what happens when an item makes one raise.
 
     With ``"skip"`` the item is left out (of ``batch`` and the like, the batch) and the stream goes on; with ``"raise"``
@@ -56,9 +57,8 @@ class OnError(IterDataPipe[T_co]):
         budget: int | None = 100,
         errors: type[Exception] | tuple[type[Exception], ...] = Exception,
     ) -> None:
-        check_input("on_error", source_datapipe)
+        super().__init__("on_error", source_datapipe)
         check_choice("policy", policy, ("raise", "skip"))
-        self.source_datapipe = source_datapipe
         self.policy = policy
         self.budget = None if budget is None else check_count("budget", budget, at_least=0)
         self.errors = check_error_types("errors", errors)
@@ -66,7 +66,7 @@ class OnError(IterDataPipe[T_co]):
     def __len__(self) -> int:
         if self.policy == "skip":
             raise TypeError("the length after on_error('skip') is not known: items may be left out")
-        return len(self.source_datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
         return _OnErrorIterator(self, context, Failures(self.policy == "skip", self.budget, self.errors))
@@ -76,7 +76,7 @@ class _OnErrorIterator(NodeIterator[T_co]):
     def __init__(self, node: OnError[T_co], context: Context, failures: Failures) -> None:
         super().__init__(node, context)
         self.failures = failures
-        self.inputs = (replace(context, failures=failures).iterate(node.source_datapipe),)
+        self.inputs = (replace(context, failures=failures).iterate(node.source),)
 
     @property
     def positional(self) -> bool:

@@ -17,10 +17,11 @@ import torch
 
 from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.errors import GraphError, StateError
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.iter._shared.columns import apply_to_columns, single_output
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count, stored_items
+from torchpipe.node.iterator import is_stateful, stored_count, stored_items
 from torchpipe.node.traits import callable_name, node_name
 from torchpipe.node.validate import check_columns, check_count, check_input
 from torchpipe.randomness.global_random import GlobalRandom
@@ -36,115 +37,11 @@ _CHECK_EVERY = 64  # items between two looks at the global random states
 _MOST_THREADS = 1024
 
 
-@functional_datapipe("parallel_map")
-class ParallelMapper(IterDataPipe[R]):
-    """Applies ``fn`` to several items at a time, in ``num_threads`` threads, and hands the results out in order.
-
-    Gains where ``fn`` waits, or computes without holding Python's interpreter lock: reading, decoding images, video and
-    audio, tensor operations. ``input_col`` and ``output_col`` are as with ``map``. Up to ``buffer_size`` items (by
-    default twice the threads) are pulled ahead, always as many, so that what the nodes before draw does not depend on
-    timing. An exception is raised at its item's place.
-
-    Threads share the process's global random states, so ``fn`` must not draw from them: the first item of a pass is
-    looked after, and every 64th. Nor can it have a state. With ``rng=True`` it is called with a numpy ``Generator`` of
-    the item's own as its last argument, as ``random_map`` does.
-
-    State: the *inputs* of the items that are pulled ahead, which ``fn`` must not change; give it paths or bytes, not
-    open files.
-
-    Raises: ValueError for counts below 1, or columns that ``fn`` cannot take; TypeError if ``fn`` is no function or has
-    a state; while iterating, GraphError if it draws from the global random states.
-    """
-
-    @overload
-    def __init__(
-        self, datapipe: IterDataPipe[T], fn: Callable[[T], R], *, num_threads: int = ..., buffer_size: int | None = ...
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: ParallelMapper[Any],
-        datapipe: IterDataPipe[Any],
-        fn: Callable[..., Any],
-        input_col: Any = ...,
-        output_col: Any = ...,
-        *,
-        num_threads: int = ...,
-        buffer_size: int | None = ...,
-        rng: bool = ...,
-    ) -> None: ...
-    def __init__(
-        self,
-        datapipe: IterDataPipe[Any],
-        fn: Callable[..., Any],
-        input_col: Any = None,
-        output_col: Any = None,
-        *,
-        num_threads: int = 4,
-        buffer_size: int | None = None,
-        rng: bool = False,
-    ) -> None:
-        check_input("parallel_map", datapipe)
-        self.rng = rng
-        columns = list(input_col) if isinstance(input_col, list | tuple) else [input_col]
-        check_columns("fn", fn, [*columns, "rng"] if rng else input_col)
-        if is_stateful(fn) and not isinstance(fn, type):
-            raise TypeError(
-                f"fn, {callable_name(fn)}, has a state of its own, and threads would change it in any order: use "
-                "map(), or let it depend on its item alone"
-            )
-        self.source = datapipe
-        self.fn = fn
-        self.input_col = input_col
-        self.output_col = single_output(input_col, output_col)
-        self.num_threads = check_count("num_threads", num_threads, at_least=1, at_most=_MOST_THREADS)
-        self.buffer_size = (
-            2 * num_threads if buffer_size is None else check_count("buffer_size", buffer_size, at_least=1)
-        )
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def iterate(self, context: Context) -> NodeIterator[R]:
-        return _ParallelIterator(self, context)
-
-
-@functional_datapipe("threadpool_map")
-class ThreadPoolMapper(ParallelMapper[R]):
-    """``parallel_map`` with torchdata's arguments: ``scheduled_tasks`` items are pulled ahead, for ``max_workers``.
-
-    These are 4 threads by default. Other arguments of Python's thread pool are refused, as it is not used.
-    """
-
-    def __init__(
-        self,
-        source_datapipe: IterDataPipe[Any],
-        fn: Callable[..., Any],
-        input_col: Any = None,
-        output_col: Any = None,
-        scheduled_tasks: int = 128,
-        max_workers: int | None = None,
-        **threadpool_kwargs: Any,
-    ) -> None:
-        check_input("threadpool_map", source_datapipe)
-        if threadpool_kwargs:
-            raise TypeError(
-                f"threadpool_map takes no {', '.join(threadpool_kwargs)}: its threads are not Python's pool"
-            )
-        super().__init__(
-            source_datapipe,
-            fn,
-            input_col,
-            output_col,
-            num_threads=4 if max_workers is None else check_count("max_workers", max_workers, at_least=1),
-            buffer_size=check_count("scheduled_tasks", scheduled_tasks, at_least=1),
-        )
-
-
-class _ParallelIterator(NodeIterator[R]):
+class _ParallelIterator(ItemIterator[R]):
     node: ParallelMapper[R]
 
-    def __init__(self, node: ParallelMapper[R], context: Context) -> None:
-        super().__init__(node, context, node.source)
+    def __init__(self, node: ParallelMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
         retries = context.retries
         self.fn = node.fn if retries is None else retries.around(node.fn, in_threads=True)
         self.streams = ItemStreams(context.stream_key(node))
@@ -241,9 +138,6 @@ class _ParallelIterator(NodeIterator[R]):
                 "each item, or draw in a map() behind parallel_map()"
             )
 
-    def leave_out(self) -> bool:
-        return True
-
     def interrupt(self) -> None:
         self.threads.interrupt()
         super().interrupt()
@@ -257,6 +151,105 @@ class _ParallelIterator(NodeIterator[R]):
         self.threads.close()
         self.ahead.clear()
         super().close()
+
+
+@functional_datapipe("parallel_map")
+class ParallelMapper(OnePerItem[R]):
+    """Applies ``fn`` to several items at a time, in ``num_threads`` threads, and hands the results out in order.
+
+    Gains where ``fn`` waits, or computes without holding Python's interpreter lock: reading, decoding images, video and
+    audio, tensor operations. ``input_col`` and ``output_col`` are as with ``map``. Up to ``buffer_size`` items (by
+    default twice the threads) are pulled ahead, always as many, so that what the nodes before draw does not depend on
+    timing. An exception is raised at its item's place.
+
+    Threads share the process's global random states, so ``fn`` must not draw from them: the first item of a pass is
+    looked after, and every 64th. Nor can it have a state. With ``rng=True`` it is called with a numpy ``Generator`` of
+    the item's own as its last argument, as ``random_map`` does.
+
+    State: the *inputs* of the items that are pulled ahead, which ``fn`` must not change; give it paths or bytes, not
+    open files.
+
+    Raises: ValueError for counts below 1, or columns that ``fn`` cannot take; TypeError if ``fn`` is no function or has
+    a state; while iterating, GraphError if it draws from the global random states.
+    """
+
+    iterator = _ParallelIterator
+
+    @overload
+    def __init__(
+        self, datapipe: IterDataPipe[T], fn: Callable[[T], R], *, num_threads: int = ..., buffer_size: int | None = ...
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ParallelMapper[Any],
+        datapipe: IterDataPipe[Any],
+        fn: Callable[..., Any],
+        input_col: Any = ...,
+        output_col: Any = ...,
+        *,
+        num_threads: int = ...,
+        buffer_size: int | None = ...,
+        rng: bool = ...,
+    ) -> None: ...
+    def __init__(
+        self,
+        datapipe: IterDataPipe[Any],
+        fn: Callable[..., Any],
+        input_col: Any = None,
+        output_col: Any = None,
+        *,
+        num_threads: int = 4,
+        buffer_size: int | None = None,
+        rng: bool = False,
+    ) -> None:
+        super().__init__("parallel_map", datapipe)
+        self.rng = rng
+        columns = list(input_col) if isinstance(input_col, list | tuple) else [input_col]
+        check_columns("fn", fn, [*columns, "rng"] if rng else input_col)
+        if is_stateful(fn) and not isinstance(fn, type):
+            raise TypeError(
+                f"fn, {callable_name(fn)}, has a state of its own, and threads would change it in any order: use "
+                "map(), or let it depend on its item alone"
+            )
+        self.fn = fn
+        self.input_col = input_col
+        self.output_col = single_output(input_col, output_col)
+        self.num_threads = check_count("num_threads", num_threads, at_least=1, at_most=_MOST_THREADS)
+        self.buffer_size = (
+            2 * num_threads if buffer_size is None else check_count("buffer_size", buffer_size, at_least=1)
+        )
+
+
+@functional_datapipe("threadpool_map")
+class ThreadPoolMapper(ParallelMapper[R]):
+    """``parallel_map`` with torchdata's arguments: ``scheduled_tasks`` items are pulled ahead, for ``max_workers``.
+
+    These are 4 threads by default. Other arguments of Python's thread pool are refused, as it is not used.
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[Any],
+        fn: Callable[..., Any],
+        input_col: Any = None,
+        output_col: Any = None,
+        scheduled_tasks: int = 128,
+        max_workers: int | None = None,
+        **threadpool_kwargs: Any,
+    ) -> None:
+        check_input("threadpool_map", source_datapipe)
+        if threadpool_kwargs:
+            raise TypeError(
+                f"threadpool_map takes no {', '.join(threadpool_kwargs)}: its threads are not Python's pool"
+            )
+        super().__init__(
+            source_datapipe,
+            fn,
+            input_col,
+            output_col,
+            num_threads=4 if max_workers is None else check_count("max_workers", max_workers, at_least=1),
+            buffer_size=check_count("scheduled_tasks", scheduled_tasks, at_least=1),
+        )
 
 
 def _begin(threads: int) -> Callable[[], None]:

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import torch
 
 from torchpipe.compat.torch_private import pin_memory as torchs_pin_memory
-from torchpipe.node.context import Context
+from torchpipe.iter._shared.bases import OnePerItem, form_on
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_function, check_input
 
@@ -47,27 +46,7 @@ class PinMemory(IterDataPipe[T]):
             raise RuntimeError("``pin_memory`` can only be used when CUDA is available.")
         device = torch.cuda.current_device() if device is None else device
         pinned = _Pinned(source_datapipe, device, pin_memory_fn)
-        prefetch = lookup("iter", "prefetch", pinned)
-        assert prefetch is not None  # all forms are known once torchpipe.iter is imported
-        return prefetch(2)  # type: ignore[no-any-return]
-
-
-class _Pinned(IterDataPipe[Any]):
-    alters_stream = False
-    runs_in_main = True
-
-    def __init__(
-        self, source_datapipe: IterDataPipe[Any], device: Any, pin_memory_fn: Callable[[Any, Any], Any]
-    ) -> None:
-        self.source_datapipe = source_datapipe
-        self.device = device
-        self.pin_memory_fn = pin_memory_fn
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return _PinIterator(self, context, self.source_datapipe)
+        return form_on(pinned, "prefetch")(2)  # type: ignore[no-any-return]
 
 
 class _PinIterator(NodeIterator[Any]):
@@ -76,3 +55,16 @@ class _PinIterator(NodeIterator[Any]):
     def run(self) -> Any:
         fn, device = self.node.pin_memory_fn, self.node.device
         return (fn(item, device) for item in self.source.items())
+
+
+class _Pinned(OnePerItem[Any]):
+    iterator = _PinIterator
+    alters_stream = False
+    runs_in_main = True
+
+    def __init__(
+        self, source_datapipe: IterDataPipe[Any], device: Any, pin_memory_fn: Callable[[Any, Any], Any]
+    ) -> None:
+        super().__init__("pin_memory", source_datapipe)
+        self.device = device
+        self.pin_memory_fn = pin_memory_fn

@@ -6,10 +6,11 @@ from typing import TypeVar
 
 from torchpipe.ahead.iterators import RunAheadIterator
 from torchpipe.ahead.stage import Stage
+from torchpipe.iter._shared.bases import OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count
 
 __all__ = ["Prefetcher"]
 
@@ -17,7 +18,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @functional_datapipe("prefetch")
-class Prefetcher(IterDataPipe[T_co]):
+class Prefetcher(OnePerItem[T_co]):
     """Pulls up to ``buffer_size`` items of ``source_datapipe`` ahead in one thread, and hands them on in order.
 
     Helps where the input waits for files or the network, or computes without holding Python's interpreter lock. The
@@ -34,14 +35,10 @@ class Prefetcher(IterDataPipe[T_co]):
     selects = True
 
     def __init__(self, source_datapipe: IterDataPipe[T_co], buffer_size: int = 10) -> None:
-        check_input("prefetch", source_datapipe)
-        self.source_datapipe = source_datapipe
+        super().__init__("prefetch", source_datapipe)
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
-
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
         if not context.threads or context.reads_apart(self):  # branches of one pass are read in one thread
-            return context.iterate(self.source_datapipe)
-        return RunAheadIterator(self, context, self.source_datapipe, Stage(depth=self.buffer_size))
+            return context.iterate(self.source)
+        return RunAheadIterator(self, context, self.source, Stage(depth=self.buffer_size))

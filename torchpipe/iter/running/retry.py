@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
+from torchpipe.iter._shared.bases import OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.failures.tolerance import Retries
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.validate import check_count, check_error_types, check_input, check_seconds
+from torchpipe.node.validate import check_count, check_error_types, check_seconds
 
 __all__ = ["Retrier"]
 
@@ -17,7 +18,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @functional_datapipe("retry")
-class Retrier(IterDataPipe[T_co]):
+class Retrier(OnePerItem[T_co]):
     """Calls functions of the nodes before it again when they raise one of ``errors``: ``attempts`` times in all.
 
     Meant for what comes and goes: networks, file systems. It concerns the functions that you gave to nodes, items that
@@ -46,16 +47,12 @@ class Retrier(IterDataPipe[T_co]):
         backoff_s: float = 0.5,
         max_backoff_s: float = 30.0,
     ) -> None:
-        check_input("retry", source_datapipe)
-        self.source_datapipe = source_datapipe
+        super().__init__("retry", source_datapipe)
         self.attempts = check_count("attempts", attempts, at_least=1)
         self.errors = check_error_types("errors", errors)
         self.backoff_s = check_seconds("backoff_s", backoff_s)
         self.max_backoff_s = check_seconds("max_backoff_s", max_backoff_s)
 
-    def __len__(self) -> int:
-        return len(self.source_datapipe)
-
     def iterate(self, context: Context) -> NodeIterator[T_co]:
         retries = Retries(self.attempts, self.errors, self.backoff_s, self.max_backoff_s)
-        return replace(context, retries=retries).iterate(self.source_datapipe)
+        return replace(context, retries=retries).iterate(self.source)

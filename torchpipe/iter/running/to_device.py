@@ -69,7 +69,7 @@ class ToDevice(IterDataPipe[T_co]):
         pad_to: PadTo | None = None,
     ) -> None:
         check_input("to_device", source_datapipe)
-        self.source_datapipe = source_datapipe
+        self.source = source_datapipe
         self.device = device
         self.prefetch_count = check_count("prefetch", prefetch, at_least=0)
         self.options = DeviceOptions.among(locals() | {"device_prefetch": self.prefetch_count})
@@ -85,14 +85,14 @@ class ToDevice(IterDataPipe[T_co]):
     def __len__(self) -> int:
         if self.options.on_new_shape == "drop":
             raise TypeError("the length of to_device(on_new_shape='drop') is not known: batches may be left out")
-        return len(self.source_datapipe)
+        return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
         if self.prefetch_count and not context.threads and self not in _told:
             self._tell_of_no_thread()
         backend = self.device if isinstance(self.device, Backend) else resolve(self.device, self.options)
         stage = stage_for(backend, self.options, node_name(self))
-        return RunAheadIterator(self, context, self.source_datapipe, stage)
+        return RunAheadIterator(self, context, self.source, stage)
 
     def _tell_of_no_thread(self) -> None:
         if isinstance(self.device, CpuBackend) or (isinstance(self.device, str) and self.device == "cpu"):

@@ -7,9 +7,9 @@ from typing import Any
 
 from torchpipe.compat.packages import needs
 from torchpipe.formats.tables.parquet import RowGroupTables
+from torchpipe.iter._shared.bases import form_on
 from torchpipe.iter._shared.reading import FileReader, path_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.functional import lookup
 from torchpipe.node.validate import check_count, check_function, check_input
 
 __all__ = ["DataFrameMaker", "ParquetDataFrameLoader"]
@@ -46,9 +46,9 @@ class DataFrameMaker(IterDataPipe[Any]):
         _check_device("dataframe", device)
         if dtype_generator is not None:
             check_function("dtype_generator", dtype_generator)
-        batch = lookup("iter", "batch", source_dp)
-        assert batch is not None  # all forms are known once torchpipe.iter is imported
-        rows = batch(check_count("dataframe_size", dataframe_size, at_least=1), wrapper_class=list)
+        rows = form_on(source_dp, "batch")(
+            check_count("dataframe_size", dataframe_size, at_least=1), wrapper_class=list
+        )
         return rows.map(_TableOf(dtype, dtype_generator, columns))  # type: ignore[no-any-return]
 
 

@@ -1,0 +1,68 @@
+"""Bases of nodes by their inputs. A node names the class of its passes in ``iterator``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import IterDataPipe
+from torchpipe.node.functional import lookup
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.validate import check_input
+
+__all__ = ["ItemIterator", "OneInput", "OnePerItem", "SeveralInputs", "form_on"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class OneInput(IterDataPipe[T_co]):
+    """A node with one input, ``source``. ``form`` is its functional form, for messages."""
+
+    iterator: ClassVar[Any]
+    """The class of its passes, made with the node, the context and the input."""
+
+    def __init__(self, form: str, source: IterDataPipe[Any]) -> None:
+        check_input(form, source)
+        self.source = source
+
+    def iterate(self, context: Context) -> NodeIterator[T_co]:
+        return self.iterator(self, context, self.source)  # type: ignore[no-any-return]
+
+
+class OnePerItem(OneInput[T_co]):
+    """A node that makes one item of each of its input."""
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+class SeveralInputs(IterDataPipe[T_co]):
+    """A node with inputs of equal standing, ``datapipes``."""
+
+    iterator: ClassVar[Any]
+    """The class of its passes, made with the node, the context and the inputs."""
+
+    def __init__(self, form: str, datapipes: tuple[IterDataPipe[Any], ...]) -> None:
+        if not datapipes:
+            raise ValueError(f"{form} needs at least one datapipe, got none")
+        for datapipe in datapipes:
+            check_input(form, datapipe)
+        self.datapipes = datapipes  # the name is part of the graph's identity in saved states
+
+    def iterate(self, context: Context) -> NodeIterator[T_co]:
+        return self.iterator(self, context, *self.datapipes)  # type: ignore[no-any-return]
+
+
+class ItemIterator(NodeIterator[T_co]):
+    """A pass that can go on behind an item of its input for which its own code raises."""
+
+    def leave_out(self) -> bool:
+        return True
+
+
+def form_on(datapipe: Any, name: str) -> Callable[..., Any]:
+    """The functional form ``name`` of another module's node, on ``datapipe``."""
+    form = lookup("iter", name, datapipe)
+    assert form is not None  # all forms are known once torchpipe.iter is imported
+    return form
