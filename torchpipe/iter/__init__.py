@@ -7,8 +7,13 @@ from torchpipe.node.not_ported import module_getattr
 
 if TYPE_CHECKING:
     from torchpipe.iter._shared.paths import PathList
-    from torchpipe.iter.archives.decompressor import CompressionType, Decompressor, Extractor
-    from torchpipe.iter.archives.file_decompressors import Bz2FileLoader, XzFileLoader
+    from torchpipe.iter.archives.decompressor import (
+        Bz2FileLoader,
+        CompressionType,
+        Decompressor,
+        Extractor,
+        XzFileLoader,
+    )
     from torchpipe.iter.archives.rar_loader import RarArchiveLoader
     from torchpipe.iter.archives.webdataset import WebDataset
     from torchpipe.iter.archives.zip_loader import ZipArchiveLoader
@@ -99,8 +104,7 @@ if TYPE_CHECKING:
     from torchpipe.iter.tables.row_group_lister import RowGroupLister
     from torchpipe.iter.tables.sql_reader import SqlReader
     from torchpipe.iter.text.csv_reader import CsvReader
-    from torchpipe.iter.text.jsonl_reader import JsonlReader
-    from torchpipe.iter.text.text_line_reader import TextLineReader
+    from torchpipe.iter.text.line_readers import JsonlReader, TextLineReader
 else:
     __getattr__, __dir__ = module_getattr(__name__, "iter")
 

@@ -43,7 +43,7 @@ def test_single_files(paths: dict[str, list[str]], ending: str, kind: Any) -> No
     assert [(path, stream.read()) for path, stream in node] == [
         (path.removesuffix(ending), content) for path, content in zip(paths[ending], CONTENT)
     ]
-    assert (len(node), len(kind(node.datapipe, length=5))) == (3, 5)
+    assert (len(node), len(kind(node.source, length=5))) == (3, 5)
     check_node(lambda: kind(CountingSource(paths[ending]).open_files("b")))
     check_node(lambda: kind(CountingSource(paths[ending]).open_files("b")).readlines(), positions=5, pulls=lambda k: 3)
     with pytest.raises(TypeError, match=r"load_from_\w+ needs"):

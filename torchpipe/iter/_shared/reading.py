@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
+from torchpipe.formats.places.content import Content, check_compression
 from torchpipe.formats.places.streams import StreamWrapper, can_seek
 from torchpipe.formats.records import Records, behind_of
 from torchpipe.iter._shared.bases import OneInput
@@ -26,7 +27,7 @@ from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.traits import node_name
 from torchpipe.node.validate import check_length
 
-__all__ = ["FileReader", "StreamReader", "path_of"]
+__all__ = ["ContentReader", "FileReader", "StreamReader"]
 
 T = TypeVar("T")
 
@@ -34,25 +35,25 @@ _END: Any = object()
 _MUCH_BYTES = 64 << 20  # reading so much again takes a moment, and is announced
 
 
-def path_of(name: str, item: object) -> str:
-    """An item as a path. Raises: TypeError."""
-    if isinstance(item, str | os.PathLike):
-        path = os.fspath(item)
-        if isinstance(path, str):
-            return path
-    raise TypeError(f"{name} needs paths, got {item!r:.80} of type {type(item).__name__}")
-
-
 class FileReader(IterDataPipe[T]):
     """Base of the readers: ``paths`` is a node that yields paths, or what :class:`~torchpipe.iter.PathList` takes."""
 
+    form: ClassVar[str]
     by_index = True  # nobody makes what another shard keeps
     thins = True
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
 
-    def __init__(self, name: str, paths: Any, storage_options: Mapping[str, Any] | None) -> None:
-        self.source = as_paths(name, paths, storage_options)
+    def __init__(self, paths: Any, storage_options: Mapping[str, Any] | None) -> None:
+        self.source = as_paths(self.form, paths, storage_options)
         self.storage_options = None if storage_options is None else dict(storage_options)
+
+    def path_of(self, item: object) -> str:
+        """An item as a path. Raises: TypeError."""
+        if isinstance(item, str | os.PathLike):
+            path = os.fspath(item)
+            if isinstance(path, str):
+                return path
+        raise TypeError(f"{self.form} needs paths, got {item!r:.80} of type {type(item).__name__}")
 
     def made_of(self) -> Mapping[str, Any]:
         return made_of_files(self, named_files(self.source))
@@ -63,6 +64,18 @@ class FileReader(IterDataPipe[T]):
 
     def iterate(self, context: Context) -> NodeIterator[T]:
         return _FileIterator(self, context, self.source)
+
+
+class ContentReader(FileReader[T]):
+    """Base of those whose files may be compressed."""
+
+    def __init__(self, paths: Any, compression: str | None, storage_options: Mapping[str, Any] | None) -> None:
+        super().__init__(paths, storage_options)
+        self.compression = check_compression(compression)
+
+    def content(self, item: object) -> Content:
+        """The content of the file that an item of the input names."""
+        return Content(self.path_of(item), self.compression, self.storage_options)
 
 
 class StreamReader(OneInput[T]):

@@ -1,4 +1,4 @@
-"""``decompress`` and ``extract``: open compressed files by their ending."""
+"""``decompress``, ``load_from_bz2`` and ``load_from_xz``: compressed files as streams of what is in them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import io
 import os
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from torchpipe.compat.packages import needs
 from torchpipe.formats.places.streams import StreamWrapper, can_seek, close_stream_after_parts, wrap_stream
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.validate import check_choice
+from torchpipe.node.validate import check_choice, check_length
 
-__all__ = ["CompressionType", "Decompressor", "Extractor"]
+__all__ = ["Bz2FileLoader", "CompressionType", "Decompressor", "Extractor", "XzFileLoader"]
 
 
 class CompressionType(Enum):
@@ -40,22 +40,33 @@ _ENDINGS = {
 }
 
 
-class _DecompressIterator(ItemIterator[tuple[str, StreamWrapper]]):
-    node: Decompressor
+class _OpenedIterator(ItemIterator[tuple[str, StreamWrapper]]):
+    node: _Decompressor
 
     def run(self) -> Iterator[tuple[str, StreamWrapper]]:
         for item in self.source.items():
-            path, stream = path_and_stream("decompress", item)
+            path, stream = path_and_stream(self.node.form, item)
             with naming_path(path, "opening"):
-                opened = _open(self.node.file_type or _type_of(path), stream)
-            made = [wrap_stream(opened, parent=stream, name=path)]
+                opened = _open(self.node.type_of(path), stream)
+            name = path.removesuffix(self.node.ending)
+            made = [wrap_stream(opened, parent=stream, name=name)]
             close_stream_after_parts(stream)
             del item, stream, opened  # the consumer alone decides how long they live
-            yield path, made.pop()
+            yield name, made.pop()
+
+
+class _Decompressor(OneInput[tuple[str, StreamWrapper]]):
+    iterator = _OpenedIterator
+    form: ClassVar[str]
+    ending = ""  # that the names of decompressed files are without
+    file_type: CompressionType | None = None
+
+    def type_of(self, path: str) -> CompressionType:
+        return self.file_type or _type_of(path)
 
 
 @functional_datapipe("decompress")
-class Decompressor(OneInput[tuple[str, StreamWrapper]]):
+class Decompressor(_Decompressor):
     """Takes pairs (path, binary stream), and yields pairs (path, decompressed stream).
 
     ``file_type`` is a :class:`CompressionType` or its name; without one, the path's ending tells: ``.gz``, ``.bz2``,
@@ -66,13 +77,13 @@ class Decompressor(OneInput[tuple[str, StreamWrapper]]):
     unknown ending, TypeError for items that are no such pairs, and the error of the format with a note of the path.
     """
 
-    iterator = _DecompressIterator
+    form = "decompress"
     types = CompressionType
 
     def __init__(
         self, source_datapipe: IterDataPipe[tuple[str, Any]], file_type: str | CompressionType | None = None
     ) -> None:
-        super().__init__("decompress", source_datapipe)
+        super().__init__(self.form, source_datapipe)
         if not isinstance(file_type, CompressionType | None):
             name = file_type.lower() if isinstance(file_type, str) else file_type
             check_choice("file_type", name, [kind.value for kind in CompressionType])
@@ -88,6 +99,41 @@ class Extractor(IterDataPipe[tuple[str, StreamWrapper]]):
         cls, source_datapipe: IterDataPipe[tuple[str, Any]], file_type: str | CompressionType | None = None
     ) -> IterDataPipe[tuple[str, StreamWrapper]]:
         return Decompressor(source_datapipe, file_type)
+
+
+class _FileLoader(_Decompressor):
+    def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:
+        super().__init__(self.form, datapipe)
+        self.length = check_length(length)
+
+    def __len__(self) -> int:
+        return len(self.source) if self.length < 0 else self.length
+
+
+@functional_datapipe("load_from_bz2")
+class Bz2FileLoader(_FileLoader):
+    """Takes pairs (path, binary stream) of bz2 files, and yields pairs (path without ``.bz2``, decompressed stream).
+
+    ``length`` is what ``len()`` says, -1 for that of the input. A file is closed with the stream made of it.
+
+    State: none of its own. Raises: while iterating, TypeError for items that are no such pairs; reading the stream
+    raises EOFError or OSError for damaged files.
+    """
+
+    form, ending, file_type = "load_from_bz2", ".bz2", CompressionType.BZIP2
+
+
+@functional_datapipe("load_from_xz")
+class XzFileLoader(_FileLoader):
+    """Takes pairs (path, binary stream) of xz files, and yields pairs (path without ``.xz``, decompressed stream).
+
+    ``length`` is what ``len()`` says, -1 for that of the input. A file is closed with the stream made of it.
+
+    State: none of its own. Raises: while iterating, TypeError for items that are no such pairs; reading the stream
+    raises EOFError or ``lzma.LZMAError`` for damaged files.
+    """
+
+    form, ending, file_type = "load_from_xz", ".xz", CompressionType.LZMA
 
 
 def _type_of(path: str) -> CompressionType:

@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchpipe.formats.example import example_parser
-from torchpipe.formats.places.content import Content, check_compression
 from torchpipe.formats.tfrecord import TFRecords, check_crc32c
 from torchpipe.iter._shared.paths import Paths
-from torchpipe.iter._shared.reading import FileReader, path_of
+from torchpipe.iter._shared.reading import ContentReader
 from torchpipe.node.datapipe import functional_datapipe
 
 __all__ = ["TFRecordReader"]
 
 
 @functional_datapipe("read_tfrecord")
-class TFRecordReader(FileReader[Any]):
+class TFRecordReader(ContentReader[Any]):
     """Yields the records of TFRecord files: ``tf.train.Example`` and ``SequenceExample`` as dicts of tensors, or bytes.
 
     ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand. URLs are opened by
@@ -35,6 +34,7 @@ class TFRecordReader(FileReader[Any]):
     with the path, the record and the byte.
     """
 
+    form = "read_tfrecord"
     fingerprint_ignores = ("storage_options", "verify")
 
     def __init__(
@@ -47,12 +47,11 @@ class TFRecordReader(FileReader[Any]):
         compression: str | None = "infer",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__("read_tfrecord", datapipe, storage_options)
+        super().__init__(datapipe, compression, storage_options)
         check_crc32c()
         self.parse = example_parser(spec) if parse else bytes
         self.verify = verify
-        self.compression = check_compression(compression)
 
     def records(self, item: Any) -> TFRecords:
-        content = Content(path_of("read_tfrecord", item), self.compression, self.storage_options)
+        content = self.content(item)
         return TFRecords(content, self.parse, self.verify)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchpipe.formats.decoding import IMAGES, decoders
-from torchpipe.formats.places.content import Content, check_compression
 from torchpipe.formats.samples import TarSamples, check_endings
 from torchpipe.iter._shared.paths import Paths
-from torchpipe.iter._shared.reading import FileReader, path_of
+from torchpipe.iter._shared.reading import ContentReader
 from torchpipe.node.datapipe import functional_datapipe
 from torchpipe.node.validate import check_function
 
@@ -17,7 +16,7 @@ __all__ = ["WebDatasetReader"]
 
 
 @functional_datapipe("read_webdataset")
-class WebDatasetReader(FileReader[dict[str, Any]]):
+class WebDatasetReader(ContentReader[dict[str, Any]]):
     """Yields the samples of WebDataset's tar shards: dicts with ``__key__``, ``__url__`` (the shard) and what the
     sample's files hold, by their endings.
 
@@ -41,6 +40,8 @@ class WebDatasetReader(FileReader[dict[str, Any]]):
     one, and what decoding raises, all with the shard, the sample and the byte; StateError where a shard has changed.
     """
 
+    form = "read_webdataset"
+
     def __init__(
         self,
         datapipe: Paths,
@@ -52,7 +53,7 @@ class WebDatasetReader(FileReader[dict[str, Any]]):
         compression: str | None = "infer",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__("read_webdataset", datapipe, storage_options)
+        super().__init__(datapipe, compression, storage_options)
         if images not in IMAGES:
             raise ValueError(f"images must be one of {', '.join(map(repr, IMAGES))}, got {images!r}")
         for ending, function in (handlers or {}).items():
@@ -61,9 +62,8 @@ class WebDatasetReader(FileReader[dict[str, Any]]):
         self.decodes = bool(decode)
         self.images = images
         self.handlers = dict(handlers or {})
-        self.compression = check_compression(compression)
 
     def records(self, item: Any) -> TarSamples:
-        content = Content(path_of("read_webdataset", item), self.compression, self.storage_options)
+        content = self.content(item)
         table = decoders(self.images, self.handlers) if self.decodes else self.handlers
         return TarSamples(content, self.endings, table)

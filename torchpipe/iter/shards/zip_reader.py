@@ -7,7 +7,7 @@ from typing import Any
 
 from torchpipe.formats.zip import ZipFiles
 from torchpipe.iter._shared.paths import Paths
-from torchpipe.iter._shared.reading import FileReader, path_of
+from torchpipe.iter._shared.reading import FileReader
 from torchpipe.node.datapipe import functional_datapipe
 
 __all__ = ["ZipReader"]
@@ -27,11 +27,13 @@ class ZipReader(FileReader[tuple[str, bytes]]):
     with the archive and the name; StateError where an archive has changed.
     """
 
+    form = "read_zip"
+
     def __init__(self, datapipe: Paths, mask: str = "", *, storage_options: Mapping[str, Any] | None = None) -> None:
-        super().__init__("read_zip", datapipe, storage_options)
+        super().__init__(datapipe, storage_options)
         if not isinstance(mask, str):
             raise TypeError(f"mask must be a shell pattern such as '*.png', got {mask!r} of type {type(mask).__name__}")
         self.mask = mask
 
     def records(self, item: Any) -> ZipFiles:
-        return ZipFiles(path_of("read_zip", item), self.mask, self.storage_options)
+        return ZipFiles(self.path_of(item), self.mask, self.storage_options)

@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchpipe.formats.tables.arrow import ArrowBlocks
-from torchpipe.formats.tables.blocks import TableRecords
-from torchpipe.formats.tables.columns import batch_maker, check_columns, check_filter, check_format, import_pyarrow
+from torchpipe.formats.tables.columns import import_pyarrow
 from torchpipe.iter._shared.paths import Paths
-from torchpipe.iter._shared.reading import FileReader, path_of
+from torchpipe.iter._shared.tables import TableReader
 from torchpipe.node.datapipe import functional_datapipe
-from torchpipe.node.validate import check_count
 
 __all__ = ["ArrowReader"]
 
 
 @functional_datapipe("read_arrow")
-class ArrowReader(FileReader[Any]):
+class ArrowReader(TableReader):
     """Yields the rows of Arrow files as dicts, or with ``batch_size`` dicts of columns: the file (Feather) and the
     stream format, which Hugging Face ``datasets`` keeps its data in.
 
@@ -33,6 +31,8 @@ class ArrowReader(FileReader[Any]):
     Raises: as :class:`~torchpipe.iter.ParquetReader`, also for a file that is cut off; EOFError for an empty one.
     """
 
+    form = "read_arrow"
+
     def __init__(
         self,
         datapipe: Paths,
@@ -44,15 +44,8 @@ class ArrowReader(FileReader[Any]):
         fill_null: Any = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__("read_arrow", datapipe, storage_options)
         import_pyarrow()
-        self.columns = check_columns(columns)
-        self.keep = check_filter(filter)
-        self.batch_size = None if batch_size is None else check_count("batch_size", batch_size, at_least=1)
-        self.form = check_format(format, self.batch_size)
-        self.fill_null = fill_null
+        super().__init__(datapipe, columns, filter, batch_size, format, fill_null, storage_options)
 
-    def records(self, item: Any) -> TableRecords:
-        blocks = ArrowBlocks(path_of("read_arrow", item), self.columns, self.keep, self.storage_options)
-        make = None if self.batch_size is None else batch_maker(self.form, self.fill_null)
-        return TableRecords(blocks, self.batch_size, make)
+    def blocks(self, item: Any) -> ArrowBlocks:
+        return ArrowBlocks(self.path_of(item), self.columns, self.keep, self.storage_options)

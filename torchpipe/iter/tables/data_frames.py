@@ -8,7 +8,7 @@ from typing import Any
 from torchpipe.compat.packages import needs
 from torchpipe.formats.tables.parquet import RowGroupTables
 from torchpipe.iter._shared.bases import form_on
-from torchpipe.iter._shared.reading import FileReader, path_of
+from torchpipe.iter._shared.reading import FileReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count, check_function, check_input
 
@@ -93,6 +93,7 @@ class ParquetDataFrameLoader(FileReader[Any]):
     not have, and pyarrow's errors, with a note of the path.
     """
 
+    form = "load_parquet_as_df"
     fingerprint_ignores = ("storage_options", "use_threads")
 
     def __init__(
@@ -105,12 +106,12 @@ class ParquetDataFrameLoader(FileReader[Any]):
     ) -> None:
         check_input("load_parquet_as_df", source_dp)
         needs("pyarrow", "load_parquet_as_df")
-        super().__init__("load_parquet_as_df", source_dp, None)
+        super().__init__(source_dp, None)
         _check_device("load_parquet_as_df", device)
         self.dtype = dtype
         self.columns = None if columns is None else list(columns)
         self.use_threads = use_threads
 
     def records(self, item: Any) -> RowGroupTables:
-        path = path_of("load_parquet_as_df", item)
+        path = self.path_of(item)
         return RowGroupTables(path, self.columns, self.dtype, self.use_threads, self.storage_options)

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.tables.blocks import TableRecords
-from torchpipe.formats.tables.columns import batch_maker, check_columns, check_filter, check_format
 from torchpipe.formats.tables.parquet import ParquetBlocks, import_parquet, rows_in
 from torchpipe.iter._shared.paths import PathList, Paths
-from torchpipe.iter._shared.reading import FileReader, path_of
+from torchpipe.iter._shared.tables import TableReader
 from torchpipe.node.datapipe import functional_datapipe
-from torchpipe.node.validate import check_count
 
 __all__ = ["ParquetReader"]
 
 
 @functional_datapipe("read_parquet")
-class ParquetReader(FileReader[Any]):
+class ParquetReader(TableReader):
     """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns.
 
     ``datapipe`` yields paths, or pairs (path, row group) as ``list_row_groups`` does; or give paths themselves, in
@@ -39,6 +36,7 @@ class ParquetReader(FileReader[Any]):
     has changed since a state was saved.
     """
 
+    form = "read_parquet"
     fingerprint_ignores = ("storage_options", "use_threads")
 
     def __init__(
@@ -53,24 +51,15 @@ class ParquetReader(FileReader[Any]):
         use_threads: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__("read_parquet", datapipe, storage_options)
         import_parquet(filter is not None)
-        self.columns = check_columns(columns)
-        self.keep = check_filter(filter)
-        self.batch_size = None if batch_size is None else check_count("batch_size", batch_size, at_least=1)
-        self.form = check_format(format, self.batch_size)
-        self.fill_null = fill_null
+        super().__init__(datapipe, columns, filter, batch_size, format, fill_null, storage_options)
         self.use_threads = use_threads
 
-    def records(self, item: Any) -> TableRecords:
+    def blocks(self, item: Any) -> ParquetBlocks:
         path, group = item if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
         if group is not None and type(group) is not int:
             raise TypeError(f"read_parquet needs paths or pairs (path, row group), got {item!r:.80}")
-        blocks = ParquetBlocks(
-            path_of("read_parquet", path), group, self.columns, self.keep, self.use_threads, self.storage_options
-        )
-        make = None if self.batch_size is None else batch_maker(self.form, self.fill_null)
-        return TableRecords(blocks, self.batch_size, make)
+        return ParquetBlocks(self.path_of(path), group, self.columns, self.keep, self.use_threads, self.storage_options)
 
     def __len__(self) -> int:
         """Rows or batches, read from the ends of all files. Raises: TypeError after a node and with a filter."""

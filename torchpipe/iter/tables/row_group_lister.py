@@ -7,7 +7,7 @@ from typing import Any
 
 from torchpipe.formats.tables.parquet import RowGroups, import_parquet
 from torchpipe.iter._shared.paths import Paths
-from torchpipe.iter._shared.reading import FileReader, path_of
+from torchpipe.iter._shared.reading import FileReader
 from torchpipe.node.datapipe import functional_datapipe
 
 __all__ = ["RowGroupLister"]
@@ -25,11 +25,12 @@ class RowGroupLister(FileReader[tuple[str, int]]):
     Raises: ImportError without pyarrow; while iterating, ValueError for what is no parquet file.
     """
 
+    form = "list_row_groups"
     names_files = True
 
     def __init__(self, datapipe: Paths, *, storage_options: Mapping[str, Any] | None = None) -> None:
-        super().__init__("list_row_groups", datapipe, storage_options)
+        super().__init__(datapipe, storage_options)
         import_parquet(False)
 
     def records(self, item: Any) -> RowGroups:
-        return RowGroups(path_of("list_row_groups", item), self.storage_options)
+        return RowGroups(self.path_of(item), self.storage_options)

@@ -6,17 +6,16 @@ import csv
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.places.content import Content, check_compression
 from torchpipe.formats.text import CsvTable, check_encoding
 from torchpipe.iter._shared.paths import Paths
-from torchpipe.iter._shared.reading import FileReader, path_of
+from torchpipe.iter._shared.reading import ContentReader
 from torchpipe.node.datapipe import functional_datapipe
 
 __all__ = ["CsvReader"]
 
 
 @functional_datapipe("read_csv")
-class CsvReader(FileReader[Any]):
+class CsvReader(ContentReader[Any]):
     """Yields the rows of CSV files (RFC 4180): dicts from column name to text, or lists without a ``header``.
 
     ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand. URLs are opened by
@@ -33,6 +32,8 @@ class CsvReader(FileReader[Any]):
     quotes, with the path, line and byte; else as :class:`~torchpipe.iter.TextLineReader`.
     """
 
+    form = "read_csv"
+
     def __init__(
         self,
         datapipe: Paths,
@@ -44,7 +45,7 @@ class CsvReader(FileReader[Any]):
         storage_options: Mapping[str, Any] | None = None,
         **fmtparams: Any,
     ) -> None:
-        super().__init__("read_csv", datapipe, storage_options)
+        super().__init__(datapipe, compression, storage_options)
         if columns is not None and (isinstance(columns, str) or not columns):
             raise ValueError(f"columns must be a list of names, at least one, got {columns!r}")
         if columns is not None and not header:
@@ -52,12 +53,11 @@ class CsvReader(FileReader[Any]):
         self.columns = None if columns is None else tuple(columns)
         self.has_header = header
         self.encoding = check_encoding(encoding)
-        self.compression = check_compression(compression)
         self.fmtparams = {"strict": True} | fmtparams
         csv.reader([], **self.fmtparams)
 
     def records(self, item: Any) -> CsvTable:
-        content = Content(path_of("read_csv", item), self.compression, self.storage_options)
+        content = self.content(item)
         try:
             return CsvTable(content, self.encoding, self.has_header, self.columns, self.fmtparams)
         except BaseException:

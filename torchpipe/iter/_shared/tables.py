@@ -1,0 +1,44 @@
+"""Base of the nodes that read tables: the arguments that they have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchpipe.formats.tables.blocks import Blocks, TableRecords
+from torchpipe.formats.tables.columns import batch_maker, check_columns, check_filter, check_format
+from torchpipe.iter._shared.paths import Paths
+from torchpipe.iter._shared.reading import FileReader
+from torchpipe.node.validate import check_count
+
+__all__ = ["TableReader"]
+
+
+class TableReader(FileReader[Any]):
+    """Base of the readers of tables: rows as dicts, or batches of ``batch_size`` rows."""
+
+    def __init__(
+        self,
+        paths: Paths,
+        columns: Sequence[str] | None,
+        keep: Any,
+        batch_size: int | None,
+        format: str | None,
+        fill_null: Any,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        super().__init__(paths, storage_options)
+        self.columns = check_columns(columns)
+        self.keep = check_filter(keep)
+        self.batch_size = None if batch_size is None else check_count("batch_size", batch_size, at_least=1)
+        self.format = check_format(format, self.batch_size)
+        self.fill_null = fill_null
+
+    @abstractmethod
+    def blocks(self, item: Any) -> Blocks:
+        """The blocks of rows in the file that an item of the input names."""
+
+    def records(self, item: Any) -> TableRecords:
+        make = None if self.batch_size is None else batch_maker(self.format, self.fill_null)
+        return TableRecords(self.blocks(item), self.batch_size, make)
