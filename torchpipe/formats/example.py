@@ -25,7 +25,7 @@ def parse_example(data: bytes, spec: Mapping[str, tuple[Sequence[int], Any]] | N
 
     ``spec`` names those to give, each as (shape, dtype): a tensor of that shape and type, for bytes nested lists of
     that shape, ``()`` being one value, -1 in it what is left; a dtype of None leaves the type. The shape of a feature
-    list is that of all its values. Raises: ValueError for what is no such
+    list is that of all its values. Raises: ValueError for another
     message, a feature of ``spec`` that is missing and one of another size.
     """
     found: dict[str, Any] = {}

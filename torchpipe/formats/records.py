@@ -52,7 +52,7 @@ class Records(Iterator[T_co], ABC):
 
     @abstractmethod
     def go_to(self, place: dict[str, Any]) -> None:
-        """Let the next record be the one there. Only before the first. Raises: StateError if there is no such place."""
+        """Go to ``place``; only before the first record. Raises: StateError if the file has no place like it."""
 
     @abstractmethod
     def where(self) -> str:
@@ -70,7 +70,7 @@ class Records(Iterator[T_co], ABC):
         return {"file": self.stamp, "place": self.place(), "behind": list(self.behind())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises: StateError if the file is another one, or has no such place."""
+        """Raises: StateError if the file is another one, or lacks the place."""
         check_stamp(self.path, state["file"], self.stamp)
         self.go_to(state["place"])
 

@@ -26,9 +26,7 @@ def check_endings(value: object) -> tuple[tuple[str, ...], ...] | None:
     found = []
     for names in value:
         if not isinstance(names, str) or not all(name.strip(" .") for name in names.split(";")):
-            raise ValueError(
-                f"extensions must be names, with ';' between those of which one is there, got {names!r:.80}"
-            )
+            raise ValueError(f"extensions must be names, with ';' between alternatives, got {names!r:.80}")
         found.append(tuple(name.strip(" .").lower() for name in names.split(";")))
     every = [name for names in found for name in names]
     if len(set(every)) < len(every):
@@ -48,7 +46,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 class TarSamples(ContentRecords[dict[str, Any]]):
     """Dicts with ``__key__``, ``__url__`` and the decoded content of each file by its ending.
 
-    ``endings`` are those that are read, all of which a sample must have; of several in a tuple one, whose content
+    ``endings`` are those that are read. A sample must have all; of several in a tuple one, whose content
     stands under the first. Place: the header of the next sample's first file.
     """
 

@@ -80,7 +80,7 @@ class ArchiveStreams(_TableOfFiles):
 class ZipFiles(_TableOfFiles):
     """(archive/name, content) of the files in a zip archive whose names fit ``mask``.
 
-    Raises: ValueError for what is no zip archive, with its path, and for what ``zipfile`` cannot read of it.
+    Raises: ValueError, with the path, for another file, and for a part that ``zipfile`` cannot read.
     """
 
     def __init__(self, path: str, mask: str, storage_options: Mapping[str, Any] | None) -> None:

@@ -30,7 +30,7 @@ class SelectingIterator(NodeIterator[T]):
 
     def __init__(self, node: DataPipe, context: Context, source: DataPipe) -> None:
         super().__init__(node, context, source)
-        self._reads = not self.skips() and self.source.positional  # else there is no need to, or whoever is behind does
+        self._reads = not self.skips() and self.source.positional  # else there is no need to, or the node behind does
         self.positions = self.source.by_position() if self._reads else None
 
     @abstractmethod

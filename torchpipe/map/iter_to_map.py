@@ -99,7 +99,7 @@ class IterToMapConverter(MapDataPipe[Any]):
 
     @property
     def counts_by_reading(self) -> bool:
-        """Would ``len()`` read all of the input? What asks by the way, in any thread, does not ask then."""
+        """True if ``len()`` would read all of the input: a progress bar and the like then do without."""
         return self._loaded.items is None and self._length_of_input() is None
 
     def _length_of_input(self) -> int | None:

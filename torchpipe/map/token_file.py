@@ -22,7 +22,7 @@ class TokenFile(MapDataPipe[torch.Tensor]):
 
     ``paths``, local ones, may hold braces and globs. A ``.bin`` with an ``.idx`` beside it is one of Megatron's
     indexed datasets, whose sequences are the items; the rows of a two-dimensional ``.npy`` are. A one-dimensional
-    ``.npy``, and a ``.bin`` without an index, of which ``dtype`` says what it holds, are one run of tokens. With
+    ``.npy``, and a ``.bin`` without an index, whose type ``dtype`` says, are one run of tokens. With
     ``length`` the items are windows of so many tokens, whatever sequences they belong to, that begin every ``step``
     (by default ``length``; ``length=1025, step=1024`` gives inputs and targets). Windows end with their file: fewer
     tokens at its end are left out.
@@ -58,7 +58,9 @@ class TokenFile(MapDataPipe[torch.Tensor]):
             try:
                 torch.from_numpy(np.empty(0, file.native))
             except TypeError as error:
-                raise ValueError(f"{file.path} holds {file.dtype}, of which torch makes no tensor: {error}") from error
+                raise ValueError(
+                    f"{file.path} holds {file.dtype}, and torch has no tensor of that type: {error}"
+                ) from error
         if self.length is None:
             for file in files:
                 len(file)

@@ -490,7 +490,7 @@ class IterMethods(Generic[T_co]):
         """Takes pairs (path, stream) of tables as text, and yields each row as a dict from column to text."""
 
     def parse_json_files(self: IterMethods[tuple[str, Any]], **kwargs: Any) -> IterDataPipe[tuple[str, Any]]:
-        """Takes pairs (path, stream) of JSON files, and yields pairs (path, what it says)."""
+        """Takes pairs (path, stream) of JSON files, and yields pairs (path, value)."""
 
     def pin_memory(self, device: Any = None, pin_memory_fn: Callable[[Any, Any], Any] = ...) -> IterDataPipe[T_co]:
         """Puts each item through ``pin_memory_fn(item, device)``, up to two items ahead where it runs in a thread."""
@@ -658,7 +658,7 @@ class IterMethods(Generic[T_co]):
         """Takes pairs (path, stream), and yields pairs (path, line), or lines alone with ``return_path=False``."""
 
     def rebatch(self, batch_size: int, drop_last: bool = False, *, collated: bool = False) -> IterDataPipe[Any]:
-        """Cuts and joins batches such that each has ``batch_size`` rows; a shorter last one is left out with
+        """Cuts and joins batches so that each has ``batch_size`` rows; a shorter last one is left out with
         ``drop_last``.
         """
 

@@ -2,7 +2,7 @@
 
 A file that is not compressed is gone to by seeking. A compressed one can be begun at its *members* alone: gzip calls
 the parts so that lie one behind the other in a file (RFC 1952, 2.2), zstandard (RFC 8878) and xz call them frames and
-streams. What lies between the beginning of the member around a place and the place itself is decompressed again.
+streams. The bytes between the beginning of the member around a place and the place are decompressed again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _zstandard() -> Any:
 
 
 def _decompressor(kind: str) -> Callable[[], Any]:
-    """What makes objects with ``decompress(data)``, ``eof`` and ``unused_data``, one for each member."""
+    """A function that makes an object with ``decompress(data)``, ``eof`` and ``unused_data`` for a member."""
     if kind == "gzip":
         return lambda: zlib.decompressobj(31)
     if kind == "zstd":
@@ -67,7 +67,7 @@ def open_stored(
 
 
 class _Members(io.RawIOBase):
-    """What is in the members of a compressed file, in order. Notes where members begin.
+    """The content of the members of a compressed file, in order. Notes where members begin.
 
     Raises: EOFError for a file that is cut off, ValueError for one that is damaged; both name it.
     """
@@ -205,9 +205,9 @@ class Content:
         return 0 if self._members is None else place - self._members.start_before(place)[1]
 
     def go_to(self, mark: object) -> int:
-        """Let ``stream`` stand at the place of which :meth:`mark` said this; returns that place.
+        """Let ``stream`` stand at the place that ``mark``, of :meth:`mark`, names; returns that place.
 
-        Raises: StateError if there is no such place.
+        Raises: StateError if the file has no place like it.
         """
         numbers: list[int] = mark if isinstance(mark, list) else []
         known = all(type(number) is int and 0 <= number < _LARGEST_PLACE for number in numbers)
@@ -281,7 +281,7 @@ class _Ahead:
 def recompress(source: str, target: str, member_bytes: int = 1 << 22) -> None:
     """Write the content of ``source`` to ``target``, in members of ``member_bytes`` each, to be read from any of them.
 
-    By their endings, ``.gz`` or ``.zst``; what reads such files reads these. Resuming within them then decompresses
+    ``target`` ends in ``.gz`` or ``.zst``, and is an ordinary file of that kind. Resuming within them then decompresses
     ``member_bytes`` at most. Raises: ValueError for another ending.
     """
     import gzip

@@ -18,7 +18,7 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 def is_remote(path: str) -> bool:
-    """Is it a URL, which fsspec opens?"""
+    """True for a URL, which fsspec opens."""
     return "://" in path or "::" in path
 
 
@@ -86,7 +86,7 @@ def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | Non
     """The files that ``paths`` names: one path or several, in which braces and globs may stand, URLs too.
 
     What exists under the very name is that file. Globs give sorted names, and ``**`` goes down. ``what`` is who asks,
-    for errors; ``storage_options`` are fsspec's. Raises: TypeError for what is no path; FileNotFoundError for a local
+    for errors; ``storage_options`` are fsspec's. Raises: TypeError for other paths; FileNotFoundError for a local
     file that is missing and a glob that finds nothing; ValueError without any path.
     """
     given: Iterable[Any] = [paths] if isinstance(paths, str | os.PathLike) else paths

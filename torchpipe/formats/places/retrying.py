@@ -31,7 +31,7 @@ _log = logging.getLogger("torchpipe")
 
 
 def is_transient(error: BaseException) -> bool:
-    """May the same succeed a moment later?"""
+    """True if the same may succeed a moment later."""
     if isinstance(error, ConnectionError | TimeoutError):
         return True
     status = next(

@@ -1,7 +1,7 @@
 """Files on web servers, by the standard library: read as streams that go on where they stood.
 
 Reading goes on with a request for the rest (RFC 9110, 14), after an error that passes and after a ``seek``; a server
-that answers such requests with the whole file is read from the start and passed over.
+that answers these requests with the whole file is read from the start and passed over.
 
 A redirect to another host tells it nothing that was meant for the first: no password, no cookie, and no header of the
 user's but those that say what is wanted (``_TOLD_TO_ALL``).
@@ -48,7 +48,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _is_told_as_much(url: str, before: str) -> bool:
-    """Is it the same host, protocol and port, or the encrypted protocol in place of the plain one?"""
+    """True for the same host, protocol and port, or the encrypted protocol in place of the plain one."""
     (scheme, host, port), (old_scheme, old_host, old_port) = (
         (parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme))
         for parts in map(urllib.parse.urlsplit, (url, before))
@@ -74,7 +74,7 @@ def open_web(
 ) -> WebFile:
     """Open ``url``; ``timeout`` in seconds (None: 60) is for each wait on the server.
 
-    Raises: ValueError for what is no ``http://`` or ``https://``; ``urllib.error.HTTPError``, whose text has the status
+    Raises: ValueError for another protocol; ``urllib.error.HTTPError``, whose text has the status
     and the URL, ``urllib.error.URLError``.
     """
     if not url.lower().startswith(("http://", "https://")):

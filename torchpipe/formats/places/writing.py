@@ -58,7 +58,7 @@ class Lease:
 def place_in(root: str | None, path: str) -> str:
     """Where to write ``path``: relative ones within ``root``, if there is one. Raises: ValueError if it is not in it.
 
-    Names may come out of an archive that somebody else made: ``../`` and links that lead out of ``root`` are found.
+    Names may come out of a foreign archive: ``../`` and links that lead out of ``root`` are found.
     """
     if root is None:
         return path

@@ -66,7 +66,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 class TableRecords(Records[Any]):
-    """Rows as dicts, or batches of ``batch_size`` rows, of which the last of each block may have fewer.
+    """Rows as dicts, or batches of ``batch_size`` rows; the last one of a block may have fewer.
 
     Place: the block, and the row in it, of the rows that are handed out. Going there decodes that block alone.
     """
@@ -97,7 +97,7 @@ class TableRecords(Records[Any]):
         raise StopIteration
 
     def _to_chunk(self) -> bool:
-        """Go on to the chunk that holds the row; False if the block has no such row."""
+        """Go on to the chunk that holds the row; False if the block ends before."""
         if self._chunk is not None and self._row < self._first + self._chunk.num_rows:
             return True
         if self._open is None:

@@ -53,7 +53,7 @@ def check_columns_of(path: str, names: Sequence[str], columns: Sequence[str]) ->
 
 
 def check_filter(value: Any) -> Any:
-    """``value`` as an expression of pyarrow, or None. Raises: ValueError, TypeError for what is none."""
+    """``value`` as an expression of pyarrow, or None. Raises: ValueError, TypeError for another value."""
     if value is None:
         return None
     pa = import_pyarrow()
@@ -161,7 +161,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _is_fixed(kind: Any) -> bool:
-    """A fixed-size list of numbers, or of such lists."""
+    """True for a fixed-size list of numbers, or of lists of that kind."""
     while import_pyarrow().types.is_fixed_size_list(kind):
         kind = kind.value_type
         if _is_number(kind):
@@ -177,7 +177,7 @@ def _refuse_nulls(name: str, column: Any, fill: Any) -> Any:
     row = next(index for index, valid in enumerate(column.is_valid()) if not valid.as_py())
     raise ValueError(
         f"column {name!r} has {column.null_count} nulls, the first {row} rows on, which an array of {column.type} "
-        f"cannot hold. Say what is to stand there, fill_null={{{name!r}: ...}}, or filter such rows out"
+        f"cannot hold. Name a value for them, fill_null={{{name!r}: ...}}, or filter these rows out"
     )
 
 

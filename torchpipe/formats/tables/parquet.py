@@ -30,7 +30,7 @@ def import_parquet(filtered: bool) -> Any:
 
 
 def open_parquet(path: str, storage_options: Mapping[str, Any] | None) -> tuple[Any, list[int | None] | None]:
-    """A ``pyarrow.parquet.ParquetFile`` and its stamp. Raises: ValueError, with the path, for what is no such file."""
+    """A ``pyarrow.parquet.ParquetFile`` and its stamp. Raises: ValueError, with the path, for another file."""
     pa = import_pyarrow()
 
     source = open_stored(path, storage_options) if is_remote(path) else path
@@ -56,7 +56,7 @@ def rows_in(path: str, storage_options: Mapping[str, Any] | None, group: int | N
 class ParquetBlocks(Blocks):
     """The row groups of a parquet file, or ``group`` alone: its ``columns``, and the rows that ``keep`` keeps.
 
-    Raises: ValueError for a column or row group that the file has not, and for what is no parquet file.
+    Raises: ValueError for a column or row group that the file has not, and for a file that is not parquet.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class RowGroups(Records[Any]):
 class RowGroupTables(RowGroups):
     """The row groups of a parquet file as ``pyarrow.Table``: its ``columns``, cast to ``schema`` if there is one.
 
-    Raises: ValueError for a column that the file does not have, and for what is no parquet file.
+    Raises: ValueError for a column that the file does not have, and for a file that is not parquet.
     """
 
     def __init__(

@@ -1,3 +1,3 @@
-"""What several rooms of nodes share."""
+"""Parts that several packages of nodes share."""
 
 __all__: list[str] = []

@@ -37,7 +37,7 @@ def default_collate_in(memory: Memory | None) -> Callable[[Any], Any]:
 
 
 def stack_without_files() -> None:
-    """Let ``default_collate`` in this process, whoever calls it, make no file of shared memory for each tensor.
+    """Let ``default_collate`` in this process make no file of shared memory for each tensor.
 
     torch's does so where ``get_worker_info()`` says that it is in a worker: for torch's queues, and of no use here. A
     file costs 50 us.

@@ -135,7 +135,7 @@ class ExpandingIterator(NodeIterator[T]):
         return True
 
     def _note(self, random: GlobalRandom) -> _Start | None:
-        """The position now; None if no state can be taken here, which matters to nobody who does not ask for one."""
+        """The position now; None if no state can be taken here: an error only for the caller that asks for one."""
         try:
             state = super().state_dict()
         except StateError as error:

@@ -19,7 +19,7 @@ class _ItemwiseIterator(ItemIterator[Any]):
 
 
 class Itemwise(OnePerItem[Any]):
-    """Base of such nodes: define :meth:`change`. State: none of their own."""
+    """Base of these nodes: define :meth:`change`. State: none of their own."""
 
     iterator = _ItemwiseIterator
 

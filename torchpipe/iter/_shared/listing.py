@@ -1,4 +1,4 @@
-"""What nodes share that list files: masks, and a place in lists that may change."""
+"""The base of nodes that list files: masks, and a place in lists that may change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Lister"]
 
 
 class Lister(IterDataPipe[str]):
-    """Base of such nodes. ``roots`` is a node that yields roots, or a tuple of them."""
+    """Base of the nodes that list files. ``roots`` is a node that yields roots, or a tuple of them."""
 
     thins = True
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("roots",)  # a run may move to where the data lies elsewhere

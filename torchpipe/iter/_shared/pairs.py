@@ -16,7 +16,7 @@ __all__ = ["naming_path", "path_and_stream"]
 def path_and_stream(form: str, item: Any, *, binary: bool = True) -> tuple[str, StreamWrapper]:
     """The path and the stream of a pair; other open files than StreamWrappers are wrapped in one.
 
-    Raises: TypeError, with the functional form that got it, for what is no such pair.
+    Raises: TypeError, with the functional form that got it, for another item.
     """
     kind, mode = ("binary stream", "mode='b'") if binary else ("stream", "")
     if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], str | os.PathLike)):

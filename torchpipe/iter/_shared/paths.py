@@ -28,7 +28,7 @@ class PathList(IterDataPipe[str]):
 
     State: one integer, and which files there were: their number, names below the folder that they have in common, and
     sizes of local ones. A resume with any other is refused. Raises: FileNotFoundError for a local file that is missing
-    and a glob that finds nothing; TypeError for what is no path; ValueError without any; StateMismatchError.
+    and a glob that finds nothing; TypeError for other paths; ValueError without any; StateMismatchError.
     """
 
     by_index = True

@@ -26,7 +26,7 @@ _FILES = (io.TextIOWrapper, io.BufferedReader, io.BufferedRandom, io.FileIO, io.
 
 def positioned(node: str, result: Any, fn: object) -> Any:
     """``result``, which ``fn`` returned to ``node``: a list if it is a container, else an iterator, with a state if
-    there is a position to go to. Raises: TypeError for what is not iterable.
+    there is a position to go to. Raises: TypeError for a result that is not iterable.
     """
     if isinstance(result, _HELD):
         return list(result)  # type: ignore[arg-type]

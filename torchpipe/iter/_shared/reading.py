@@ -39,7 +39,7 @@ class FileReader(IterDataPipe[T]):
     """Base of the readers: ``paths`` is a node that yields paths, or what :class:`~torchpipe.iter.PathList` takes."""
 
     form: ClassVar[str]
-    by_index = True  # nobody makes what another shard keeps
+    by_index = True  # a shard does not make the items that others keep
     thins = True
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
 

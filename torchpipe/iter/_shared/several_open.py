@@ -1,4 +1,4 @@
-"""What nodes share that have several of their input's items open at once.
+"""The base of nodes that have several items of their input open at once.
 
 A function makes something iterable of each item. The state has the items that are open, and where each stands; a resume
 calls the function again for them.
@@ -181,7 +181,7 @@ class SeveralOpenIterator(NodeIterator[R]):
             self._check_draws(before, place.item)
 
     def _check_draws(self, before: GlobalRandom, item: Any) -> None:
-        """Raises: GraphError if it has drawn. Where other threads draw from the same states, nobody can tell."""
+        """Raises: GraphError if it has drawn. Where other threads draw from the same states, it cannot be told."""
         if may_change_states() and GlobalRandom.present().to_dict() != before.to_dict():
             raise GraphError(
                 f"{callable_name(self.fn)} draws from the global random states for {item!r:.80}, and all that is open "

@@ -8,7 +8,7 @@ graph reads get nothing, so ``first, _ = dp.fork(2)`` holds no items.
 State: each branch has the number of items that it has handed out; the shared pass has these numbers, what waits, and
 the input's state. Branches may be saved at different moments (before an item that is being taken apart, say); then the
 oldest state of the shared pass is taken, and each branch drops what it has handed out since. That is exact unless
-functions before draw from the global random states; a shard with such is run again from its start (``Context.torn``).
+functions before draw from the global random states; a shard with these is run again from its start (``Context.torn``).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Container(IterDataPipe[Any]):
         return len(self.source)
 
     def function(self) -> Any:
-        """The user's function, if there is one, of which each pass has a copy if it has state."""
+        """The user's function or None; if stateful, each pass gets a copy."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""How long an item is: what nodes that count tokens ask."""
+"""The length of an item, for nodes that count tokens."""
 
 from __future__ import annotations
 

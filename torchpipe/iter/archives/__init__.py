@@ -1,3 +1,3 @@
-"""Archives and compressed files, read as streams. A file for each node."""
+"""Archives and compressed files, read as streams."""
 
 __all__: list[str] = []

@@ -74,7 +74,7 @@ class Decompressor(_Decompressor):
     as open ``tarfile.TarFile`` and ``zipfile.ZipFile`` objects, which ``load_from_tar`` and ``load_from_zip`` take.
 
     State: none of its own. Raises: ValueError for an unknown ``file_type``; while iterating, RuntimeError for an
-    unknown ending, TypeError for items that are no such pairs, and the error of the format with a note of the path.
+    unknown ending, TypeError for other items, and the error of the format with a note of the path.
     """
 
     form = "decompress"
@@ -116,7 +116,7 @@ class Bz2FileLoader(_FileLoader):
 
     ``length`` is what ``len()`` says, -1 for that of the input. A file is closed with the stream made of it.
 
-    State: none of its own. Raises: while iterating, TypeError for items that are no such pairs; reading the stream
+    State: none of its own. Raises: while iterating, TypeError for other items; reading the stream
     raises EOFError or OSError for damaged files.
     """
 
@@ -129,7 +129,7 @@ class XzFileLoader(_FileLoader):
 
     ``length`` is what ``len()`` says, -1 for that of the input. A file is closed with the stream made of it.
 
-    State: none of its own. Raises: while iterating, TypeError for items that are no such pairs; reading the stream
+    State: none of its own. Raises: while iterating, TypeError for other items; reading the stream
     raises EOFError or ``lzma.LZMAError`` for damaged files.
     """
 

@@ -23,7 +23,7 @@ class RarArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
     State: that of the input before the current archive and the number of its files handed out: resuming opens the
     archive again and goes on at once.
 
-    Raises: ImportError without ``rarfile``; while iterating, TypeError for items that are no such pairs, ValueError for
+    Raises: ImportError without ``rarfile``; while iterating, TypeError for other items, ValueError for
     an archive within an archive (extract the outer one first), and the error of ``rarfile`` with a note of the path.
     """
 

@@ -26,7 +26,7 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
             return {"held": [key, ending, content]}
         name, data = getattr(content, "name", None), content.read()
         name = name if isinstance(name, str) else key + ending
-        self.held = key, ending, _reopened(name, data)  # nobody else has it yet
+        self.held = key, ending, _reopened(name, data)  # it has not been handed out yet
         return {"held": [key, ending], "stream": [name, data]}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ class WebDataset(OneInput[dict[str, Any]]):
     State: the first pair of the sample after the one handed out, which had to be read to know that this one is whole.
     If it is an open stream, its content.
 
-    Raises: while iterating, TypeError for items that are no such pairs; ValueError if a sample has two files of one
+    Raises: while iterating, TypeError for other items; ValueError if a sample has two files of one
     ending (are samples of several shards named alike?).
     """
 

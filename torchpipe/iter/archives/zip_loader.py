@@ -23,7 +23,7 @@ class ZipArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
     State: that of the input before the current archive and the number of its files handed out: resuming opens the
     archive again and goes on at once.
 
-    Raises: while iterating, TypeError for items that are no such pairs, ValueError for a stream that cannot seek (the
+    Raises: while iterating, TypeError for other items, ValueError for a stream that cannot seek (the
     table stands at the end), and ``zipfile.BadZipFile`` with a note of the path for damaged archives.
     """
 

@@ -1,3 +1,3 @@
-"""One stream into several. A file for each node."""
+"""One stream into several."""
 
 __all__: list[str] = []

@@ -31,7 +31,7 @@ class Demultiplexer(IterDataPipe[T]):
     State: the items in the buffer and the input's state, once; that of ``classifier_fn`` if it has any.
 
     Raises: ValueError for a ``num_instances`` below 1 and a ``buffer_size`` below -1, TypeError if ``classifier_fn`` is
-    no function; while iterating, ValueError for what is no branch's number, BufferError before the buffer would
+    no function; while iterating, ValueError for a number without a branch, BufferError before the buffer would
     overflow.
     """
 
@@ -104,7 +104,7 @@ class _Demultiplexer(Container):
         except TypeError:
             branch = -1
         if not 0 <= branch < self.num_instances:
-            hint = ": pass drop_none=True to leave such items out" if answer is None else ""
+            hint = ": pass drop_none=True to leave these items out" if answer is None else ""
             raise ValueError(
                 f"{callable_name(self.classifier_fn)} must return a number between 0 and {self.num_instances - 1}, "
                 f"{answer!r} is returned for item {number}{hint}"

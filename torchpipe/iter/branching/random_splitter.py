@@ -34,8 +34,8 @@ class RandomSplitter(IterDataPipe[T]):
 
     State: the numbers that the next item's part is drawn from.
 
-    Raises: GraphError for such a node before the split; TypeError without a known length; ValueError for weights that
-    are negative or sum to nothing; KeyError for a ``target`` that has no weight.
+    Raises: GraphError for a node of that kind before the split; TypeError without a known length; ValueError for
+    weights that are negative or sum to nothing; KeyError for a ``target`` that has no weight.
     """
 
     @overload

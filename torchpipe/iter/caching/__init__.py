@@ -1,3 +1,3 @@
-"""What was made once is kept. A file for each node."""
+"""Nodes that keep the items that were made once."""
 
 __all__: list[str] = []

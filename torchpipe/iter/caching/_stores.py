@@ -41,7 +41,7 @@ class Chunk:
     after: bytes  # the input's position, encoded
     replay: int  # how many items going on from there would make again
     ended: bool  # are there no more?
-    error: Exception | None = None  # raised after them; such a chunk is not kept
+    error: Exception | None = None  # raised after them; a chunk with one is not kept
 
     @property
     def nbytes(self) -> int:
@@ -166,7 +166,9 @@ class DiskStore:
         return self.get(number)
 
     def _changed(self) -> int:
-        """When a file came into the folder: does whoever holds the lease get on? To list it would take ever longer."""
+        """When a file last came into the folder, which tells whether the owner of the lease gets on. Listing would be
+        slow.
+        """
         return os.stat(self.folder).st_mtime_ns
 
     def _go_on_without(self, lease: Lease) -> None:

@@ -198,7 +198,7 @@ class Cacher(OnePerItem[T]):
         )
 
     def share(self, inner: Context) -> tuple[int, int]:
-        """(parts, which one) of the stream this pass makes: whoever makes the same part makes the same items."""
+        """(parts, which one) of the stream that this pass makes: the same part has the same items."""
         among = inner.divided.get(id(self.source), Division.NONE)
         return inner.share(among) if among else (1, 0)
 
@@ -277,7 +277,7 @@ class _Making:
             kinds = ", ".join(sorted({kind for kind, _ in notes}))
             raise TypeError(
                 f"cache() would store {kinds} as a pickle, which runs code when it is read: make plain data of it "
-                "(numbers, arrays, tensors, dicts), or pass allow_pickle=True if nobody else can write to the folder"
+                "(numbers, arrays, tensors, dicts), or pass allow_pickle=True if no other user can write to the folder"
             )
         return data
 

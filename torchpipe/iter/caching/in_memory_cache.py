@@ -1,4 +1,4 @@
-"""``in_memory_cache``: what was made in the first epoch is kept for later ones."""
+"""``in_memory_cache``: items of the first epoch are kept for later ones."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class OnDiskCacheHolder(IterDataPipe[Any]):
     ``"md5"``) each file that was made must have that hash, and with ``extra_check_fn(path)`` that function must say yes
     of it, or the item's files are made anew. Paths are those that ``end_caching`` yields. Not iterated itself.
 
-    State: none of its own. Raises: ValueError for another ``hash_type``; TypeError for what is no function.
+    State: none of its own. Raises: ValueError for another ``hash_type``; TypeError for an argument that is no function.
     """
 
     shared = True  # end_caching reads its input, and the part begins with it: one pass
@@ -71,7 +71,7 @@ class OnDiskCacheHolder(IterDataPipe[Any]):
         return os.fspath(path)
 
     def is_right(self, path: str) -> bool:
-        """Has the file what the arguments demand of it?"""
+        """True if the file has the hash, and passes the check, that the arguments demand."""
         if self.hash_dict is not None:
             expected = self.hash_dict.get(path)
             if expected is None or self.digest_of(path) != expected.lower():
@@ -223,7 +223,7 @@ class _CacheIterator(ExpandingIterator[str]):
     def _made(self, path: str, item: Any) -> list[str]:
         number = int.from_bytes(hashlib.sha256(path.encode(errors="surrogateescape")).digest()[:8])
         holder = self.node.holder
-        context = replace(  # whoever makes it, and whenever, makes the same
+        context = replace(  # the same in every process, at any time
             self.context.for_round(number),
             epoch=0,
             shard=0,

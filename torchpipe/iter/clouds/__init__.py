@@ -1,3 +1,3 @@
-"""Files that lie elsewhere: object stores, web servers, hubs. A file for each node."""
+"""Nodes for remote files: object stores, web servers."""
 
 __all__: list[str] = []

@@ -29,7 +29,7 @@ class FSSpecSaver(FileSaver):
 
     State: none of its own. After a restore, the file of the item that is made again is written again.
 
-    Raises: while iterating, TypeError for items that are no pairs and for data that do not fit the mode, ValueError for
+    Raises: while iterating, TypeError for other items and for data that do not fit the mode, ValueError for
     a name that leads out of ``root``, and what the file system raises.
     """
 

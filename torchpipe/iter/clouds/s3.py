@@ -53,7 +53,7 @@ class S3FileLister(Lister):
 
     State: the prefix being listed, the position in its list, and which names there are.
 
-    Raises: ImportError without s3fs; while iterating, TypeError for items that are no such URLs, what s3fs raises, and
+    Raises: ImportError without s3fs; while iterating, TypeError for other items, what s3fs raises, and
     StateMismatchError if other names are there than when the state was saved.
     """
 

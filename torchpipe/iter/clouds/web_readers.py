@@ -63,7 +63,7 @@ class HttpReader(_WebReader):
     ``headers`` but ``User-Agent`` and ``Accept``.
 
     State: none of its own. Raises: TypeError for other arguments; while iterating, ``urllib.error.HTTPError`` with the
-    status and the URL, ``urllib.error.URLError``, and ValueError for what is no such URL; EOFError or ConnectionError
+    status and the URL, ``urllib.error.URLError``, and ValueError for another URL; EOFError or ConnectionError
     while reading a stream that breaks off.
     """
 

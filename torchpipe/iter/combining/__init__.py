@@ -1,3 +1,3 @@
-"""Several streams into one. A file for each node."""
+"""Several streams into one."""
 
 __all__: list[str] = []

@@ -1,3 +1,3 @@
-"""Opening, reading and writing files, text in them, archives of them. A file for each node."""
+"""Opening, reading and writing files, text in them, archives of them."""
 
 __all__: list[str] = []

@@ -28,8 +28,8 @@ class FileOpener(Opener):
     State: none of its own. An open stream cannot be saved: put ``shuffle`` and ``batch`` before this node, or after
     one that reads.
 
-    Raises: ValueError for other modes, or ``encoding`` with a binary one; while iterating, TypeError for items that are
-    no paths and the OSError of a file that cannot be opened.
+    Raises: ValueError for other modes, or ``encoding`` with a binary one; while iterating, TypeError for
+    other items and the OSError of a file that cannot be opened.
     """
 
     form = "open_files"

@@ -1,4 +1,4 @@
-"""``check_hash``: are the files what they are said to be?"""
+"""``check_hash``: compare the hashes of files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class HashChecker(OnePerItem[tuple[str, Any]]):
     are read to their end, and stand at their beginning again with ``rewind``.
 
     State: none of its own. Raises: ValueError for another ``hash_type``; while iterating, RuntimeError for a path that
-    ``hash_dict`` lacks and for content with another hash; TypeError for items that are no such pairs, ValueError for a
+    ``hash_dict`` lacks and for content with another hash; TypeError for other items, ValueError for a
     stream that cannot go back.
     """
 

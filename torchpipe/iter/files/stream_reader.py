@@ -24,7 +24,7 @@ class StreamReader(Base[tuple[str, Any]]):
     at once, if the stream can seek; else it reads the pieces before again, which a
     :class:`~torchpipe.ReplayWarning` announces.
 
-    Raises: ValueError for a ``chunk`` below 1; while iterating, TypeError for items that are no pairs, and what the
+    Raises: ValueError for a ``chunk`` below 1; while iterating, TypeError for other items, and what the
     stream raises, with a note of the path.
     """
 

@@ -31,7 +31,7 @@ class TarArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
     once (of compressed ones, the bytes before are decompressed again); a stream that cannot seek is read again up to
     there, which a :class:`~torchpipe.ReplayWarning` announces.
 
-    Raises: ValueError for another ``mode``; while iterating, TypeError for items that are no such pairs, EOFError for
+    Raises: ValueError for another ``mode``; while iterating, TypeError for other items, EOFError for
     an archive that is cut off and ValueError for one that is damaged, holds a sparse file, or goes on behind its end,
     with the path and the byte.
     """

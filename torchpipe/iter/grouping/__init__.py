@@ -1,3 +1,3 @@
-"""Items together: batches, collated or apart. A file for each node."""
+"""Items together: batches, collated or apart."""
 
 __all__: list[str] = []

@@ -98,16 +98,17 @@ class _ReBatchIterator(ItemIterator[Any]):
 
 @functional_datapipe("rebatch")
 class ReBatcher(OneInput[Any]):
-    """Cuts and joins batches such that each has ``batch_size`` rows; a shorter last one is left out with ``drop_last``.
+    """Cuts and joins batches so that each has ``batch_size`` rows; a shorter last one is left out with ``drop_last``.
 
     A batch is a list of samples (as ``batch`` makes it, and of no other type than a list), or what a ``collate`` makes
-    of one: a tensor, an array, or a dict or tuple of such and of lists, all with as many rows in their first dimension.
-    ``collated=True`` takes lists for tuples as well, since torch's ``default_collate`` makes lists of tuples.
+    of one: a tensor, an array, or a dict or tuple of these and of lists, all with as many rows in their first
+    dimension. ``collated=True`` takes lists for tuples as well, since torch's ``default_collate`` makes lists of
+    tuples.
 
     State: the rows that are left over.
 
-    Raises: ValueError if ``batch_size`` is below 1. While iterating: TypeError for what is no batch, ValueError if its
-    parts have several numbers of rows.
+    Raises: ValueError if ``batch_size`` is below 1. While iterating: TypeError for an item that is no batch, ValueError
+    if its parts have several numbers of rows.
     """
 
     iterator = _ReBatchIterator

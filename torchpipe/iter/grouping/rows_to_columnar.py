@@ -45,7 +45,7 @@ class _ColumnarIterator(ItemIterator[dict[Any, list[Any]]]):
 class Rows2Columnar(OnePerItem[dict[Any, list[Any]]]):
     """Makes of each batch of rows a dict from a column's name to the list of its values.
 
-    Rows are dicts, of which ``column_names`` are taken (by default all), or lists and tuples, whose values are named by
+    Rows are dicts, whose ``column_names`` are taken (by default all), or lists and tuples, whose values are named by
     ``column_names`` in order.
 
     State: none of its own. Raises: while iterating, KeyError for a column that a row does not have, ValueError for a

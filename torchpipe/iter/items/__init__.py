@@ -1,3 +1,3 @@
-"""One item at a time: change it, drop it, make several of it. A file for each node."""
+"""One item at a time: change it, drop it, make several of it."""
 
 __all__: list[str] = []

@@ -24,8 +24,8 @@ def _like(item: Any, parts: list[Any]) -> Any:
 class Dropper(Itemwise):
     """Leaves out the parts ``indices`` of each item: places of tuples and lists, keys of dicts; one, or a list of them.
 
-    State: none of its own. Raises: while iterating, IndexError or KeyError if an item has no such part, TypeError if it
-    has none at all.
+    State: none of its own. Raises: while iterating, IndexError or KeyError if an item lacks a part that is named,
+    TypeError if it has no parts.
     """
 
     def __init__(self, datapipe: IterDataPipe[Any], indices: Hashable | list[Hashable]) -> None:
@@ -58,7 +58,7 @@ class Slicer(Itemwise):
         super().__init__("slice", datapipe)
         self.named = isinstance(index, list)
         if self.named and (stop is not None or step is not None):
-            raise ValueError(f"index={index!r} names places, of which stop={stop!r} and step={step!r} say nothing")
+            raise ValueError(f"index={index!r} names places: leave out stop={stop!r} and step={step!r}")
         step = None if step is None else check_count("step", step, at_least=1)
         self.index = _several(index) if self.named else index
         self.stop = stop
@@ -79,8 +79,8 @@ class Flattener(Itemwise):
     """Puts what stands in the parts ``indices`` of each item in their place: lists and tuples into lists and tuples,
     dicts into dicts. Without ``indices``, in all parts; with an empty list, in none. One level of them.
 
-    State: none of its own. Raises: while iterating, IndexError or KeyError if an item has no such part, TypeError if it
-    has none at all, ValueError if a key would stand twice in a dict.
+    State: none of its own. Raises: while iterating, IndexError or KeyError if an item lacks a part that is named,
+    TypeError if it has no parts, ValueError if a key would stand twice in a dict.
     """
 
     def __init__(self, datapipe: IterDataPipe[Any], indices: Hashable | list[Hashable] | None = None) -> None:

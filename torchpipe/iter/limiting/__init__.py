@@ -1,3 +1,3 @@
-"""How many items there are: the first ones, again, without end. A file for each node."""
+"""How many items there are: the first ones, again, without end."""
 
 __all__: list[str] = []

@@ -39,5 +39,5 @@ class LengthSetter(OneInput[T]):
 
 
 def is_estimated(root: DataPipe) -> bool:
-    """May the length of the graph be an estimate, which a user has set?"""
+    """True if the length of the graph may be an estimate, which a user has set."""
     return any(isinstance(node, LengthSetter) for node in walk(root))

@@ -1,3 +1,3 @@
-"""Several sources in proportion, several files at a time. A file for each node."""
+"""Several sources in proportion, several files at a time."""
 
 __all__: list[str] = []

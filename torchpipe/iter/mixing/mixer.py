@@ -108,7 +108,7 @@ class Mixer(IterDataPipe[T]):
 
 
 def _normal(weights: Any, count: int) -> list[float]:
-    """``weights`` such that they sum to 1. Raises: ValueError, TypeError."""
+    """``weights``, scaled to a sum of 1. Raises: ValueError, TypeError."""
     try:
         found = [float(weight) for weight in weights]
     except (TypeError, ValueError):
@@ -268,7 +268,7 @@ class _MixIterator(NodeIterator[T]):
                 yield item
 
     def leave_out(self) -> bool:
-        """An item of which no size can be told; wrong weights, and an input without items, stay what they are."""
+        """An item without a size can be left out; wrong weights, and an input without items, cannot."""
         in_hand, self.in_hand = self.in_hand, False
         return in_hand
 

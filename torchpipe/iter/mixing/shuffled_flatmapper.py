@@ -1,4 +1,4 @@
-"""``shuffled_flatmap``: what a function makes of several items, mixed."""
+"""``shuffled_flatmap``: the results of a function for several items, mixed."""
 
 from __future__ import annotations
 

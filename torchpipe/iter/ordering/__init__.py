@@ -1,3 +1,3 @@
-"""The order of items, and who has which. A file for each node."""
+"""The order of items, and who has which."""
 
 __all__: list[str] = []

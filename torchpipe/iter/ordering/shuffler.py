@@ -86,7 +86,7 @@ class Shuffler(Switchable[T]):
     order the same chance. ``unbatch_level`` takes lists apart first, as ``unbatch`` does.
 
     Of a source that is read by position (a sequence, a map-style node; ``sharding_filter``, ``header``, ``concat`` and
-    other shuffles of such) the buffer holds positions, and each item is made when it is handed out: the buffer is
+    other shuffles of these) the buffer holds positions, and each item is made when it is handed out: the buffer is
     one of integers, and after it ``sharding_filter`` makes each shard read only the items that it keeps.
 
     State: up to ``buffer_size - 1`` items or positions, a key and the number of draws.

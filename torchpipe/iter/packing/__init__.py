@@ -1,3 +1,3 @@
-"""Items of many lengths: packed, padded, sorted into batches by length or cost. A file for each node."""
+"""Items of many lengths: packed, padded, sorted into batches by length or cost."""
 
 __all__: list[str] = []

@@ -81,7 +81,7 @@ class BatchPadder(OnePerItem[Any]):
     State: none of its own.
 
     Raises: ValueError for counts below 1 and options that contradict each other. While iterating: ValueError for a
-    sample longer than ``length``, TypeError for what is no such batch.
+    sample longer than ``length``, TypeError for another batch.
     """
 
     iterator = _PadIterator
@@ -114,7 +114,7 @@ class BatchPadder(OnePerItem[Any]):
                 if longest <= length:
                     return length
             raise ValueError(
-                f"pad_batch got a sample of length {longest}, more than length={self.length[-1]}: cut or filter such "
+                f"pad_batch got a sample of length {longest}, more than length={self.length[-1]}: cut or filter these "
                 "samples before, or give a greater length"
             )
         step = self.multiple_of or 1

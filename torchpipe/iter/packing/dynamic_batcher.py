@@ -73,7 +73,7 @@ class _DynamicIterator(ItemIterator[list[T]]):
             if node.overflow == "raise":
                 raise ValueError(
                     f"{callable_name(self.cost_fn)} gives a cost of {cost!r} for an item, more than "
-                    f"max_cost={node.max_cost}: choose overflow='drop' or 'keep', or filter() such items before"
+                    f"max_cost={node.max_cost}: choose overflow='drop' or 'keep', or filter() these items before"
                 )
         return []
 

@@ -60,7 +60,7 @@ class LengthBucketer(OneInput[list[T]]):
     """Gathers items into buckets by their length, and hands out a bucket as a batch when it is full.
 
     As tf.data's ``bucket_by_sequence_length``: the first bucket takes lengths below ``boundaries[0]``, the last one
-    those from ``boundaries[-1]`` on. ``batch_size`` is a number for all buckets or a list with one for each, of which
+    those from ``boundaries[-1]`` on. ``batch_size`` is a number for all buckets or a list with one for each, where
     there are ``len(boundaries) + 1``. ``length_fn`` says how long an item is (by default ``len``; of a dict, that of
     ``input_ids`` or ``tokens``). At the end the buckets that are not full follow, the shortest first, unless
     ``drop_last``.

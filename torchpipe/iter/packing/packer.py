@@ -178,13 +178,13 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
 class Packer(OneInput[dict[str, Any]]):
     """Packs samples of any length into sequences of ``length`` entries, and says which entry belongs to which sample.
 
-    A sample is a sequence of numbers (list, array, tensor, bytes), or a dict of such. With a number as ``length``, all
-    fields of a sample go together (tokens, labels, a loss mask). With a dict, each of its fields has a length and is
-    filled by itself (inputs and targets); other fields are left out. A pack is a dict of the fields (``"tokens"`` where
-    samples are bare), of shape (length, ...) and the dtype of the samples, and of ``segment_ids`` and ``positions``
-    (int32; of a dict's fields, ``<field>_segment_ids`` and so on). Segments count from 1 in each pack, and positions
-    from 0 in each segment; padding has 0 in both, and ``pad_value``, a number or a dict of them, in the fields.
-    Fields in ``keep`` become lists, with an entry for each segment. Arrays give arrays, all else tensors.
+    A sample is a sequence of numbers (list, array, tensor, bytes), or a dict of sequences. With a number as ``length``,
+    all fields of a sample go together (tokens, labels, a loss mask). With a dict, each of its fields has a length and
+    is filled by itself (inputs and targets); other fields are left out. A pack is a dict of the fields (``"tokens"``
+    where samples are bare), of shape (length, ...) and the dtype of the samples, and of ``segment_ids`` and
+    ``positions`` (int32; of a dict's fields, ``<field>_segment_ids`` and so on). Segments count from 1 in each pack,
+    and positions from 0 in each segment; padding has 0 in both, and ``pad_value``, a number or a dict of them, in the
+    fields. Fields in ``keep`` become lists, with an entry for each segment. Arrays give arrays, all else tensors.
 
     ``strategy``: ``"concat"`` puts samples one after the other and cuts every ``length`` entries: no padding but at the
     end. ``"first_fit"`` and ``"best_fit"`` keep samples whole. Of at most ``bins`` (8) open packs a sample goes into
@@ -201,7 +201,7 @@ class Packer(OneInput[dict[str, Any]]):
     State: the open packs and the rest of the sample being cut.
 
     Raises: ValueError for lengths and counts below 1 or options that do not go together. While iterating: TypeError,
-    ValueError or KeyError for what is no sample, or unlike those before.
+    ValueError or KeyError for a sample that is wrong or unlike those before.
     """
 
     iterator = _PackIterator

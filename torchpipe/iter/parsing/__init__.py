@@ -1,3 +1,3 @@
-"""What stands in open files: lines, tables, paragraphs, JSON. A file for each node."""
+"""Nodes that read open files: lines, tables, paragraphs, JSON."""
 
 __all__: list[str] = []

@@ -79,8 +79,8 @@ class CSVParser(_Parser):
     at once, if the stream can seek; else it reads the rows before again, which a :class:`~torchpipe.ReplayWarning`
     announces.
 
-    Raises: ValueError, TypeError and LookupError for wrong arguments; while iterating, TypeError for items that are no
-    pairs, and ``csv.Error`` with a note of the path.
+    Raises: ValueError, TypeError and LookupError for wrong arguments; while iterating, TypeError for other
+    items, and ``csv.Error`` with a note of the path.
     """
 
     form = "parse_csv"

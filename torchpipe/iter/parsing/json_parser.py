@@ -1,4 +1,4 @@
-"""``parse_json_files``: what open JSON files say."""
+"""``parse_json_files``: the values in open JSON files."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class _JsonIterator(ItemIterator[tuple[str, Any]]):
 
 @functional_datapipe("parse_json_files")
 class JsonParser(OnePerItem[tuple[str, Any]]):
-    """Takes pairs (path, stream) of JSON files, and yields pairs (path, what it says). Closes the stream.
+    """Takes pairs (path, stream) of JSON files, and yields pairs (path, value). Closes the stream.
 
     Other arguments are those of :func:`json.loads`.
 
-    State: none of its own. Raises: while iterating, TypeError for items that are no pairs, and ``json.JSONDecodeError``
+    State: none of its own. Raises: while iterating, TypeError for other items, and ``json.JSONDecodeError``
     with a note of the path.
     """
 

@@ -35,7 +35,7 @@ class TFRecordLoader(StreamReader[TFRecordExample]):
     announces.
 
     Raises: ImportError without ``crc32c`` (``pip install crc32c``); TypeError, ValueError for a ``spec`` that is none;
-    while iterating, TypeError for items that are no such pairs, ValueError for a wrong checksum and an example that
+    while iterating, TypeError for other items, ValueError for a wrong checksum and an example that
     lacks a feature, EOFError for a file that is cut off, with a note of the path.
     """
 

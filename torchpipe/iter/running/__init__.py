@@ -1,3 +1,3 @@
-"""When and where items are made: ahead, on a device. A file for each node."""
+"""When and where items are made: ahead, on a device."""
 
 __all__: list[str] = []

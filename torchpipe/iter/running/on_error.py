@@ -1,4 +1,4 @@
-"""``on_error``: what becomes of items for which a node before it raises."""
+"""``on_error``: leave out items for which a node before it raises, or end."""
 
 from __future__ import annotations
 

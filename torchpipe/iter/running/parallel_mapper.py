@@ -114,7 +114,7 @@ class _ParallelIterator(ItemIterator[R]):
         return apply_to_columns(fn, node.input_col, node.output_col)
 
     def _try_first(self) -> None:
-        """Call the function for the first item alone: nobody else draws then."""
+        """Call the function for the first item alone: no other call draws meanwhile."""
         if threading.current_thread() is threading.main_thread():  # else others may draw beside it
             before = GlobalRandom.present().to_dict()
             self._submit(1)

@@ -1,3 +1,3 @@
-"""Reading many samples out of one file, from any of them on: tar, zip, TFRecord. A file for each node."""
+"""Reading many samples out of one file, from any of them on: tar, zip, TFRecord."""
 
 __all__: list[str] = []

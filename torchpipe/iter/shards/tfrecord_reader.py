@@ -20,7 +20,7 @@ class TFRecordReader(ContentReader[Any]):
 
     ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand. URLs are opened by
     fsspec with ``storage_options``. A feature is a tensor of float32 or int64, or a list of bytes; a feature list is
-    a list of such. ``spec`` names the features to give, each as (shape, dtype), as torchdata's ``load_from_tfrecord``
+    a list of these. ``spec`` names the features to give, each as (shape, dtype), as torchdata's ``load_from_tfrecord``
     takes it: a tensor of that shape and type, for bytes nested lists of that shape; ``()`` is one value, a dtype of
     None leaves the type. With ``parse=False`` records are bytes. ``verify`` compares the checksums of the data (of
     lengths, they always are).

@@ -23,8 +23,8 @@ class ZipReader(FileReader[tuple[str, bytes]]):
     State: the number of the file in the table, to which resuming goes at once. A sharding point straight after it reads
     the shard's own files alone. torchdata's ``load_from_zip`` gives streams, of streams.
 
-    Raises: while iterating, ValueError for what is no zip archive and for a file in it that is damaged or encrypted,
-    with the archive and the name; StateError where an archive has changed.
+    Raises: while iterating, ValueError for a file that is no zip archive, and for one in it that is damaged or
+    encrypted, with the archive and the name; StateError where an archive has changed.
     """
 
     form = "read_zip"

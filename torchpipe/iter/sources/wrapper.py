@@ -1,7 +1,7 @@
 """``IterableWrapper``: begin a pipeline with data or any iterable.
 
 There are four ways to go to a position, chosen by what is wrapped: sequences by index, iterables with state by their
-state, iterators that can be read once by replay if nobody has read them yet, and everything else by replay.
+state, iterators that can be read once by replay if nothing has read them yet, and everything else by replay.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class IterableWrapper(IterDataPipe[T]):
     for others the position, reached by replay, which a :class:`~torchpipe.ReplayWarning` announces. An iterator or
     generator serves a single pass.
 
-    Raises: TypeError for what is not iterable, for sets, whose order differs between processes, and for data frames,
-    which iterate their columns; RuntimeError, while iterating, if an iterator that can be read once is read again.
+    Raises: TypeError for an object that is not iterable, for sets, whose order differs between processes, and for data
+    frames, which iterate their columns; RuntimeError, while iterating, if an iterator that can be read once is read
+    again.
     """
 
     fingerprint_ignores = ("_once",)
@@ -80,7 +81,7 @@ class IterableWrapper(IterDataPipe[T]):
 
     @property
     def by_index(self) -> bool:  # type: ignore[override]
-        """Is it read by index, so that nobody makes items that another shard keeps?"""
+        """True if it is read by index, so that a shard does not make items that others keep."""
         return not is_stateful(self.iterable) and _is_indexed(self.iterable)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
@@ -96,7 +97,7 @@ class _Once:
 
 
 def _is_indexed(value: Any) -> bool:
-    """Does indexing from 0 give the items that iterating gives? By type only: a DataFrame's index gives columns."""
+    """True if indexing from 0 gives the items that iterating gives. By type only: a DataFrame's index gives columns."""
     if isinstance(value, _INDEXED + _LISTED):
         return True
     kind = type(value)

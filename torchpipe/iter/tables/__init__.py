@@ -1,3 +1,3 @@
-"""Reading tables, from any row on: parquet, Arrow, SQL, other libraries' datasets. A file for each node."""
+"""Reading tables, from any row on: parquet, Arrow, SQL, other libraries' datasets."""
 
 __all__: list[str] = []

@@ -89,8 +89,8 @@ class ParquetDataFrameLoader(FileReader[Any]):
     the next one at once.
 
     Raises: ImportError without pyarrow; ValueError for another ``device`` than ``""`` and ``"cpu"``; while iterating,
-    TypeError for items that are no paths, ValueError for what is no parquet file and for a column that the file does
-    not have, and pyarrow's errors, with a note of the path.
+    TypeError for other items, ValueError for a file that is not parquet or lacks a column, and pyarrow's errors, with a
+    note of the path.
     """
 
     form = "load_parquet_as_df"

@@ -68,12 +68,12 @@ class HuggingFaceReader(IterDataPipe[Any]):
 
     @property
     def by_index(self) -> bool:  # type: ignore[override]
-        """Is it read by index?"""
+        """True if it is read by index."""
         return not self.streams
 
     @property
     def seeded(self) -> bool:  # type: ignore[override]
-        """Is it a stream that shuffles, anew in each epoch?"""
+        """True for a stream that shuffles anew in each epoch."""
         return self.streams and _keeps_a_buffer(self.dataset)
 
     def __len__(self) -> int:
@@ -253,7 +253,7 @@ class _Rows(Iterator[Any]):
         self._marks = [self._mark()]
 
     def _gives(self, sums: list[int]) -> bool:
-        """Are the next rows those with these checksums?"""
+        """True if the next rows have these checksums."""
         for expected in sums:
             item = next(self._rows, _END)
             if item is _END or _checksum(item) != expected:
@@ -303,8 +303,9 @@ def _plain(value: Any) -> Any:
 
 
 def _keeps_a_buffer(dataset: Any) -> bool:
-    """Does the stream shuffle in a buffer of its own, which its state does not hold? Found by the names of its
-    parts."""
+    """True if the stream shuffles in a buffer of its own, which its state does not hold. Found by the names of its
+    parts.
+    """
     waiting, seen = [first_part(dataset)], 0
     while waiting and (seen := seen + 1) < 10_000:
         part = waiting.pop()

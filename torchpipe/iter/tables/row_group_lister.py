@@ -17,12 +17,12 @@ __all__ = ["RowGroupLister"]
 class RowGroupLister(FileReader[tuple[str, int]]):
     """Yields a pair (path, number) for each row group of parquet files: small things to shuffle and to divide.
 
-    ``read_parquet`` reads such pairs: ``RowGroupLister(paths).shuffle().sharding_filter().read_parquet()`` lets a shard
-    read whole row groups, and those of its own alone. Paths as for :class:`~torchpipe.iter.ParquetReader`.
+    ``read_parquet`` reads these pairs: ``RowGroupLister(paths).shuffle().sharding_filter().read_parquet()`` lets a
+    shard read whole row groups, and those of its own alone. Paths as for :class:`~torchpipe.iter.ParquetReader`.
 
     State: the number of the row group. Only the ends of files are read.
 
-    Raises: ImportError without pyarrow; while iterating, ValueError for what is no parquet file.
+    Raises: ImportError without pyarrow; while iterating, ValueError for a file that is not parquet.
     """
 
     form = "list_row_groups"

@@ -36,7 +36,7 @@ class SqlReader(IterDataPipe[dict[str, Any]]):
     database choose the shard's rows (``ROW_NUMBER``), so that others are not sent.
 
     Raises: TypeError, ValueError for wrong arguments; while iterating, what the database raises, with a note of the
-    query; ValueError for a null key, or one that does not go up; StateError for a state without such a key.
+    query; ValueError for a null key, or one that does not go up; StateError for a state without a key.
     """
 
     by_index = True

@@ -1,3 +1,3 @@
-"""Reading text files record by record, from any place in them. A file for each node."""
+"""Reading text files record by record, from any place in them."""
 
 __all__: list[str] = []

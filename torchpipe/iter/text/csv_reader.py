@@ -18,11 +18,11 @@ __all__ = ["CsvReader"]
 class CsvReader(ContentReader[Any]):
     """Yields the rows of CSV files (RFC 4180): dicts from column name to text, or lists without a ``header``.
 
-    ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand. URLs are opened by
-    fsspec with ``storage_options``. With ``header`` the first line of each file names the columns, of which
-    ``columns`` are handed out, all by default. A quoted field may go over several lines; empty lines count as none.
-    ``fmtparams`` are those of :func:`csv.reader` (``delimiter="\\t"``), with ``strict=True`` for a default, so that a
-    quote that is never closed is an error.
+    ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand. URLs are opened by fsspec
+    with ``storage_options``. With ``header`` the first line of each file names the columns; ``columns`` are handed out,
+    all by default. A quoted field may go over several lines; empty lines count as none. ``fmtparams`` are those of
+    :func:`csv.reader` (``delimiter="\\t"``), with ``strict=True`` for a default, so that a quote that is never closed
+    is an error.
 
     State: the place in the file in bytes, at which resuming goes on at once; in a compressed file as
     :class:`~torchpipe.iter.TextLineReader`.
