@@ -102,7 +102,7 @@ def test_rows_that_stand_in_no_place_are_refused_when_the_node_is_made(tmp_path:
 
 def test_numbers_that_torch_has_not_are_refused_when_the_node_is_made(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(4, np.longdouble))
-    with pytest.raises(ValueError, match="of which torch makes no tensor"):
+    with pytest.raises(ValueError, match="torch has no tensor of that type"):
         TokenFile(tmp_path / "a.npy", 2, tensor_dtype=None)
 
 

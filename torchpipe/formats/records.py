@@ -25,6 +25,8 @@ class Records(Iterator[T_co], ABC):
 
     path: str
     stamp: list[int | None] | None
+    has_places = True
+    """False where the file can only be read in order, so that there is no state."""
     step: int = 1
     """A hint: of each ``step`` records, one is going to be asked for and the others are skipped."""
 
@@ -84,6 +86,7 @@ class ContentRecords(Records[T_co]):
     def __init__(self, content: Content) -> None:
         self.path = content.path
         self.stamp = content.stamp
+        self.has_places = content.can_seek
         self._content = content
         self._offset = self._number = 0
 

@@ -393,7 +393,7 @@ def test_wrong_items_are_errors() -> None:
         (lambda: list(source.demux(2, lambda item: 2)[0]), ValueError, "between 0 and 1, 2 is returned for item 0"),
         (lambda: list(source.demux(2, lambda item: None)[0]), ValueError, "drop_none=True"),
         (lambda: list(source.demux(2, lambda item: "0")[0]), ValueError, "'0' is returned"),  # type: ignore[arg-type,return-value]
-        (lambda: list(source.fork(2)[0].main_datapipe), TypeError, "read by its branches"),  # type: ignore[attr-defined]
+        (lambda: list(source.fork(2)[0].source), TypeError, "read by its branches"),  # type: ignore[attr-defined]
     ]
     for call, error, message in cases:
         with pytest.raises(error, match=message):

@@ -114,7 +114,7 @@ def test_what_the_parts_cannot_give_is_an_error() -> None:
     source = IterableWrapper(range(10))
     cases: list[Any] = [
         (lambda: list(source.random_split({"a": 1}, 1, total_length=9)[0]), ValueError, "told of 9 items"),
-        (lambda: list(source.random_split({"a": 1}, 1)[0].main_datapipe), TypeError, "by its parts"),
+        (lambda: list(source.random_split({"a": 1}, 1)[0].source), TypeError, "by its parts"),
     ]
     for call, error, message in cases:
         with pytest.raises(error, match=message):

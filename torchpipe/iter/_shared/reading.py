@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from torchpipe.formats.places.content import Content, check_compression
-from torchpipe.formats.places.streams import StreamWrapper, can_seek
+from torchpipe.formats.places.streams import StreamWrapper
 from torchpipe.formats.records import Records, behind_of
 from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.expanding import ExpandingIterator
@@ -127,7 +127,7 @@ class _StreamIterator(_RecordsIterator[T]):
         except Exception as error:
             error.add_note(f"{node_name(self.node)}: while opening {path}")
             raise
-        return records if can_seek(stream) else _InOrder(records)
+        return records if records.has_places else _InOrder(records)
 
     def _hand_out(self, parts: Iterable[T]) -> Iterator[T]:
         records = parts.records if isinstance(parts, _InOrder) else parts
