@@ -36,6 +36,8 @@ junkdrawer._gc_initialized = True
 
 # Those have an environment of their own, and a target: `make test-trainers`.
 collect_ignore = [] if importlib.util.find_spec("pytorch_lightning") else ["trainers"]
+# These need Ray, which not every Python has.
+collect_ignore += [] if importlib.util.find_spec("ray") else ["actors"]
 # These need a browser, and have a target as well: `make test-browser`.
 collect_ignore += [] if os.environ.get("TORCHPIPE_TEST_BROWSER") else ["browser"]
 # These need Jupyter's kernel, which `make test-notebook` puts into a folder of its own.

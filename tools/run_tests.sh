@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests in the environment FOLDER: those of XLA beside the others, shown after them; neither part ends the other.
+# Runs the tests in the environment FOLDER: those of XLA and Ray beside the others, shown after them; no part ends another.
 #
 #   [MARKS="not any_torch"] tools/run_tests.sh FOLDER [ARGUMENT OF PYTEST...]
 #
@@ -9,9 +9,9 @@ set -uo pipefail
 
 python=$1/bin/python
 shift
-passed=0 failed=0 lines=() xla=
-shown_later=$(mktemp)
-trap 'kill $xla 2>/dev/null; rm -f "$shown_later"' EXIT
+passed=0 failed=0 lines=() beside=
+shown_later=$(mktemp -d)
+trap 'kill $beside 2>/dev/null; rm -rf "$shown_later"' EXIT
 # Where it is set, each of the processes that tests start would compile the project anew, and pytest every test file.
 unset PYTHONDONTWRITEBYTECODE
 
@@ -30,19 +30,34 @@ count() { # TITLE CODE
     esac
 }
 
-# By themselves: importing torch_xla takes seconds, and once its runtime lives in a process, forking that one is unsafe.
+has() { "$python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$1') is None)"; }
+
+# XLA's and Ray's by themselves, one after the other: importing torch_xla takes seconds, and once its runtime lives in a
+# process, forking that one is unsafe; Ray's share a cluster.
+beside() {
+    for part in xla:torch_xla ray:ray; do
+        has "${part#*:}" || continue
+        tests 1 "${part%:*}" "$@" >"$shown_later/${part%:*}" 2>&1
+        echo $? >"$shown_later/${part%:*}.code"
+    done
+}
+
 # At the same time, and the others in four: for a quarter of the time of two, nobody has anything to do but wait.
-if [ "${MARKS-}" != quick ] && "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch_xla") is None)'; then
-    tests 1 xla "$@" >"$shown_later" 2>&1 &
-    xla=$!
+if [ "${MARKS-}" != quick ]; then
+    beside "$@" &
+    beside=$!
 fi
-tests 4 "not xla" "$@"
-count "without XLA" $?
-if [ -n "$xla" ]; then
-    tail -n +1 -f --pid="$xla" "$shown_later"
-    wait "$xla"
-    count "with XLA" $?
-    xla=
+tests 4 "not xla and not ray" "$@"
+count "without XLA and Ray" $?
+if [ -n "$beside" ]; then
+    wait "$beside"
+    beside=
+    for part in xla ray; do
+        if [ -e "$shown_later/$part.code" ]; then
+            cat "$shown_later/$part"
+            count "with $part" "$(cat "$shown_later/$part.code")"
+        fi
+    done
 fi
 printf '%s\n' "${lines[@]}"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ from torchpipe.compat.ray_private import draining_nodes, free_on_nodes
 __all__ = ["ActorRequest", "connect"]
 
 _log = logging.getLogger("torchpipe")
+
+_REACH_S = 10.0
 
 _CLIENT = (
     "Ray Client (ray://) is not supported: every batch would pass through a proxy, at about 0.15 GB/s, and the driver "
@@ -40,6 +43,7 @@ def connect(address: str | None) -> None:
                 "first"
             )
         return
+    _check_reachable(address)
     context = ray.init(address=address, logging_level="warning", log_to_driver=True)
     if address is None:
         _log.warning(
@@ -48,6 +52,20 @@ def connect(address: str | None) -> None:
             context.address_info["address"],
             ray.cluster_resources().get("CPU", 0),
         )
+
+
+def _check_reachable(address: str | None) -> None:
+    """Ray itself tries for minutes. Raises: ConnectionError."""
+    host, colon, port = (address or "").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"no Ray cluster answers at {address} ({error}): look at `ray status` on its head node, and give the "
+            "address that `ray start --head` has shown there"
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +78,16 @@ class ActorRequest:
     placement_group: Any = None
     runtime_env: Mapping[str, Any] | None = None
 
-    def options(self) -> dict[str, Any]:
-        """For ``.options()`` of the next actor: on this process's own node while that has room, then spread out."""
+    def options(self, starting: int) -> dict[str, Any]:
+        """For ``.options()`` of the next actor: on this process's own node while that has room, then spread out.
+
+        ``starting`` others may not have taken yet what they asked for.
+        """
         options: dict[str, Any] = {
             "num_cpus": self.num_cpus,
             "max_restarts": 0,
             "max_task_retries": 0,
-            "scheduling_strategy": self._strategy(),
+            "scheduling_strategy": self._strategy(starting),
         }
         if self.resources:
             options["resources"] = dict(self.resources)
@@ -76,19 +97,23 @@ class ActorRequest:
             options["runtime_env"] = dict(self.runtime_env)
         return options
 
-    def _strategy(self) -> Any:
+    def _strategy(self, starting: int) -> Any:
         if self.placement_group is not None:
             return PlacementGroupSchedulingStrategy(self.placement_group)
         here = ray.get_runtime_context().get_node_id()
-        if not self.label_selector and here not in draining_nodes() and self._fits(free_on_nodes().get(here, {})):
+        if (
+            not self.label_selector
+            and here not in draining_nodes()
+            and self._fits(free_on_nodes().get(here, {}), 1 + starting)
+        ):
             return NodeAffinitySchedulingStrategy(here, soft=True)
         return "SPREAD"
 
     def _needed(self) -> dict[str, float]:
         return {name: amount for name, amount in {"CPU": self.num_cpus, **self.resources}.items() if amount}
 
-    def _fits(self, resources: Mapping[str, float]) -> bool:
-        return all(resources.get(name, 0) >= amount for name, amount in self._needed().items())
+    def _fits(self, resources: Mapping[str, float], times: int = 1) -> bool:
+        return all(resources.get(name, 0) >= times * amount for name, amount in self._needed().items())
 
     def _matches(self, labels: Mapping[str, str]) -> bool:
         """Only plain values are compared; of Ray's operators (``in``, ``!``), Ray knows."""

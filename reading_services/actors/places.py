@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -73,6 +74,8 @@ class RayPlaces(Places):
         self._answers: SimpleQueue[int | None] = SimpleQueue()
         self._measures_nodes = self._closed = False
         self._looked_at = time.monotonic()
+        # An object that is forgotten ends its actors at once; at exit, Ray does
+        weakref.finalize(self, _kill_all, self._places).atexit = False
 
     def pids(self) -> list[int]:
         """The process ids of the actors that can begin, on their nodes."""
@@ -101,17 +104,15 @@ class RayPlaces(Places):
         with self._lock:
             if dispatches not in self._images:
                 self._images[dispatches] = ray.put(section.image)
-            kind = ray.remote(concurrency_groups={CONTROL: 1})(DispatchActor if dispatches else ShardActor)
             nodes = max(section.node_names, default=-1) + 1
-            actor = kind.options(**self._request.options()).remote(name, nodes)
-            place = ActorPlace(number, name, actor, partial(_watch, self._answers), self._dispatcher)
+            starting = sum(not place.ready for place in self._places)
+            actor = _actor_class(dispatches).options(**self._request.options(starting)).remote(name, nodes)
+            place = ActorPlace(
+                number, name, actor, partial(_watch, self._answers), partial(_dispatcher_of, weakref.ref(self))
+            )
             self._places.append(place)
             place.load(self._images[dispatches], self._measures_nodes)
             return place
-
-    def _dispatcher(self) -> Any:
-        """The handle of the one that shards are to ask: the newest."""
-        return next((place.actor for place in reversed(self._places) if place.number == DISPATCHER), None)
 
     def wait(self, timeout_s: float) -> list[Event]:
         try:
@@ -173,7 +174,8 @@ class RayPlaces(Places):
             if self._closed:
                 return
             self._closed = True
-            places, self._places = self._places, []
+            places = list(self._places)
+            self._places.clear()
             if not ray.is_initialized():
                 return
             for place in places:
@@ -241,6 +243,25 @@ class RayPlaces(Places):
         _kill(place)
         pid = None if place.hello is None else place.hello.pid
         return Gone(place, End(cause=cause, own=False, pid=pid))
+
+
+@cache
+def _actor_class(dispatches: bool) -> Any:
+    """As Ray has it: made once, since it ships each that it is given."""
+    return ray.remote(concurrency_groups={CONTROL: 1})(DispatchActor if dispatches else ShardActor)
+
+
+def _dispatcher_of(places: weakref.ref[RayPlaces]) -> Any:
+    """The handle of the one that shards are to ask: the newest."""
+    alive = places()
+    opened = [] if alive is None else alive._places
+    return next((place.actor for place in reversed(opened) if place.number == DISPATCHER), None)
+
+
+def _kill_all(places: list[ActorPlace]) -> None:
+    if ray.is_initialized():
+        for place in places:
+            _kill(place)
 
 
 def _watch(answers: SimpleQueue[int | None], number: int, future: Future[Any]) -> None:

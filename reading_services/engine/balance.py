@@ -24,7 +24,8 @@ _log = logging.getLogger("torchpipe")
 _INTERVAL_S = 2.0
 _GRACE_S = 3.0  # for a place to start, before its shards go to others
 _LEAST_BUSY_S = 0.5  # of work in an interval, for a speed to go by
-_GAIN = 1.15  # what moving has to bring
+_GAIN = 1.25  # what moving has to bring
+_MOST_REST_S = 60.0  # after shards were moved, twice as long each time: speeds that go up and down are let be
 
 
 def apportion(shards: int, speeds: Mapping[int, float]) -> dict[int, int]:
@@ -55,6 +56,7 @@ class Balance:
         self._supervisor, self._clock = supervisor, clock
         self._speeds: dict[int, float] = {}  # items a second of work
         self._pids: dict[int, int] = {}
+        self._rest_s, self._rests_until = _INTERVAL_S, 0.0
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
@@ -94,8 +96,11 @@ class Balance:
             return
         counts = apportion(len(hosts), speeds)
         have = {number: sum(host == number for host in hosts.values()) for number in {*ready, *hosts.values()}}
-        if not late and _slowest(have, speeds) < _GAIN * _slowest(counts, speeds):
-            return
+        if not late:
+            if now < self._rests_until or _slowest(have, speeds) < _GAIN * _slowest(counts, speeds):
+                return
+            self._rests_until = now + self._rest_s
+            self._rest_s = min(_MOST_REST_S, 2 * self._rest_s)
         text = ", ".join(f"worker {number}: {count}" for number, count in counts.items())
         _log.info("moving shards between workers: %s", text)
         supervisor.accounts.events.tell("tuned", "main", f"shards of each worker: {text}")
@@ -113,7 +118,8 @@ class Balance:
             since.add(before[number], -1)
             busy_s = since.times.seconds(MAKING) + since.times.seconds(SENDING)
             if busy_s >= _LEAST_BUSY_S and since.times.made:
-                self._speeds[number] = since.times.made / busy_s
+                speed = since.times.made / busy_s
+                self._speeds[number] = (self._speeds.get(number, speed) + speed) / 2
 
 
 def _slowest(counts: Mapping[int, int], speeds: Mapping[int, float]) -> float:

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -71,7 +72,7 @@ def takes_long(item: Any) -> Any:
 
 def endless(kind: str) -> Any:
     """A graph of one of these kinds, of which a test takes as many items as it needs."""
-    return GRAPHS[kind](100_000).map(takes_long)
+    return GRAPHS[kind](10_000_000).map(takes_long)
 
 
 def seeded(graph: Any, service: Any) -> DataLoader2[Any]:
@@ -87,7 +88,7 @@ def in_process(graph: Any, num_shards: int) -> DataLoader2[Any]:
 
 def first_in_process(kind: str, count: int, num_shards: int) -> list[str]:
     """The first items of an endless graph."""
-    stream = iter(in_process(GRAPHS[kind](100_000), num_shards))
+    stream = iter(in_process(GRAPHS[kind](10_000_000), num_shards))
     return texts([next(stream) for _ in range(count)])
 
 
@@ -106,10 +107,10 @@ def actor_processes() -> list[psutil.Process]:
 
 
 def _actor_processes() -> Iterator[psutil.Process]:
-    for process in psutil.process_iter(["cmdline"]):
-        command = " ".join(process.info["cmdline"] or ())
-        if command.startswith(("ray::ShardActor", "ray::DispatchActor")):
-            yield process
+    for process in psutil.Process().children(recursive=True):  # nodes are children of this process, actors theirs
+        with suppress(psutil.Error):
+            if " ".join(process.cmdline()).startswith(("ray::ShardActor", "ray::DispatchActor")):
+                yield process
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
