@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from torchpipe.formats.places.remote import file_system
+
 __all__ = ["MOST_NAMES", "expand_braces", "expand_paths", "is_remote"]
 
 MOST_NAMES = 1_000_000  # from one text; more are a slip of the pen, such as {0..999999999}
@@ -115,9 +117,7 @@ def _globbed(what: str, name: str, storage_options: Mapping[str, Any] | None) ->
             raise FileNotFoundError(f"{what} found no file {name!r} (working directory {os.getcwd()!r})")
         return [name]
     if is_remote(name):
-        import fsspec  # takes a while, and local files do without
-
-        system, path = fsspec.core.url_to_fs(name, **(storage_options or {}))
+        system, path = file_system(name, storage_options)
         found = sorted(map(system.unstrip_protocol, system.glob(path)))
     else:
         found = sorted(glob.glob(name, recursive=True))

@@ -9,6 +9,7 @@ from typing import Any
 from torchpipe.errors import StateError
 from torchpipe.formats.places.content import open_stored
 from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.places.remote import file_system
 from torchpipe.formats.places.streams import stamp_of, stamp_of_path
 from torchpipe.formats.records import Records
 from torchpipe.formats.tables.blocks import Blocks, in_chunks
@@ -116,9 +117,7 @@ class ParquetBlocks(Blocks):
 
         path, system = self.path, pyarrow.fs.LocalFileSystem()
         if is_remote(path):
-            import fsspec
-
-            remote, path = fsspec.core.url_to_fs(path, **(self._storage_options or {}))
+            remote, path = file_system(path, self._storage_options)
             system = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(remote))
         fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, filesystem=system)
         fragment.ensure_complete_metadata()

@@ -10,7 +10,14 @@ from typing import Any
 
 from torchpipe.formats.places.streams import StreamWrapper, wrap_stream
 
-__all__ = ["naming_path", "path_and_stream"]
+__all__ = ["naming_path", "pair_of", "path_and_stream"]
+
+
+def pair_of(form: str, item: Any, parts: str) -> tuple[Any, Any]:
+    """``item`` as a pair. Raises: TypeError, with the functional form that got it and the ``parts`` that it needs."""
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return item[0], item[1]
+    raise TypeError(f"{form} needs pairs {parts}, got {item!r:.200}")
 
 
 def path_and_stream(form: str, item: Any, *, binary: bool = True) -> tuple[str, StreamWrapper]:
@@ -19,9 +26,11 @@ def path_and_stream(form: str, item: Any, *, binary: bool = True) -> tuple[str, 
     Raises: TypeError, with the functional form that got it, for another item.
     """
     kind, mode = ("binary stream", "mode='b'") if binary else ("stream", "")
-    if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], str | os.PathLike)):
-        raise TypeError(f"{form} needs pairs (path, {kind}), as from open_files({mode}), got {item!r:.200}")
-    path, stream = os.fspath(item[0]), item[1]
+    parts = f"(path, {kind}), as from open_files({mode})"
+    name, stream = pair_of(form, item, parts)
+    if not isinstance(name, str | os.PathLike):
+        raise TypeError(f"{form} needs pairs {parts}, got {item!r:.200}")
+    path = os.fspath(name)
     if not isinstance(stream, IOBase | StreamWrapper) and not hasattr(stream, "read"):
         raise TypeError(f"{form} needs a {kind} for {path!r}, got {stream!r:.200}")
     return path, stream if isinstance(stream, StreamWrapper) else wrap_stream(stream, name=path)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torchpipe.formats.places.writing import place_in
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
-from torchpipe.iter._shared.pairs import naming_path
+from torchpipe.iter._shared.pairs import naming_path, pair_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.validate import check_columns
@@ -26,9 +26,7 @@ class _SaveIterator(ItemIterator[str]):
 
     def run(self) -> Iterator[str]:
         for item in self.source.items():
-            if not (isinstance(item, tuple | list) and len(item) == 2):
-                raise TypeError(f"{self.node.form} needs pairs (name, data), got {item!r:.200}")
-            name, data = item
+            name, data = pair_of(self.node.form, item, "(name, data)")
             path = place_in(self.node.root, os.fspath(self.path_of(name)))
             with naming_path(path, "writing"):
                 self.node.write(path, data)

@@ -10,6 +10,7 @@ from torchpipe.errors import StateError
 from torchpipe.formats.places.streams import StreamWrapper, wrap_stream
 from torchpipe.formats.samples import split_name
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
+from torchpipe.iter._shared.pairs import pair_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["WebDataset"]
@@ -68,11 +69,12 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
 
     def _files(self) -> Iterator[tuple[str, str, Any]]:
         for item in self.source.items():
-            if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], str)):
-                raise TypeError(f"webdataset needs pairs (path, content), as from load_from_tar(), got {item!r:.200}")
-            found = split_name(item[0].replace("\\", "/"))
+            path, content = pair_of("webdataset", item, "(path, content), as from load_from_tar()")
+            if not isinstance(path, str):
+                raise TypeError(f"webdataset needs paths as text, got {path!r:.200}")
+            found = split_name(path.replace("\\", "/"))
             if found is not None:
-                yield found[0], f".{found[1]}", item[1]
+                yield found[0], f".{found[1]}", content
 
 
 @functional_datapipe("webdataset")

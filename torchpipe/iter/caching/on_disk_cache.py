@@ -16,7 +16,8 @@ from torchpipe.errors import GraphError
 from torchpipe.formats.places.streams import StreamWrapper, close_stream
 from torchpipe.formats.places.writing import Lease, write_whole
 from torchpipe.iter._shared.expanding import ExpandingIterator
-from torchpipe.iter._shared.pairs import naming_path
+from torchpipe.iter._shared.hashes import Digest, check_hash_type, pieces_of
+from torchpipe.iter._shared.pairs import naming_path, pair_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
@@ -27,7 +28,6 @@ from torchpipe.randomness.global_random import GlobalRandom
 __all__ = ["EndOnDiskCacheHolder", "OnDiskCacheHolder"]
 
 _LIST = ".torchpipe-list"  # beside a path: a file with the names of all that was made for it
-_PIECE_BYTES = 1 << 20
 
 
 @functional_datapipe("on_disk_cache")
@@ -53,15 +53,13 @@ class OnDiskCacheHolder(IterDataPipe[Any]):
         extra_check_fn: Callable[[str], bool] | None = None,
     ) -> None:
         check_input("on_disk_cache", source_datapipe)
-        if hash_type not in ("sha256", "md5"):
-            raise ValueError(f"Invalid hash_type {hash_type!r}: it is 'sha256' or 'md5'")
         for name, fn in (("filepath_fn", filepath_fn), ("extra_check_fn", extra_check_fn)):
             if fn is not None:
                 check_columns(name, fn, None)
         self.source = source_datapipe
         self.filepath_fn = filepath_fn
         self.hash_dict = hash_dict
-        self.hash_type = hash_type
+        self.hash_type = check_hash_type(hash_type)
         self.extra_check_fn = extra_check_fn
 
     def path_of(self, item: Any) -> str:
@@ -74,16 +72,12 @@ class OnDiskCacheHolder(IterDataPipe[Any]):
         """True if the file has the hash, and passes the check, that the arguments demand."""
         if self.hash_dict is not None:
             expected = self.hash_dict.get(path)
-            if expected is None or self.digest_of(path) != expected.lower():
+            if expected is None:
                 return False
+            with open(path, "rb") as file:
+                if Digest(self.hash_type).of(file) != expected.lower():
+                    return False
         return self.extra_check_fn is None or bool(self.extra_check_fn(path))
-
-    def digest_of(self, path: str) -> str:
-        digest = hashlib.new(self.hash_type, usedforsecurity=False)
-        with open(path, "rb") as file:
-            while piece := file.read(_PIECE_BYTES):
-                digest.update(piece)
-        return digest.hexdigest()
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         raise RuntimeError("Please call `end_caching()` before iteration.")
@@ -249,40 +243,25 @@ class _CacheIterator(ExpandingIterator[str]):
         return names
 
     def _written(self, pair: Any) -> str:
-        if not (isinstance(pair, tuple | list) and len(pair) == 2):
-            raise TypeError(f"end_caching needs pairs (name, content), got {pair!r:.200}")
-        node, (name, content) = self.node, pair
+        node, (name, content) = self.node, pair_of("end_caching", pair, "(name, content)")
         path = os.fspath(name if node.filepath_fn is None else node.filepath_fn(name))
         hashes = node.holder.hash_dict
         if hashes is not None and path not in hashes:
             raise RuntimeError(f"Unspecified hash for file {path}: is it in hash_dict under another name?")
-        digest = hashlib.new(node.holder.hash_type, usedforsecurity=False)
+        digest = Digest(node.holder.hash_type)
 
         def pieces() -> Iterator[Any]:
-            for piece in [content] if node.skip_read else _pieces(content):
+            for piece in [content] if node.skip_read else pieces_of(content):
                 if hashes is not None:
-                    digest.update(piece.encode() if isinstance(piece, str) else piece)
+                    digest.add(piece)
                 yield piece
-            if hashes is not None and digest.hexdigest() != hashes[path].lower():
+            if hashes is not None and digest.text() != hashes[path].lower():
                 raise RuntimeError(
-                    f"The computed hash {digest.hexdigest()} of {path} does not match the expected hash "
-                    f"{hashes[path]}: is the source damaged, or hash_dict of another version?"
+                    f"The computed hash {digest.text()} of {path} does not match the expected hash {hashes[path]}: is "
+                    "the source damaged, or hash_dict of another version?"
                 )
 
         write_whole(path, node.mode, pieces(), part=f".{hashlib.sha256(path.encode()).hexdigest()[:32]}.part")
+        if hasattr(content, "read") and not node.skip_read:
+            close_stream(content) if isinstance(content, StreamWrapper) else content.close()
         return path
-
-
-def _pieces(content: Any) -> Iterator[Any]:
-    """Those of a stream, which is closed at its end, or of another iterable; text and bytes are one piece."""
-    if isinstance(content, str | bytes | bytearray):
-        yield content
-    elif not hasattr(content, "read"):
-        yield from content
-    else:
-        while piece := content.read(_PIECE_BYTES):
-            yield piece
-        if isinstance(content, StreamWrapper):
-            close_stream(content)
-        else:
-            content.close()

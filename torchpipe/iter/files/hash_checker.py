@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchpipe.formats.places.streams import StreamWrapper, can_seek, wrap_stream
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
-from torchpipe.iter._shared.pairs import naming_path
+from torchpipe.iter._shared.hashes import Digest, check_hash_type
+from torchpipe.iter._shared.pairs import naming_path, pair_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["HashChecker"]
-
-_PIECE_BYTES = 1 << 20
 
 
 class _HashIterator(ItemIterator[tuple[str, Any]]):
@@ -21,9 +19,7 @@ class _HashIterator(ItemIterator[tuple[str, Any]]):
 
     def run(self) -> Iterator[tuple[str, Any]]:
         for item in self.source.items():
-            if not (isinstance(item, tuple | list) and len(item) == 2):
-                raise TypeError(f"check_hash needs pairs (path, content), got {item!r:.200}")
-            checked = [self._checked(*item)]
+            checked = [self._checked(*pair_of("check_hash", item, "(path, content)"))]
             del item
             yield checked.pop()
 
@@ -42,20 +38,18 @@ class _HashIterator(ItemIterator[tuple[str, Any]]):
         return path, wrap_stream(content, name=path)
 
     def _digest(self, path: str, content: Any) -> str:
-        digest = hashlib.new(self.node.hash_type, usedforsecurity=False)
+        digest = Digest(self.node.hash_type)
         if isinstance(content, str | bytes | bytearray):
-            digest.update(content.encode() if isinstance(content, str) else content)
-            return digest.hexdigest()
+            return digest.of(content)
         if not hasattr(content, "read"):
             raise TypeError(f"check_hash needs an open stream, bytes or text for {path!r}, got {content!r:.200}")
         if self.node.rewind and not can_seek(content):
             raise ValueError(f"the stream of {path} cannot go back to its beginning: pass rewind=False")
         with naming_path(path):
-            while piece := content.read(_PIECE_BYTES):
-                digest.update(piece.encode() if isinstance(piece, str) else piece)
+            found = digest.of(content)
             if self.node.rewind:
                 content.seek(0)
-        return digest.hexdigest()
+        return found
 
 
 @functional_datapipe("check_hash")
@@ -80,8 +74,6 @@ class HashChecker(OnePerItem[tuple[str, Any]]):
         rewind: bool = True,
     ) -> None:
         super().__init__("check_hash", source_datapipe)
-        if hash_type not in ("sha256", "md5"):
-            raise ValueError(f"Invalid hash_type {hash_type!r}: it is 'sha256' or 'md5'")
         self.hash_dict = hash_dict
-        self.hash_type = hash_type
+        self.hash_type = check_hash_type(hash_type)
         self.rewind = rewind

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
+from torchpipe.iter._shared.pairs import pair_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_items
@@ -33,9 +34,7 @@ class _ParagraphIterator(ItemIterator[tuple[str, Any]]):
 
     def run(self) -> Iterator[tuple[str, Any]]:
         for item in self.source.items():
-            if not (isinstance(item, tuple | list) and len(item) == 2):
-                raise TypeError(f"lines_to_paragraphs needs pairs (path, line), as from readlines(), got {item!r:.200}")
-            path, line = item
+            path, line = pair_of("lines_to_paragraphs", item, "(path, line), as from readlines()")
             before, lines = self.path, self.lines
             if line and (path == before or not lines):
                 self.path = path

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data.datapipes.utils.decoder import Decoder, basichandlers, extension_extract_fn, imagehandler
 
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
-from torchpipe.iter._shared.pairs import naming_path
+from torchpipe.iter._shared.pairs import naming_path, pair_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_function
 
@@ -20,11 +20,12 @@ class _DecodeIterator(ItemIterator[tuple[str, Any]]):
 
     def run(self) -> Iterator[tuple[str, Any]]:
         for item in self.source.items():
-            if not (isinstance(item, tuple | list) and len(item) == 2 and isinstance(item[0], str)):
-                raise TypeError(f"routed_decode needs pairs (path, open stream), got {item!r:.200}")
-            with naming_path(item[0], "decoding"):
-                decoded = self.node.decoder(tuple(item))[item[0]]
-            yield item[0], decoded
+            path, stream = pair_of("routed_decode", item, "(path, open stream)")
+            if not isinstance(path, str):
+                raise TypeError(f"routed_decode needs paths as text, got {path!r:.200}")
+            with naming_path(path, "decoding"):
+                decoded = self.node.decoder((path, stream))[path]
+            yield path, decoded
 
 
 @functional_datapipe("routed_decode")
