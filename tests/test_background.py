@@ -26,7 +26,6 @@ from torchpipe.ahead.iterators import RunAheadIterator
 from torchpipe.ahead.stage import Stage
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.iter.running.prefetch import Prefetcher
-from torchpipe.loader.single_consumer import has_interpreter_lock
 from torchpipe.state import Cursor, SnapshotPolicy
 
 EVERY = st.sampled_from([1, 3, None])
@@ -380,7 +379,7 @@ def test_L5_items_live_no_longer_than_the_consumer_wants() -> None:
 def alive_now() -> int:
     """How many items there are. Without the interpreter's lock, what another thread lets go of may be freed by the
     thread that made it, once that runs again; or by the collector."""
-    if not has_interpreter_lock():
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
         gc.collect()
     return Counted.alive
 

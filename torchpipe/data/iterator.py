@@ -20,7 +20,6 @@ from torchpipe.data.fetch import Failure
 from torchpipe.data.processes import torch_words
 from torchpipe.data.states.state import Position
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
-from torchpipe.loader.interrupts import raise_what_struck
 from torchpipe.loader.observing import Observed
 from torchpipe.loader.single_consumer import OneUser, check_process, refuse_pickling
 from torchpipe.loader.untraced import untraced
@@ -38,25 +37,22 @@ T_co = TypeVar("T_co", covariant=True)
 
 _PROFILE = "enumerate(DataLoader)#DataLoaderIterator.__next__"
 _YIELD_S = 5.0
-_USER = OneUser("loader's iterator")  # for its words
 
 
 class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     """Yields batches. After an exception of a map-style dataset, the next batches follow.
 
     One thread takes batches; another one may end the epoch meanwhile (``loader.shutdown()``, ``load_state_dict()``),
-    and the first is then told. ``_in_use`` is held while a batch is taken and while the epoch is ended, so that neither
-    finds the other's work half done.
+    and the first is then told. The guard's lock is held while a batch is taken and while the epoch is ended, so that
+    neither finds the other's work half done.
     """
 
     def __init__(self, loader: DataLoader[T_co], epoch: int, saved: Position | None) -> None:
         self._loader = loader
-        self._pid = os.getpid()
-        self._in_use = threading.RLock()
+        self._guard = OneUser("loader's iterator")
         self._invalid = False
         self.finished = False
         self._over = False  # nothing more comes of it, though the epoch may not have ended
-        self._inside = 0  # the thread that is inside next(), where signal handlers run too
         self._stage: DeviceStage | None = None
         self._processes: list[Any] = []  # those that have ended with it
         self._pins = pinned_for(loader)
@@ -103,16 +99,16 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def _next(self) -> T_co:
         if self._over or self._invalid:
             self._refuse()
-        if os.getpid() != self._pid:  # before the lock, which a forked copy may have inherited locked
-            check_process(self._pid, "loader")
-        with self._in_use:
-            if self._inside:  # of this thread: another one would hold the lock
-                raise _USER.refusal(inside=True)
+        guard = self._guard
+        check_process(guard.pid, "loader")  # before the lock, which a forked copy may have inherited locked
+        with guard.lock:
+            if guard.taker:  # of this thread: another one would hold the lock
+                raise guard.refusal(inside=True)
+            guard.taker = threading.get_ident()
             try:
-                self._inside = threading.get_ident()
                 return self._advance()
             finally:
-                self._inside = 0
+                guard.taker = 0
 
     def _advance(self) -> T_co:
         if self._over or self._invalid:
@@ -128,9 +124,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             if self._loader.on_worker_death == "restart":
                 raise
             raise torch_words(error) from error
-        except BaseException as error:  # the sampler's, of what ends a worker, or Ctrl-C anywhere: nothing can follow
+        except BaseException:  # the sampler's, of what ends a worker, or Ctrl-C anywhere: nothing can follow
             self._close(invalid=False, parks=True)
-            raise_what_struck(error)
             raise
         if isinstance(batch, Failure):
             raise batch.rebuild()
@@ -233,7 +228,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     def observe(self) -> tuple[Observed, ServiceFigures]:
         """What can be told of this epoch. Any thread. Raises: RuntimeError in a forked child."""
-        check_process(self._pid, "loader")
+        check_process(self._guard.pid, "loader")
         observed = Observed.of(
             self._clock,
             self._batches.merges(),
@@ -285,12 +280,12 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     def _check_outside(self) -> None:
         """A signal handler that ended the epoch now would leave ``next``, which goes on, with what is closed."""
-        if self._inside == threading.get_ident():
-            raise _USER.refusal_inside("closing the loader")
+        if self._guard.taker == threading.get_ident():
+            raise self._guard.refusal_inside("closing the loader")
 
     def _close(self, *, invalid: bool, parks: bool) -> None:
         over = self._over  # which another thread may change before the lock is had
-        if over or self._pid != os.getpid():
+        if over or self._guard.pid != os.getpid():
             return
         with self._alone():
             if self._over:
@@ -308,15 +303,15 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         """Nobody takes a batch meanwhile. Who waits for one in another thread is interrupted, and 5 s are waited for
         that thread to notice: it may be inside the user's code, from where it comes back to an epoch that is over.
         """
-        alone = self._in_use.acquire(blocking=False)
+        alone = self._guard.lock.acquire(blocking=False)
         if not alone:
             (self._batches if self._stage is None else self._stage).interrupt()
-            alone = self._in_use.acquire(timeout=_YIELD_S)
+            alone = self._guard.lock.acquire(timeout=_YIELD_S)
         try:
             yield
         finally:
             if alone:
-                self._in_use.release()
+                self._guard.lock.release()
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At exit, the pool of workers ends itself, and modules' globals are None

@@ -35,7 +35,6 @@ from torchpipe.data.streams import begin_stream
 from torchpipe.data.threads import batches as threads
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
-from torchpipe.loader.interrupts import raising_what_struck
 from torchpipe.loader.single_consumer import BeginGuard, tell_of_two_ways
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.fingerprint import describe_bound
@@ -271,7 +270,6 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
 
     @untraced
     @holding_at_exit
-    @raising_what_struck
     def _get_iterator(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
         """Begin an epoch: torch's name, by which subclasses with an ``__iter__`` of their own ask for one."""
         self._settle()

@@ -201,7 +201,6 @@ class MergeIterator(NodeIterator[Any]):
         self._rests = [_Rest() for _ in places]
         self._between = True  # no block is being made, nor was that interrupted
         self._lock = threading.RLock()
-        self._consumer = 0  # the thread that has asked for the block
         self.left_over: LeftOver | None = None  # by an end with the first shard that has no more
         self.ended_first: list[int] = []  # the numbers of such shards
         self.clock = Clock()
@@ -230,11 +229,6 @@ class MergeIterator(NodeIterator[Any]):
         position, lag = self._position, self._lag
         taken = position.taken
         return lambda: position.rotation(taken, lag).to_state()
-
-    @property
-    def running(self) -> int:
-        """The thread that is inside a ``next`` just now; 0 if there is none."""
-        return self._consumer if getattr(self._stream, "gi_running", False) else 0
 
     def get_state(self) -> dict[str, Any]:
         position = self._position
@@ -273,7 +267,6 @@ class MergeIterator(NodeIterator[Any]):
         return self._first_lane + self._numbers[place]
 
     def run(self) -> Iterator[Any]:
-        self._consumer = threading.get_ident()
         clock = self.clock
         clock.begin_wait()
         provider = self._merges.provider()
@@ -281,7 +274,6 @@ class MergeIterator(NodeIterator[Any]):
             with self._lock:
                 if self._closed:  # by another thread, between two blocks
                     raise IteratorInvalidated("the epoch was ended from another thread while it was being read")
-                self._consumer = threading.get_ident()
                 clock.begin_wait()
                 self._between = False
                 position = self._next_position(provider)

@@ -13,27 +13,22 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torchpipe.ahead.at_exit import holding_at_exit
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
-from torchpipe.errors import StateError, UnevenWarning
-from torchpipe.execution.epoch import Epoch, LeftOver
+from torchpipe.errors import StateError
 from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import executable
-from torchpipe.execution.reading_service import EpochStart, InProcessReadingService, ReadingServiceInterface
+from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
 from torchpipe.graph import describe_graph, plan
-from torchpipe.iter.limiting.length_setter import is_estimated
 from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
-from torchpipe.loader.interrupts import raising_what_struck
 from torchpipe.loader.iterator import DataLoader2Iterator
-from torchpipe.loader.observing import Observed, as_stats
-from torchpipe.loader.single_consumer import BeginGuard, Hold, check_process, refuse_pickling, tell_of_two_ways
+from torchpipe.loader.run import Run
+from torchpipe.loader.single_consumer import BeginGuard, check_process, refuse_pickling, tell_of_two_ways
 from torchpipe.loader.state import LoaderState, Place, state_of_all
 from torchpipe.loader.untraced import untraced
-from torchpipe.node.announce import warn_user
 from torchpipe.node.inputs.holders import OpaqueWarnings
-from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import Division, division, is_node, walk
+from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_random_states
-from torchpipe.randomness.seeds import check_seed, fresh_seed, next_fresh_seed
+from torchpipe.randomness.seeds import check_seed
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.tracing import measures_by_default
 from torchpipe.views.viewable import Viewable
@@ -80,18 +75,14 @@ class DataLoader2(Viewable, Generic[T_co]):
                 f"reading_service must be an object such as MultiProcessingReadingService(num_workers=2), got "
                 f"{reading_service!r}: is it a class, not yet called? Leave it out to run in this process"
             )
-        self.datapipe = streamed(adapt(streamed(datapipe), datapipe_adapter_fn))
+        graph = streamed(adapt(streamed(datapipe), datapipe_adapter_fn))
         service = InProcessReadingService() if reading_service is None else reading_service
-        self.reading_service = executable(service.take())
-        self.reading_service.initialize(self.datapipe)
+        service = executable(service.take())
+        service.initialize(graph)
+        self._run = Run(graph, service)
         self.measuring = measures_by_default() if measure is None else measure
         self._common = self._check_shards()
-        self._graph_text = describe_graph(self.datapipe)
-        self._seed: int | None = None  # none drawn or given yet
-        self._seeded = False  # by the user
-        self._foretold: int | None = None  # what a state has said that it is going to be
-        self._next_epoch = 0
-        self._adopted_num_shards: int | None = None
+        self._graph_text = describe_graph(graph)
         self._loaded: LoaderState | None = None  # where the next iter() is to go on
         self._live: DataLoader2Iterator[T_co] | None = None
         own_random_states()
@@ -100,29 +91,31 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._parked: LoaderState | Exception | None = None
         self._saved_at: tuple[int, int] | None = None  # (epoch, items) of the last state that was saved in mid-epoch
         self._opaque = OpaqueWarnings()
-        self._told_left_over = False
         self._pid = 0  # of the process that has iterated it, since the last shutdown
-        self._hold = Hold(self.reading_service.finalize)
-        self._observed: Observed | None = None  # the figures of an iterator that has been let go of
+
+    @property
+    def datapipe(self) -> Any:
+        """The graph that runs."""
+        return self._run.graph
+
+    @property
+    def reading_service(self) -> ReadingServiceInterface:
+        """What runs it."""
+        return self._run.service
 
     @property
     def num_shards(self) -> int:
         """The number of shards of this rank: as asked for, as adopted from a state, or the service's default."""
-        return self._fixed_num_shards or self._adopted_num_shards or self.reading_service.default_num_shards
-
-    @property
-    def _fixed_num_shards(self) -> int | None:
-        service = self.reading_service
-        return service.fixed_num_shards if service.total_shards is None else service.total_shards // service.world_size
+        return self._run.num_shards
 
     def _check_shards(self) -> bool:
         """Are this rank's shards those of the run, whoever hosts them? Raises: ValueError for two numbers of them."""
         service = self.reading_service
         if service.total_shards is None:
             return service.world_size == 1 or all(
-                division(node) is Division.BOTH for node in plan(self.datapipe).sharding_points
+                division(node) is Division.BOTH for node in plan(self._run.graph).sharding_points
             )
-        if service.fixed_num_shards not in (None, self._fixed_num_shards):
+        if service.fixed_num_shards not in (None, self._run.fixed_num_shards):
             raise ValueError(
                 f"num_shards={service.fixed_num_shards} on each of {service.world_size} ranks does not make "
                 f"total_shards={service.total_shards}: leave num_shards out"
@@ -140,7 +133,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         if self._live is not None and not self._live.finished:
             return self._live.epoch
         loaded = self._loaded
-        return self._next_epoch if loaded is None else loaded.epoch + self._at_end(loaded)
+        return self._run.next_epoch if loaded is None else loaded.epoch + self._run.at_end(loaded)
 
     def seed(self, seed: int) -> None:
         """Fix the whole run: the next ``iter()`` is epoch 0 of ``seed``. Epochs differ, and repeat for the same seed.
@@ -156,8 +149,8 @@ class DataLoader2(Viewable, Generic[T_co]):
                 f"seed({seed}) would discard the loaded position, which belongs to seed {self._loaded.seed}: "
                 "call seed() before load_state_dict(), or not at all"
             )
-        self._seed, self._seeded = seed, True
-        self._next_epoch = 0
+        self._run.seed, self._run.seeded = seed, True
+        self._run.next_epoch = 0
         self._parked = None
 
     def set_epoch(self, epoch: int) -> None:
@@ -165,31 +158,31 @@ class DataLoader2(Viewable, Generic[T_co]):
         epoch = check_count("epoch", epoch, at_least=0)
         if self._loaded is not None and self._loaded.epoch != epoch:
             self._loaded = None
-        self._next_epoch = epoch
+        self._run.next_epoch = epoch
         self._parked = None
 
     @untraced
     @holding_at_exit
-    @raising_what_struck
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         self._check_process()
         self._take_last_looks()
         live, saved = self._live, self._saved_at
         if live is not None and not live.finished and self._loaded is None and saved == (live.epoch, live.delivered):
-            tell_of_two_ways(*saved, self._next_epoch, "items")
+            tell_of_two_ways(*saved, self._run.next_epoch, "items")
         self._saved_at = None
         self._retire()
         self._pid = os.getpid()
-        self._hold.take()
+        self._run.hold.take()
         loaded = self._loaded
-        epoch = self._next_epoch if loaded is None else loaded.epoch
+        epoch = self._run.next_epoch if loaded is None else loaded.epoch
         if loaded is not None and loaded.finished:
             epoch, loaded = epoch + 1, None
         me = self._beginning.check_outside()
         try:
             self._beginning.thread = me
-            self._live = DataLoader2Iterator(self, self._draw_seed(), epoch, loaded)  # if this raises, nothing is lost
-            self._next_epoch = epoch + 1
+            numbers = self._run.epoch(self._run.draw_seed(), epoch)
+            self._live = DataLoader2Iterator(self._run, numbers, loaded)  # if this raises, nothing is lost
+            self._run.next_epoch = epoch + 1
             self._loaded = self._parked = None
         finally:
             self._beginning.thread = 0
@@ -197,7 +190,7 @@ class DataLoader2(Viewable, Generic[T_co]):
 
     def __len__(self) -> int:
         """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""
-        return self.reading_service.length(self.datapipe, self.num_shards)
+        return self._run.length()
 
     def _explain(self) -> str:
         return self.reading_service.explain()
@@ -218,40 +211,9 @@ class DataLoader2(Viewable, Generic[T_co]):
         time, also before the first item and after :meth:`shutdown`. Raises: RuntimeError in a forked child.
         """
         self._check_process()
-        live = self._live
-        observed = self._observed if live is None else live.observe()
-        return as_stats(
-            observed, self.reading_service.figures(), self._total(), self.num_shards, self.reading_service.world_size
-        )
-
-    def see(self, observed: Observed) -> None:
-        """What an iterator of this loader, which has none itself, has come to."""
-        self._observed = observed
-
-    @property
-    def seen(self) -> Observed | None:
-        return self._observed
-
-    def tell_left_over(self, left: LeftOver | None) -> None:
-        """What the end of an epoch has left out, of which rank 0 warns once; all have it in their ``stats()``."""
-        if left is None or not left.notable or self._told_left_over or self.reading_service.rank:
-            return
-        self._told_left_over = True
-        warn_user(
-            f"{left}. Divide the stream into equal parts: put sharding_filter() behind the node that yields rows or "
-            'lines, of which each shard reads its own, or read a TokenFile; or choose uneven="pad" (all items come, '
-            'ranks that have ended repeat their last one) or "raise". stats().left_over has the number of each epoch',
-            UnevenWarning,
-        )
-
-    def _total(self) -> int | None:
-        """The length, if asking for it costs and changes nothing."""
-        if any(getattr(node, "counts_by_reading", False) for node in walk(self.datapipe)):
-            return None
-        try:
-            return len(self)
-        except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
-            return None
+        if self._live is not None:
+            self._run.observed = self._live.observe()
+        return self._run.stats()
 
     @untraced
     def state_dict(self, states: States | None = None) -> dict[str, Any]:
@@ -275,8 +237,8 @@ class DataLoader2(Viewable, Generic[T_co]):
             raise ValueError(f'states must be "own" or "all", got {states!r}')
         if states == "all" and self.reading_service.world_size > 1:
             if self._live is not None:
-                self._live._refuse_inside("state_dict()")  # before others are told, who would wait
-            state = state_of_all(self._own_state, self._seed is not None, self.reading_service.gather)
+                self._live.refuse_inside("state_dict()")  # before others are told, who would wait
+            state = state_of_all(self._own_state, self._run.seed is not None, self.reading_service.gather)
         else:
             state = self._own_state()
         self._opaque.tell(state["payload"])
@@ -300,40 +262,8 @@ class DataLoader2(Viewable, Generic[T_co]):
             ) from pending
         if pending is not None:
             return pending
-        seed = self._seed
-        if seed is None:  # a state must not draw, and yet say how the run begins
-            seed = self._foretold = next_fresh_seed() if self._foretold is None else self._foretold
-        return self._state_at(seed, self._next_epoch, 0, None)
-
-    def _draw_seed(self) -> int:
-        """The seed of the run. If there is none, one is drawn, even if a state has said before which one counts."""
-        if self._seed is None:
-            drawn = fresh_seed()
-            self._seed = drawn if self._foretold is None else self._foretold
-        return self._seed
-
-    def _at_end(self, state: LoaderState) -> bool:
-        """Has the state's epoch no more items, as far as is known?"""
-        if state.finished or not state.delivered:
-            return state.finished
-        return self._total() == state.delivered and not is_estimated(self.datapipe)  # of more, the length is wrong
-
-    def _state_at(
-        self, seed: int, epoch: int, delivered: int, position: dict[str, Any] | None, finished: bool = False
-    ) -> LoaderState:
-        """The state of the loader at a position."""
-        numbers = self._epoch(seed, epoch).identity | {"delivered": delivered}
-        return LoaderState.of(numbers, position=position, finished=finished)
-
-    def _epoch(self, seed: int, epoch: int) -> Epoch:
-        service = self.reading_service
-        return Epoch(
-            seed=seed,
-            epoch=epoch,
-            num_shards=check_count("num_shards", self.num_shards, at_least=1),
-            rank=check_count("rank", service.rank, at_least=0),
-            world_size=check_count("world_size", service.world_size, at_least=1),
-        )
+        run = self._run
+        return LoaderState.at(run.epoch(run.foretell_seed(), run.next_epoch), 0, None)
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
@@ -356,7 +286,7 @@ class DataLoader2(Viewable, Generic[T_co]):
             Place(
                 rank=service.rank,
                 world_size=service.world_size,
-                num_shards=self._fixed_num_shards,
+                num_shards=self._run.fixed_num_shards,
                 common=self._common,
                 agreed=service.agreed_position,
             ),
@@ -368,9 +298,9 @@ class DataLoader2(Viewable, Generic[T_co]):
         finally:  # what cannot be closed without an error is over all the same
             self._parked = None
             self._loaded = state
-            self._seed = state.seed
-            self._next_epoch = state.epoch
-            self._adopted_num_shards = state.num_shards
+            self._run.seed = state.seed
+            self._run.next_epoch = state.epoch
+            self._run.adopted_num_shards = state.num_shards
 
     @classmethod
     def from_state(
@@ -422,8 +352,8 @@ class DataLoader2(Viewable, Generic[T_co]):
         """Raises: RuntimeError where this thread is in the midst of ``iter`` or ``next``, which then goes on."""
         self._beginning.check_outside()
         if self._live is not None:
-            self._live._interrupt()
-            self._live._refuse_inside(what)
+            self._live.interrupt()
+            self._live.refuse_inside(what)
 
     def _retire(self) -> None:
         self._refuse_inside("closing the loader")
@@ -431,38 +361,9 @@ class DataLoader2(Viewable, Generic[T_co]):
         if live is not None:
             with ExitStack() as stack:
                 stack.callback(self.reading_service.finalize_iteration)
-                stack.callback(live._retire)
+                stack.callback(live.retire)
                 seen = live.observe()  # before the processes forget it
-                self._observed = replace(seen, state="closed") if seen.state == "running" else seen
-
-    def _begin(self, seed: int, epoch: int, state: LoaderState | None) -> tuple[int, NodeIterator[Any]]:
-        """The epoch's stream, and the seed that it has: a reading service may have another than this loader."""
-        service = self.reading_service
-        identity: dict[str, Any] = self._epoch(seed, epoch).identity
-        start = EpochStart(
-            **identity,
-            delivered=0 if state is None else state.delivered,
-            state=None if state is None else state.position,
-            seeded=self._seeded,
-            origin="" if state is None else state.origin,
-        )
-        start = service.prepare_iteration(start)
-        if self._seed == seed:  # unless seed() has said otherwise meanwhile
-            self._seed = start.seed
-        return start.seed, service.initialize_iteration(start)
-
-    def _begin_next(self, seed: int, epoch: int) -> tuple[int, NodeIterator[Any]]:
-        """The same for the epoch after one that has just ended."""
-        self.reading_service.finalize_iteration()
-        if self._next_epoch == epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
-            self._next_epoch += 1
-        return self._begin(seed, epoch, None)
-
-    def _without_iterator(self) -> Self:
-        """The same loader for an iterator that outlives it: without a reference to that."""
-        spare = object.__new__(type(self))
-        vars(spare).update(vars(self), _live=None, _loaded=None, _parked=None)
-        return spare
+                self._run.observed = replace(seen, state="closed") if seen.state == "running" else seen
 
     def __enter__(self) -> Self:
         return self

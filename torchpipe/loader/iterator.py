@@ -1,39 +1,32 @@
 """What ``iter(loader)`` returns: one epoch, item by item, and its position.
 
 Runs in the user's process.
-
-Where the stream is that of a merge, as it is without nodes in the main section, ``next`` pulls from it directly: the
-merge keeps the position and its own lock, so that nothing has to be done for each item; it is a generator, which
-refuses a second thread by itself. Otherwise, with a limit, and on a free-threaded Python, whose generators refuse
-nobody, ``next`` goes through a guard that lets one call at a time in.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from functools import partial
+from threading import get_ident
+from typing import Any, NoReturn, Self, TypeVar
 
 from torchpipe.ahead.at_exit import hold_at_exit
 from torchpipe.compat.torch_private import COMPILER
 from torchpipe.errors import IteratorInvalidated, StateError
+from torchpipe.execution.epoch import Epoch
 from torchpipe.execution.merge import MergeIterator
-from torchpipe.loader.interrupts import raise_what_struck
 from torchpipe.loader.observing import Observed, left_over_of, merges_of, stages_of
-from torchpipe.loader.single_consumer import OneUser, has_interpreter_lock, refuse_pickling
+from torchpipe.loader.run import Run
+from torchpipe.loader.single_consumer import OneUser, Process, refuse_pickling
 from torchpipe.loader.state import LoaderState
 from torchpipe.loader.untraced import without_tracing
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_count
 from torchpipe.stats import FeedStats
 from torchpipe.stats.clock import Clock
-
-if TYPE_CHECKING:
-    from torchpipe.loader.dataloader2 import DataLoader2
 
 __all__ = ["DataLoader2Iterator"]
 
@@ -50,43 +43,30 @@ class DataLoader2Iterator(Iterator[T_co]):
     one is refused.
     """
 
-    def __init__(self, loader: DataLoader2[Any], seed: int, epoch: int, loaded: LoaderState | None) -> None:
-        self._epoch = epoch
+    def __init__(self, run: Run, numbers: Epoch, loaded: LoaderState | None) -> None:
         self.finished = False
+        self._run = run
         self._guard = OneUser("loader's iterator")
         self._paused = False
         self._limit: int | None = None
         self._left: int | None = None  # items until the next pause
         self._over = self._invalid = False
-        # The loader has its iterator, and not the other way round: threads and workers end when both are dropped,
-        # without waiting for the collector.
-        self._loader_itself = weakref.ref(loader)
-        self._spare = loader._without_iterator()
-        self._loaded_at = self._counted = 0 if loaded is None else loaded.delivered
+        self._loaded_at = 0 if loaded is None else loaded.delivered
         self._resumed = loaded is not None and loaded.has_begun
         self._looked_at = False
-        self._at_end = loaded is not None and loader._at_end(loaded)  # as the length says: to be seen
-        self._seed, self._stream = loader._begin(seed, epoch, loaded)
+        self._at_end = loaded is not None and run.at_end(loaded)  # as the length says: to be seen
+        self._take_stream(*run.begin(numbers, loaded))
         if isinstance(self._stream, MergeIterator) and self._stream.delivered != self._loaded_at:
             self._stream.close()
             raise StateError(
                 f"the state is damaged: it says that {self._loaded_at} items were delivered, and its position stands "
                 f"after {self._stream.delivered}. Use an older checkpoint"
             )
-        self._direct = False
-        self._choose_pull()
-        self._clock = self._stream.clock if isinstance(self._stream, MergeIterator) else Clock()
-        _alive.add(self)
-
-    @property
-    def _loader(self) -> DataLoader2[Any]:
-        loader = self._loader_itself()
-        return self._spare if loader is None else loader
 
     @property
     def epoch(self) -> int:
         """The epoch that the next item is of: after a state of the end of one, where that is known, the next one."""
-        return self._epoch + self._before_next_epoch()
+        return self._numbers.epoch + self._before_next_epoch()
 
     @property
     def delivered(self) -> int:
@@ -97,19 +77,12 @@ class DataLoader2Iterator(Iterator[T_co]):
         return self._at_end and self._delivered() == self._loaded_at
 
     def _delivered(self) -> int:
-        return self._stream.delivered if isinstance(self._stream, MergeIterator) else self._counted
+        stream = self._stream
+        return stream.delivered if isinstance(stream, MergeIterator) else self._loaded_at + self._clock.items
 
     @property
     def paused(self) -> bool:
         return self._paused
-
-    def _choose_pull(self) -> None:
-        """The shortest way to the next item that does all that has to be done."""
-        plain = isinstance(self._stream, MergeIterator) and self._limit is None and has_interpreter_lock()
-        self._direct = plain and not (self._paused or self._over or self._invalid)
-        self.__dict__.pop("_pull", None)  # a bound method of its own would keep this object alive
-        if self._direct:
-            self.__dict__["_pull"] = self._stream.items().__next__
 
     def __iter__(self) -> Self:
         return self
@@ -123,12 +96,10 @@ class DataLoader2Iterator(Iterator[T_co]):
         Raises: TypeError or ValueError unless it is None or at least 1.
         """
         self._limit = self._left = None if num_batches is None else check_count("num_batches", num_batches, at_least=1)
-        self._choose_pull()
 
     def resume(self) -> None:
         """End a pause; without one, nothing happens."""
         self._paused = False
-        self._choose_pull()
 
     def pause(self) -> None:
         """Let ``next`` raise StopIteration until :meth:`resume`.
@@ -138,48 +109,30 @@ class DataLoader2Iterator(Iterator[T_co]):
         """
         self._paused = True
         self._left = self._limit
-        self._choose_pull()
 
-    def __next__(self) -> T_co:
-        if COMPILER in sys.modules:
-            return without_tracing(_next_of, self)  # type: ignore[no-any-return]
+    def __next__(self, _traced: bool = True) -> T_co:
+        if _traced and COMPILER in sys.modules:
+            return without_tracing(type(self).__next__, self, False)
+        guard = self._guard
         try:
-            return self._pull()
-        except BaseException as error:
-            if not self._goes_on(error):
-                raise
-        return self.__next__()
-
-    def _goes_on(self, error: BaseException) -> bool:
-        """The stream has raised ``error``. True if it was the end of an epoch, and another one follows.
-
-        Raises: RuntimeError if ``next`` is under way already; what a handler has raised within a wait.
-        """
-        hold_at_exit()
-        # What comes out of a generator has its frame in the traceback; without one, it was not even entered. Asked
-        # first: the call that is under way in another thread may end the epoch meanwhile, which is direct no more then.
-        if isinstance(error, ValueError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
-            raise self._guard.refusal(inside=self._stream_runs_in() == threading.get_ident()) from None
-        if not self._direct:
-            raise_what_struck(error)
-            return False
-        if isinstance(error, StopIteration):
-            return self._end()
-        self._over = True
-        self._clock.close()
-        self._choose_pull()
-        raise_what_struck(error)
-        return False
-
-    def _pull(self) -> T_co:
-        return self._guard.advance(self._advance)
+            if guard.taker or guard.pid != Process.pid:
+                guard.check()
+            with guard.lock:
+                guard.taker = get_ident()
+                try:
+                    return self._advance()
+                finally:
+                    guard.taker = 0
+        except BaseException:
+            hold_at_exit()
+            raise
 
     def _advance(self) -> T_co:
-        self._check_valid()
-        if self._over or self._paused:
+        if self._invalid or self._over or self._paused:
+            self._check_valid()
             raise StopIteration
         try:
-            item = self._timed_next()
+            item: T_co = self._pull()
         except StopIteration:
             if not self._end():
                 raise
@@ -188,12 +141,20 @@ class DataLoader2Iterator(Iterator[T_co]):
             self._over = True
             self._clock.close()
             raise
-        self._counted += 1
         if self._left is not None:
             self._left -= 1
             if not self._left:
                 self.pause()
         return item
+
+    def _take_stream(self, numbers: Epoch, stream: NodeIterator[Any]) -> None:
+        """From now on, ``stream`` is read. A merge counts its items and times them, a block at a time."""
+        self._numbers, self._stream = numbers, stream
+        if isinstance(stream, MergeIterator):
+            self._pull, self._clock = stream.items().__next__, stream.clock
+        else:
+            self._clock = Clock()
+            self._pull = partial(_pull_timed, stream.items().__next__, self._clock)
 
     def _check_valid(self) -> None:
         if self._invalid:
@@ -202,15 +163,6 @@ class DataLoader2Iterator(Iterator[T_co]):
                 "call iter(loader) again"
             ) from None
 
-    def _timed_next(self) -> T_co:
-        """The next item. A merge has the clock itself, and looks at it a block of items at a time."""
-        if isinstance(self._stream, MergeIterator):
-            return next(self._stream)  # type: ignore[no-any-return]
-        self._clock.begin_wait()
-        item: T_co = next(self._stream)
-        self._clock.end_wait(1)
-        return item
-
     def _end(self) -> bool:
         """The epoch has ended. True if the next one follows at once: the state that was loaded stood at the end."""
         self._check_valid()  # another thread has closed the stream: that is no end of the epoch
@@ -218,17 +170,14 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._stream.close()
         self._clock.close()
         if follows:
-            self._epoch += 1
-            self._counted = self._loaded_at = 0
+            self._loaded_at = 0
             self._at_end = self._resumed = False
-            self._seed, self._stream = self._loader._begin_next(self._seed, self._epoch)
-            self._clock = self._stream.clock if isinstance(self._stream, MergeIterator) else Clock()
+            self._numbers = replace(self._numbers, epoch=self._numbers.epoch + 1)
+            self._take_stream(*self._run.begin_next(self._numbers))
         else:
             self._over = self.finished = True
-            self._spare.see(self.observe())
-        self._choose_pull()
-        if not follows:
-            self._loader.tell_left_over(left_over_of(self._stream))
+            self._run.observed = self.observe()
+            self._run.tell_left_over(left_over_of(self._stream))
         return follows
 
     def observe(self) -> Observed:
@@ -237,7 +186,7 @@ class DataLoader2Iterator(Iterator[T_co]):
             self._clock,
             merges_of(self._stream),
             stages_of(self._stream),
-            epoch=self._epoch,
+            epoch=self._numbers.epoch,
             delivered=self._delivered(),
             before=self._loaded_at,
             finished=self.finished,
@@ -246,14 +195,14 @@ class DataLoader2Iterator(Iterator[T_co]):
         )
 
     @property
-    def alone(self) -> DataLoader2[Any]:
-        """The loader as this iterator knows it, without a reference to either: what a watch asks if these are gone."""
+    def alone(self) -> Run:
+        """What can be asked for :meth:`Run.stats` when this iterator and its loader are gone."""
         if not self.finished:
-            self._spare.see(self.observe())
+            self._run.observed = self.observe()
             if not self._looked_at:
                 self._looked_at = True
-                weakref.finalize(self, _see_last, self._spare, self._stream, self._clock).atexit = False
-        return self._spare
+                weakref.finalize(self, _see_last, self._run, self._stream, self._clock).atexit = False
+        return self._run
 
     def stats(self) -> FeedStats:
         """How the stage nearest to the loop that runs ahead in this process (``to_device``, ``prefetch``) keeps pace.
@@ -268,81 +217,52 @@ class DataLoader2Iterator(Iterator[T_co]):
         )
 
     def state(self, asked_by: str = "state_dict()") -> LoaderState:
-        """The position after the last item delivered. Raises: as :meth:`_between_items`, naming ``asked_by``."""
-        return self._between_items(asked_by, self._state)
+        """The position after the last item delivered. Raises: RuntimeError, naming ``asked_by``, inside ``next``."""
+        return self._guard.read(asked_by, self._state)
 
     def _state(self) -> LoaderState:
         # Asked first, and not the stream's count: in another thread, a call of next() may begin meanwhile
         finished = isinstance(self._stream, MergeIterator) and self._stream.exhausted
         position = self._stream.state_dict()
-        delivered = sum(position["counts"]) if isinstance(self._stream, MergeIterator) else self._counted
-        return self._loader._state_at(self._seed, self._epoch, delivered, position, finished and delivered > 0)
+        delivered = sum(position["counts"]) if isinstance(self._stream, MergeIterator) else self._delivered()
+        return LoaderState.at(self._numbers, delivered, position, finished and delivered > 0)
 
-    def _between_items(self, what: str, step: Callable[[], R]) -> R:
-        """Run ``step`` between two calls of ``next``. Raises: RuntimeError inside one, and in a forked child."""
-        if self._stream_runs_in() == threading.get_ident():
-            raise self._guard.refusal_inside(what)
-        return self._guard.read(what, step)
-
-    def _stream_runs_in(self) -> int:
-        return self._stream.running if self._direct and isinstance(self._stream, MergeIterator) else 0
-
-    def _refuse_inside(self, what: str) -> None:
+    def refuse_inside(self, what: str) -> None:
         """Raises: RuntimeError where this thread is in the midst of ``next``, naming ``what`` is asked for."""
-        self._between_items(what, lambda: None)
+        self._guard.read(what, lambda: None)
 
-    def _retire(self) -> None:
-        """The loader has no more use for this epoch, of which no ``next`` is under way: let go of all."""
-        self._between_items("closing the loader", self._close)
-
-    def _interrupt(self) -> None:
+    def interrupt(self) -> None:
         """Let a ``next`` in another thread return at once, if the stream can."""
-        if not self._guard.here or self._stream_runs_in() not in (0, threading.get_ident()):
+        if not self._guard.here:
             self._stream.interrupt()
+
+    def retire(self) -> None:
+        """The loader has no more use for this epoch: let go of all. Raises: RuntimeError inside ``next``."""
+        self._guard.read("closing the loader", self._close)
 
     def _close(self) -> None:
         self._invalid = True
         self._clock.close()
-        try:
-            self._stream.close()
-        finally:
-            self._choose_pull()
+        self._stream.close()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse_pickling(self)
 
 
-def _see_last(spare: DataLoader2[Any], stream: NodeIterator[Any], clock: Clock) -> None:
-    """An iterator has been dropped in mid-epoch: tell ``spare`` what it came to."""
-    seen = spare.seen
+def _see_last(run: Run, stream: NodeIterator[Any], clock: Clock) -> None:
+    """An iterator has been dropped in mid-epoch: tell ``run`` what it came to."""
+    seen = run.observed
     if seen is None or seen.state != "running":
         return
     taken = (
         stream.delivered if isinstance(stream, MergeIterator) else seen.delivered - seen.consumer.items + clock.items
     )
     consumer = clock.consumer(taken - (seen.delivered - seen.consumer.items))
-    spare.see(replace(seen, delivered=taken, consumer=consumer, timeline=clock.timeline(), state="closed"))
+    run.observed = replace(seen, delivered=taken, consumer=consumer, timeline=clock.timeline(), state="closed")
 
 
-_alive: weakref.WeakSet[DataLoader2Iterator[Any]] = weakref.WeakSet()
-
-
-def _refuse_in_child() -> None:
-    """In a forked child, let ``next`` go through the guard, which knows that all belongs to the parent."""
-    for iterator in list(_alive):
-        iterator._direct = False
-        iterator.__dict__.pop("_pull", None)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_refuse_in_child)
-
-
-def _next_of(iterator: DataLoader2Iterator[Any]) -> Any:
-    """As ``__next__``, where that may be traced."""
-    try:
-        return iterator._pull()
-    except BaseException as error:
-        if not iterator._goes_on(error):
-            raise
-    return _next_of(iterator)
+def _pull_timed(pull: Callable[[], Any], clock: Clock) -> Any:
+    clock.begin_wait()
+    item = pull()
+    clock.end_wait(1)
+    return item

@@ -6,7 +6,6 @@ Runs in the user's process.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,8 +17,8 @@ __all__ = [
     "BeginGuard",
     "Hold",
     "OneUser",
+    "Process",
     "check_process",
-    "has_interpreter_lock",
     "refuse_pickling",
     "tell_of_two_ways",
 ]
@@ -27,42 +26,44 @@ __all__ = [
 T = TypeVar("T")
 
 
-class OneUser:
-    """``advance`` belongs to one thread at a time and is refused to a second one; ``read`` waits for it to return.
+class Process:
+    """Which process this is: ``os.getpid()`` takes 0.3 us, which is much for an item."""
 
-    Holds through an interrupt at any moment: what may be left behind is that this same thread counts as the user.
+    pid = os.getpid()
+
+    @classmethod
+    def note(cls) -> None:
+        cls.pid = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Process.note)
+
+
+class OneUser:
+    """``next`` belongs to one call at a time, and others are refused; ``read`` waits for it to return.
+
+    ``next`` asks :meth:`check`, takes ``lock`` and notes its thread in ``taker`` meanwhile: by itself, since it is
+    called for each item. Two threads that begin at the very same moment take turns.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._pid = os.getpid()
-        self._lock = threading.RLock()
-        self._user: dict[str, int] = {}  # setdefault is atomic
-        self._inside = False
+        self.pid = os.getpid()
+        self.lock = threading.RLock()
+        self.taker = 0  # the thread that is inside next(), where signal handlers run too
 
-    def advance(self, step: Callable[[], T]) -> T:
-        """Run ``step``. Raises: RuntimeError in a forked child, and while another call is under way."""
-        check_process(self._pid, self._what)
-        me = threading.get_ident()
-        if self._user.setdefault("thread", me) != me:
-            raise self.refusal(inside=False)
-        try:
-            with self._lock:
-                if self._inside:
-                    raise self.refusal(inside=True)
-                try:
-                    self._inside = True
-                    return step()
-                finally:
-                    self._inside = False
-        finally:
-            self._user.clear()
+    def check(self) -> None:
+        """Raises: RuntimeError in a forked child, and while another call is under way."""
+        check_process(self.pid, self._what)  # before the lock, which a forked copy may have inherited locked
+        if taker := self.taker:
+            raise self.refusal(inside=taker == threading.get_ident())
 
     def read(self, what: str, step: Callable[[], T]) -> T:
-        """Run ``step`` between two calls of ``advance``. Raises: RuntimeError inside one, and in a forked child."""
-        check_process(self._pid, self._what)
-        with self._lock:
-            if self._inside:  # of this thread: another one would hold the lock
+        """Run ``step`` between two calls of ``next``. Raises: RuntimeError inside one, and in a forked child."""
+        check_process(self.pid, self._what)
+        with self.lock:
+            if self.taker:  # this thread: another one would hold the lock
                 raise self.refusal_inside(what)
             return step()
 
@@ -87,8 +88,8 @@ class OneUser:
 
     @property
     def here(self) -> bool:
-        """Is this thread the one that runs ``advance``, if any does?"""
-        return self._user.get("thread", 0) in (0, threading.get_ident())
+        """Whether no other thread is inside ``next``."""
+        return self.taker in (0, threading.get_ident())
 
 
 class BeginGuard:
@@ -138,12 +139,6 @@ def tell_of_two_ways(epoch: int, delivered: int, next_epoch: int, things: str) -
         "next epoch",
         UserWarning,
     )
-
-
-def has_interpreter_lock() -> bool:
-    """Does one thread run Python code at a time? Else (free-threaded Python), a generator that two threads use at once
-    may crash the interpreter, instead of refusing the second one."""
-    return sys._is_gil_enabled() if hasattr(sys, "_is_gil_enabled") else True
 
 
 def check_process(pid: int, what: str) -> None:

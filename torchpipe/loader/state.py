@@ -47,6 +47,11 @@ class LoaderState(Epoch):
     origin: str = ""
 
     @classmethod
+    def at(cls, epoch: Epoch, delivered: int, position: dict[str, Any] | None, finished: bool = False) -> LoaderState:
+        """The state after ``delivered`` items of ``epoch``."""
+        return cls.of(epoch.identity, delivered=delivered, position=position, finished=finished)
+
+    @classmethod
     def of(cls, numbers: dict[str, int], **more: Any) -> LoaderState:
         """``numbers``: those of the epoch, by name."""
         return cls(**(more | numbers))

@@ -12,8 +12,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from torchpipe.stats import LoaderStats
 from torchpipe.views.live import Pace, drawn, page, said
 from torchpipe.views.screen import Lines, Notebook, Screen, screen_here
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["Watch", "begin_watch", "watched"]
 
 T = TypeVar("T")
+
+
+class _Told(Protocol):
+    def stats(self) -> LoaderStats: ...
 
 
 class Watch:
@@ -36,7 +41,7 @@ class Watch:
         self.every_s = every_s
         self._weak = weakref.ref(loader)
         self._iterator: Callable[[], Any] | None = None
-        self._alone: Viewable | None = None  # what knows the figures without these two
+        self._alone: _Told | None = None  # what knows the figures without these two
         self.follow(loader, iterator)
         self._kept = None if until_idle else loader
         self._until_idle = until_idle
@@ -80,7 +85,8 @@ class Watch:
 
     def look(self, screen: Screen) -> bool:
         """Take the figures: False if there is no more to watch."""
-        loader, iterator = self.loader, None if self._iterator is None else self._iterator()
+        loader: _Told | None = self.loader
+        iterator = None if self._iterator is None else self._iterator()
         if iterator is not None:
             self._alone = iterator.alone  # as it stands now
         if loader is None:

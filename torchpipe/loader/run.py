@@ -1,0 +1,135 @@
+"""What a loader and its iterators share: the graph, the service that runs it, the seed, and what is known of epochs.
+
+Runs in the user's process. It knows neither the loader nor its iterators: threads and workers end when the last of
+these is dropped, without waiting for the collector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torchpipe.errors import UnevenWarning
+from torchpipe.execution.epoch import Epoch, EpochStart, LeftOver
+from torchpipe.execution.interface import ReadingServiceInterface
+from torchpipe.iter.limiting.length_setter import is_estimated
+from torchpipe.loader.observing import Observed, as_stats
+from torchpipe.loader.single_consumer import Hold
+from torchpipe.loader.state import LoaderState
+from torchpipe.node.announce import warn_user
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe, walk
+from torchpipe.node.validate import check_count
+from torchpipe.randomness.seeds import fresh_seed, next_fresh_seed
+from torchpipe.stats import LoaderStats
+
+__all__ = ["Run"]
+
+
+class Run:
+    """One graph, run by one service, epoch after epoch."""
+
+    def __init__(self, graph: DataPipe, service: ReadingServiceInterface) -> None:
+        self.graph = graph
+        self.service = service
+        self.adopted_num_shards: int | None = None  # from a state
+        self.seed: int | None = None  # none drawn or given yet
+        self.seeded = False  # by the user
+        self.next_epoch = 0
+        self.hold = Hold(service.finalize)
+        self.observed: Observed | None = None  # the figures of an iterator that has been let go of
+        self._foretold: int | None = None  # what a state has said that the seed is going to be
+        self._told_left_over = False
+
+    @property
+    def fixed_num_shards(self) -> int | None:
+        """The number of shards of this rank, if the user has fixed it."""
+        service = self.service
+        return service.fixed_num_shards if service.total_shards is None else service.total_shards // service.world_size
+
+    @property
+    def num_shards(self) -> int:
+        """The number of shards of this rank: as asked for, as adopted from a state, or the service's default."""
+        return self.fixed_num_shards or self.adopted_num_shards or self.service.default_num_shards
+
+    def draw_seed(self) -> int:
+        """The seed of the run. If there is none, one is drawn, even if a state has said before which one counts."""
+        if self.seed is None:
+            drawn = fresh_seed()
+            self.seed = drawn if self._foretold is None else self._foretold
+        return self.seed
+
+    def foretell_seed(self) -> int:
+        """The seed that :meth:`draw_seed` will give: a state must not draw, and says how the run begins."""
+        if self.seed is None:
+            self._foretold = next_fresh_seed() if self._foretold is None else self._foretold
+            return self._foretold
+        return self.seed
+
+    def epoch(self, seed: int, epoch: int) -> Epoch:
+        service = self.service
+        return Epoch(
+            seed=seed,
+            epoch=epoch,
+            num_shards=check_count("num_shards", self.num_shards, at_least=1),
+            rank=check_count("rank", service.rank, at_least=0),
+            world_size=check_count("world_size", service.world_size, at_least=1),
+        )
+
+    def begin(self, numbers: Epoch, state: LoaderState | None) -> tuple[Epoch, NodeIterator[Any]]:
+        """The stream of an epoch, and its numbers: a reading service may have another seed than this loader."""
+        identity: dict[str, Any] = numbers.identity
+        start = EpochStart(
+            **identity,
+            delivered=0 if state is None else state.delivered,
+            state=None if state is None else state.position,
+            seeded=self.seeded,
+            origin="" if state is None else state.origin,
+        )
+        start = self.service.prepare_iteration(start)
+        if self.seed == numbers.seed:  # unless seed() has said otherwise meanwhile
+            self.seed = start.seed
+        return replace(numbers, seed=start.seed), self.service.initialize_iteration(start)
+
+    def begin_next(self, numbers: Epoch) -> tuple[Epoch, NodeIterator[Any]]:
+        """The same for the epoch after one that has just ended."""
+        self.service.finalize_iteration()
+        if self.next_epoch == numbers.epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
+            self.next_epoch += 1
+        return self.begin(numbers, None)
+
+    def at_end(self, state: LoaderState) -> bool:
+        """Whether the state's epoch has no more items, as far as is known."""
+        if state.finished or not state.delivered:
+            return state.finished
+        return self.total() == state.delivered and not is_estimated(self.graph)  # of more, the length is wrong
+
+    def length(self) -> int:
+        """The number of items in an epoch, of this rank. Raises: TypeError where it is not known."""
+        return self.service.length(self.graph, self.num_shards)
+
+    def total(self) -> int | None:
+        """The length, if asking for it costs and changes nothing."""
+        if any(getattr(node, "counts_by_reading", False) for node in walk(self.graph)):
+            return None
+        try:
+            return self.length()
+        except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
+            return None
+
+    def stats(self) -> LoaderStats:
+        """What is known of the epoch that was observed last."""
+        service = self.service
+        return as_stats(self.observed, service.figures(), self.total(), self.num_shards, service.world_size)
+
+    def tell_left_over(self, left: LeftOver | None) -> None:
+        """What the end of an epoch has left out, of which rank 0 warns once; all have it in their ``stats()``."""
+        if left is None or not left.notable or self._told_left_over or self.service.rank:
+            return
+        self._told_left_over = True
+        warn_user(
+            f"{left}. Divide the stream into equal parts: put sharding_filter() behind the node that yields rows or "
+            'lines, of which each shard reads its own, or read a TokenFile; or choose uneven="pad" (all items come, '
+            'ranks that have ended repeat their last one) or "raise". stats().left_over has the number of each epoch',
+            UnevenWarning,
+        )
