@@ -137,7 +137,7 @@ class LoaderSource:
         """End a wait inside a DataLoader2; what any other loader waits for is not known here."""
         iterator = self._iterator
         if iterator is not None and type(iterator).__module__.startswith("torchpipe."):
-            getattr(iterator, "_interrupt", lambda: None)()
+            getattr(iterator, "interrupt", lambda: None)()
 
     def close(self) -> None:
         if self._closed:
