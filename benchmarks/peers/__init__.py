@@ -46,6 +46,8 @@ PEERS = {
     "shards": Peer("shards", "torchpipe"),
     "shards_in_process": Peer("shards_in_process", "torchpipe, in process"),
     "webdataset_in_process": Peer("webdataset_in_process", "webdataset, in process"),
+    "ray": Peer("ray_", "torchpipe RayReadingService"),
+    "ray_data": Peer("ray_data", "Ray Data, iter_torch_batches"),
     "generator": Peer("plain", "plain generator"),
     "builtin_map": Peer("builtin_map", "builtin map"),
     "packing_torchpipe": Peer("packing_torchpipe", "torchpipe"),

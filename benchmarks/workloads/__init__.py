@@ -38,6 +38,9 @@ WORKLOADS = {
     "p19s": "p19s_tar_samples",
     "p19r": "p19r_tar_resume",
     "p20": "p20_measuring",
+    "p21": "p21_ray_dict_batches",
+    "p22": "p22_ray_images",
+    "p23": "p23_ray_jpeg",
 }
 
 # Measured by scaling.py, at several sizes.

@@ -20,6 +20,7 @@ from reading_services.engine.places import (
     End,
     Event,
     Gone,
+    Leaving,
     Noted,
     Place,
     Places,
@@ -63,7 +64,7 @@ class MemoryPlace:
     def __init__(self, number: int, places: MemoryPlaces) -> None:
         self.number, self.name, self.ready = number, "dispatcher" if number < 0 else f"worker {number}", False
         self.sent: deque[Event] = deque()
-        self.alive = True
+        self.alive, self.leaving = True, False
         self.watch = _Watch()
         self._places = places
         self._inbox: deque[Any] = deque()
@@ -249,6 +250,7 @@ class MemoryPlaces(Places):
         self.parts, self.dispatched, self.policy, self.chance = parts, dispatched, policy, chance
         self.now = 0.0
         self.open_places: dict[int, MemoryPlace] = {}
+        self.successors: dict[int, MemoryPlace] = {}  # of places that are leaving
         self.opened = itertools.count()
         self.closed = False
         self.own = True  # is a death by a function of the user's one that looks like its own?
@@ -259,13 +261,18 @@ class MemoryPlaces(Places):
 
     def open(self, number: int) -> Place:
         assert not self.closed
-        assert number not in self.open_places
         next(self.opened)
-        place = self.open_places[number] = MemoryPlace(number, self)
+        place = MemoryPlace(number, self)
+        if number in self.open_places:
+            assert self.open_places[number].leaving
+            assert number not in self.successors
+            self.successors[number] = place
+        else:
+            self.open_places[number] = place
         return place
 
     def wait(self, timeout_s: float) -> list[Event]:
-        places = list(self.open_places.values())
+        places = [*self.open_places.values(), *self.successors.values()]
         for place in places:
             if place.alive and not place.ready and self.chance.random() < 0.5:
                 place.ready = True
@@ -297,10 +304,20 @@ class MemoryPlaces(Places):
         cause = "exited with code 1" if own else "was killed by SIGKILL (signal 9)"
         place.sent.append(Gone(place, End(cause=cause, own=own, lane=lane, items=items, begun=lane >= 0)))
 
+    def leave(self, number: int) -> None:
+        """Say that a place will end soon."""
+        place = self.open_places.get(number)
+        if place is not None and place.alive and not place.leaving:
+            place.leaving = True
+            place.sent.append(Leaving(place))
+
     def drop(self, place: Place) -> None:
         assert isinstance(place, MemoryPlace)
-        if self.open_places.get(place.number) is place:
-            del self.open_places[place.number]
+        for places in (self.open_places, self.successors):
+            if places.get(place.number) is place:
+                del places[place.number]
+        if place.number in self.successors and place.number not in self.open_places:
+            self.open_places[place.number] = self.successors.pop(place.number)
         place.alive = False
         host = place.host or place.dispatch
         assert host is not None

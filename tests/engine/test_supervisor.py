@@ -59,6 +59,17 @@ class Engine(RuleBasedStateMachine):
         if self.service.places is not None:
             self.service.places.kill(number, own=own, begun=begun)
 
+    @rule(number=NUMBERS)
+    def leave(self, number: int) -> None:
+        if self.service.places is not None:
+            self.service.places.leave(number)
+
+    @rule(places=st.lists(st.integers(0, SHARDS - 1), min_size=SHARDS, max_size=SHARDS))
+    def assign(self, places: list[int]) -> None:
+        current = self.service.workers
+        if current is not None:
+            current.supervisor.assign({shard: place % current.num_workers for shard, place in enumerate(places)})
+
     @rule(workers=st.integers(1, SHARDS), window=st.sampled_from([None, 1, 2, 20]))
     def resize(self, workers: int, window: int | None) -> None:
         current = self.service.workers
@@ -101,6 +112,20 @@ def test_L1_without_faults_it_is_what_in_process_execution_gives() -> None:
         service = MemoryReadingService(2, random.Random(seed), num_shards=SHARDS)
         with make_loader(graph, service) as loader:
             assert [[repr(item) for item in loader] for _ in range(2)] == oracle(graph, SHARDS)
+
+
+def test_L4_a_successor_takes_over_before_a_place_ends() -> None:
+    graph = IterableWrapper(range(60)).shuffle(buffer_size=5).sharding_round_robin_dispatch()
+    service = MemoryReadingService(2, random.Random(3), num_shards=SHARDS)
+    with make_loader(graph, service) as loader:
+        found = []
+        for number, item in enumerate(loader):
+            found.append(repr(item))
+            assert service.places is not None
+            service.places.leave(number % 3 - 1)
+        assert found == oracle(graph, SHARDS, 1)[0]
+        assert service.restarts == 0
+        assert next(service.places.opened) > 6
 
 
 def exit_at_seven(item: int) -> int:
