@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 from torchpipe.node.context import Context
@@ -11,7 +12,7 @@ from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_input
 
-__all__ = ["ItemIterator", "OneInput", "OnePerItem", "SeveralInputs", "form_on"]
+__all__ = ["ItemIterator", "Itemwise", "OneInput", "OnePerItem", "SeveralInputs", "form_on"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -59,6 +60,26 @@ class ItemIterator(NodeIterator[T_co]):
 
     def leave_out(self) -> bool:
         return True
+
+
+class _ItemwiseIterator(ItemIterator[T_co]):
+    node: Itemwise[T_co]
+
+    def run(self) -> Iterator[T_co]:
+        return map(self._change, self.source.items())  # it keeps no item: the consumer decides how long one lives
+
+    def _change(self, item: Any) -> T_co:
+        return self.node.change(item)
+
+
+class Itemwise(OnePerItem[T_co]):
+    """A node that changes each item by itself, by its arguments alone: define :meth:`change`. It has no state."""
+
+    iterator = _ItemwiseIterator
+
+    @abstractmethod
+    def change(self, item: Any) -> T_co:
+        """The item to hand out for ``item``, which stays as it is."""
 
 
 def form_on(datapipe: Any, name: str) -> Callable[..., Any]:

@@ -25,13 +25,14 @@ class _SaveIterator(ItemIterator[str]):
         self.path_of = os.fspath if node.filepath_fn is None else self.adopt(node.filepath_fn)
 
     def run(self) -> Iterator[str]:
-        for item in self.source.items():
-            name, data = pair_of(self.node.form, item, "(name, data)")
-            path = place_in(self.node.root, os.fspath(self.path_of(name)))
-            with naming_path(path, "writing"):
-                self.node.write(path, data)
-            del item, data
-            yield path
+        return map(self._saved, self.source.items())
+
+    def _saved(self, item: Any) -> str:
+        name, data = pair_of(self.node.form, item, "(name, data)")
+        path = place_in(self.node.root, os.fspath(self.path_of(name)))
+        with naming_path(path, "writing"):
+            self.node.write(path, data)
+        return path
 
 
 class FileSaver(OnePerItem[str]):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
 from enum import Enum
 from typing import Any, ClassVar
 
 from torchpipe.compat.packages import needs
 from torchpipe.formats.places.streams import StreamWrapper, can_seek, close_stream_after_parts, wrap_stream
-from torchpipe.iter._shared.bases import ItemIterator, OneInput
+from torchpipe.iter._shared.bases import Itemwise
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_choice, check_length
@@ -40,29 +39,19 @@ _ENDINGS = {
 }
 
 
-class _OpenedIterator(ItemIterator[tuple[str, StreamWrapper]]):
-    node: _Decompressor
-
-    def run(self) -> Iterator[tuple[str, StreamWrapper]]:
-        for item in self.source.items():
-            path, stream = path_and_stream(self.node.form, item)
-            with naming_path(path, "opening"):
-                opened = _open(self.node.type_of(path), stream)
-            name = path.removesuffix(self.node.ending)
-            made = [wrap_stream(opened, parent=stream, name=name)]
-            close_stream_after_parts(stream)
-            del item, stream, opened  # the consumer alone decides how long they live
-            yield name, made.pop()
-
-
-class _Decompressor(OneInput[tuple[str, StreamWrapper]]):
-    iterator = _OpenedIterator
+class _Decompressor(Itemwise[tuple[str, StreamWrapper]]):
     form: ClassVar[str]
     ending = ""  # that the names of decompressed files are without
     file_type: CompressionType | None = None
 
-    def type_of(self, path: str) -> CompressionType:
-        return self.file_type or _type_of(path)
+    def change(self, item: Any) -> tuple[str, StreamWrapper]:
+        path, stream = path_and_stream(self.form, item)
+        with naming_path(path, "opening"):
+            opened = _open(self.file_type or _type_of(path), stream)
+        name = path.removesuffix(self.ending)
+        made = wrap_stream(opened, parent=stream, name=name)
+        close_stream_after_parts(stream)
+        return name, made
 
 
 @functional_datapipe("decompress")

@@ -42,18 +42,19 @@ class _ZipWithIterIterator(ItemIterator[Any]):
             raise StateError("two references in the state have one key")
 
     def run(self) -> Iterator[Any]:
-        for item in self.source.items():
-            key = self.key_fn(item)
-            try:
-                hash(key)
-            except TypeError as error:
-                error.add_note(f"key_fn gives {key!r:.200} for {item!r:.200}: make it a tuple, say, or a text")
-                raise
-            while key not in self.buffer:
-                self._take_reference(item, key)
-            merged = [self.merge(item, self.buffer.pop(key))]
-            del item
-            yield (key, merged.pop()) if self.node.keep_key else merged.pop()
+        return map(self._merged, self.source.items())
+
+    def _merged(self, item: Any) -> Any:
+        key = self.key_fn(item)
+        try:
+            hash(key)
+        except TypeError as error:
+            error.add_note(f"key_fn gives {key!r:.200} for {item!r:.200}: make it a tuple, say, or a text")
+            raise
+        while key not in self.buffer:
+            self._take_reference(item, key)
+        merged = self.merge(item, self.buffer.pop(key))
+        return (key, merged) if self.node.keep_key else merged
 
     def _take_reference(self, item: Any, key: Any) -> None:
         reference = next(self.inputs[1].items(), _END)
@@ -131,19 +132,19 @@ class _ZipWithMapIterator(ItemIterator[Any]):
         self.merge = _pair if node.merge_fn is None else self.adopt(node.merge_fn)
 
     def run(self) -> Iterator[Any]:
-        data: Any = self.node.table
-        for item in self.source.items():
-            key = self.key_fn(item)
-            try:
-                other = data[key]
-            except LookupError as error:
-                raise KeyError(
-                    f"{callable_name(self.key_fn)} maps {item!r:.200} to {key!r}, which is not a valid key of the "
-                    "map-style datapipe"
-                ) from error
-            merged = [self.merge(item, other)]
-            del item, other
-            yield (key, merged.pop()) if self.node.keep_key else merged.pop()
+        return map(self._merged, self.source.items())
+
+    def _merged(self, item: Any) -> Any:
+        key = self.key_fn(item)
+        try:
+            other = self.node.table[key]
+        except LookupError as error:
+            raise KeyError(
+                f"{callable_name(self.key_fn)} maps {item!r:.200} to {key!r}, which is not a valid key of the "
+                "map-style datapipe"
+            ) from error
+        merged = self.merge(item, other)
+        return (key, merged) if self.node.keep_key else merged
 
 
 @functional_datapipe("zip_with_map")

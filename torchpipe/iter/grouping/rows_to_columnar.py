@@ -5,25 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
+from torchpipe.iter._shared.bases import Itemwise
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["Rows2Columnar"]
 
 
-class _ColumnarIterator(ItemIterator[dict[Any, list[Any]]]):
-    node: Rows2Columnar
+@functional_datapipe("rows2columnar")
+class Rows2Columnar(Itemwise[dict[Any, list[Any]]]):
+    """Makes of each batch of rows a dict from a column's name to the list of its values.
 
-    def run(self) -> Iterator[dict[Any, list[Any]]]:
-        for batch in self.source.items():
-            columns: dict[Any, list[Any]] = {}
-            for row in batch:
-                for name, value in self._named(row):
-                    columns.setdefault(name, []).append(value)
-            yield columns
+    Rows are dicts, whose ``column_names`` are taken (by default all), or lists and tuples, whose values are named by
+    ``column_names`` in order.
+
+    State: none of its own. Raises: while iterating, KeyError for a column that a row does not have, ValueError for a
+    row of another length than ``column_names``.
+    """
+
+    def __init__(self, source_datapipe: IterDataPipe[Sequence[Any]], column_names: Sequence[Any] | None = None) -> None:
+        super().__init__("rows2columnar", source_datapipe)
+        self.column_names = () if column_names is None else tuple(column_names)
+
+    def change(self, item: Any) -> dict[Any, list[Any]]:
+        columns: dict[Any, list[Any]] = {}
+        for row in item:
+            for name, value in self._named(row):
+                columns.setdefault(name, []).append(value)
+        return columns
 
     def _named(self, row: Any) -> Iterator[tuple[Any, Any]]:
-        names = self.node.column_names
+        names = self.column_names
         if isinstance(row, dict):
             missing = [name for name in names if name not in row]
             if missing:
@@ -39,21 +50,3 @@ class _ColumnarIterator(ItemIterator[dict[Any, list[Any]]]):
                 f"{names!r:.100}"
             )
         return zip(names, row)
-
-
-@functional_datapipe("rows2columnar")
-class Rows2Columnar(OnePerItem[dict[Any, list[Any]]]):
-    """Makes of each batch of rows a dict from a column's name to the list of its values.
-
-    Rows are dicts, whose ``column_names`` are taken (by default all), or lists and tuples, whose values are named by
-    ``column_names`` in order.
-
-    State: none of its own. Raises: while iterating, KeyError for a column that a row does not have, ValueError for a
-    row of another length than ``column_names``.
-    """
-
-    iterator = _ColumnarIterator
-
-    def __init__(self, source_datapipe: IterDataPipe[Sequence[Any]], column_names: Sequence[Any] | None = None) -> None:
-        super().__init__("rows2columnar", source_datapipe)
-        self.column_names = () if column_names is None else tuple(column_names)

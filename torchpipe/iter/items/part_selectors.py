@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from torchpipe.iter._shared.itemwise import Itemwise, check_parts
+from torchpipe.iter._shared.bases import Itemwise
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count
 
@@ -20,8 +20,20 @@ def _like(item: Any, parts: list[Any]) -> Any:
     return tuple(parts) if isinstance(item, tuple) else parts
 
 
+def _check_parts(form: str, item: Any, parts: tuple[Hashable, ...]) -> None:
+    """Raises: TypeError unless ``item`` is a tuple, list or dict; KeyError or IndexError for a part that it lacks."""
+    if not isinstance(item, tuple | list | dict):
+        raise TypeError(f"{form} needs tuples, lists or dicts, got {item!r:.200} of type {type(item).__name__}")
+    for part in parts:
+        if isinstance(item, dict):
+            if part not in item:
+                raise KeyError(f"{form} found no {part!r} in {item!r:.200}")
+        elif not isinstance(part, int) or not 0 <= part < len(item):
+            raise IndexError(f"{form} found no place {part!r} in {item!r:.200}, which has {len(item)}")
+
+
 @functional_datapipe("drop")
-class Dropper(Itemwise):
+class Dropper(Itemwise[Any]):
     """Leaves out the parts ``indices`` of each item: places of tuples and lists, keys of dicts; one, or a list of them.
 
     State: none of its own. Raises: while iterating, IndexError or KeyError if an item lacks a part that is named,
@@ -33,14 +45,14 @@ class Dropper(Itemwise):
         self.indices = _several(indices)
 
     def change(self, item: Any) -> Any:
-        check_parts("drop", item, self.indices)
+        _check_parts("drop", item, self.indices)
         if isinstance(item, dict):
             return {key: value for key, value in item.items() if key not in self.indices}
         return _like(item, [value for place, value in enumerate(item) if place not in self.indices])
 
 
 @functional_datapipe("slice")
-class Slicer(Itemwise):
+class Slicer(Itemwise[Any]):
     """Keeps parts of each item: of tuples and lists ``item[index:stop:step]``, or the places in a list ``index``, in
     their own order; of dicts the key ``index``, or the keys in a list of them.
 
@@ -66,7 +78,7 @@ class Slicer(Itemwise):
 
     def change(self, item: Any) -> Any:
         parts: Any = self.index if self.named else (self.index,) if isinstance(item, dict) else ()
-        check_parts("slice", item, parts)
+        _check_parts("slice", item, parts)
         if isinstance(item, dict):
             return {key: value for key, value in item.items() if key in parts}
         if self.named:
@@ -75,7 +87,7 @@ class Slicer(Itemwise):
 
 
 @functional_datapipe("flatten")
-class Flattener(Itemwise):
+class Flattener(Itemwise[Any]):
     """Puts what stands in the parts ``indices`` of each item in their place: lists and tuples into lists and tuples,
     dicts into dicts. Without ``indices``, in all parts; with an empty list, in none. One level of them.
 
@@ -88,7 +100,7 @@ class Flattener(Itemwise):
         self.indices = None if indices is None else _several(indices)
 
     def change(self, item: Any) -> Any:
-        check_parts("flatten", item, self.indices or ())
+        _check_parts("flatten", item, self.indices or ())
         if isinstance(item, dict):
             pairs: list[Any] = []
             for key, value in item.items():

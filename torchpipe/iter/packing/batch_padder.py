@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,64 +10,15 @@ import torch
 from torch.utils.data import default_collate
 
 from torchpipe.iter._shared.arrays import FIELD, as_array, field_name
-from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
-from torchpipe.node.context import Context
+from torchpipe.iter._shared.bases import Itemwise
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_choice, check_count
 
 __all__ = ["BatchPadder"]
 
 
-class _PadIterator(ItemIterator[Any]):
-    node: BatchPadder
-
-    def __init__(self, node: BatchPadder, context: Context, source: IterDataPipe[Any]) -> None:
-        super().__init__(node, context, source)
-
-    def run(self) -> Iterator[Any]:
-        for batch in self.source.items():
-            if not isinstance(batch, list) or not batch:
-                raise TypeError(
-                    f"pad_batch needs lists of samples, got {batch!r:.60} of type {type(batch).__name__}: put batch(), "
-                    "or another node that gathers samples, before it"
-                )
-            yield self._dicts(batch) if isinstance(batch[0], Mapping) else self._padded(FIELD, batch)
-
-    def _dicts(self, batch: list[Any]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        for name in batch[0]:
-            try:
-                values = [sample[name] for sample in batch]
-            except (KeyError, TypeError) as error:
-                raise KeyError(f"field {name!r} is not in every sample of a batch of {len(batch)}") from error
-            if _is_sequence(values[0]):
-                made[name], made[f"{name}_lengths"] = self._padded(name, values)
-            else:
-                made[name] = default_collate(values)
-        return made
-
-    def _padded(self, name: str, values: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        node = self.node
-        arrays = [as_array("pad_batch", name, value)[0] for value in values]
-        first = next((array for array in arrays if len(array)), arrays[0])  # an empty list has no dtype
-        lengths = [len(array) for array in arrays]
-        pad = node.pad_value.get(name, 0) if isinstance(node.pad_value, dict) else node.pad_value
-        made = np.full((len(arrays), node.padded_length(max(lengths)), *first.shape[1:]), pad, first.dtype)
-        for row, array, size in zip(made, arrays, lengths):
-            if size and (array.dtype != first.dtype or array.shape[1:] != first.shape[1:]):
-                raise TypeError(
-                    f"pad_batch cannot stack {array.dtype} of shape {array.shape} and {first.dtype} of shape "
-                    f"{first.shape}, where {field_name(name)} has both: only the first dimension may differ"
-                )
-            if node.side == "right":
-                row[:size] = array
-            elif size:
-                row[-size:] = array
-        return torch.from_numpy(made), torch.tensor(lengths, device="cpu")
-
-
 @functional_datapipe("pad_batch")
-class BatchPadder(OnePerItem[Any]):
+class BatchPadder(Itemwise[Any]):
     """Pads the samples of each batch (a list, from ``batch`` or its like) to one length, and stacks them.
 
     Samples are sequences of numbers (lists, arrays, tensors), of any shape behind the first dimension: the result is a
@@ -83,8 +34,6 @@ class BatchPadder(OnePerItem[Any]):
     Raises: ValueError for counts below 1 and options that contradict each other. While iterating: ValueError for a
     sample longer than ``length``, TypeError for another batch.
     """
-
-    iterator = _PadIterator
 
     def __init__(
         self,
@@ -119,6 +68,45 @@ class BatchPadder(OnePerItem[Any]):
             )
         step = self.multiple_of or 1
         return -(-longest // step) * step
+
+    def change(self, item: Any) -> Any:
+        if not isinstance(item, list) or not item:
+            raise TypeError(
+                f"pad_batch needs lists of samples, got {item!r:.60} of type {type(item).__name__}: put batch(), "
+                "or another node that gathers samples, before it"
+            )
+        return self._dicts(item) if isinstance(item[0], Mapping) else self._padded(FIELD, item)
+
+    def _dicts(self, batch: list[Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for name in batch[0]:
+            try:
+                values = [sample[name] for sample in batch]
+            except (KeyError, TypeError) as error:
+                raise KeyError(f"field {name!r} is not in every sample of a batch of {len(batch)}") from error
+            if _is_sequence(values[0]):
+                made[name], made[f"{name}_lengths"] = self._padded(name, values)
+            else:
+                made[name] = default_collate(values)
+        return made
+
+    def _padded(self, name: str, values: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        arrays = [as_array("pad_batch", name, value)[0] for value in values]
+        first = next((array for array in arrays if len(array)), arrays[0])  # an empty list has no dtype
+        lengths = [len(array) for array in arrays]
+        pad = self.pad_value.get(name, 0) if isinstance(self.pad_value, dict) else self.pad_value
+        made = np.full((len(arrays), self.padded_length(max(lengths)), *first.shape[1:]), pad, first.dtype)
+        for row, array, size in zip(made, arrays, lengths):
+            if size and (array.dtype != first.dtype or array.shape[1:] != first.shape[1:]):
+                raise TypeError(
+                    f"pad_batch cannot stack {array.dtype} of shape {array.shape} and {first.dtype} of shape "
+                    f"{first.shape}, where {field_name(name)} has both: only the first dimension may differ"
+                )
+            if self.side == "right":
+                row[:size] = array
+            elif size:
+                row[-size:] = array
+        return torch.from_numpy(made), torch.tensor(lengths, device="cpu")
 
 
 def _is_sequence(value: Any) -> bool:

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from torchpipe.formats.places.streams import close_stream
-from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
+from torchpipe.iter._shared.bases import Itemwise
 from torchpipe.iter._shared.pairs import naming_path, path_and_stream
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["JsonParser"]
 
 
-class _JsonIterator(ItemIterator[tuple[str, Any]]):
-    node: JsonParser
-
-    def run(self) -> Iterator[tuple[str, Any]]:
-        for item in self.source.items():
-            path, stream = path_and_stream("parse_json_files", item, binary=False)
-            with naming_path(path):
-                data = json.loads(stream.read(), **self.node.kwargs)
-            close_stream(stream)
-            del item, stream
-            yield path, data
-
-
 @functional_datapipe("parse_json_files")
-class JsonParser(OnePerItem[tuple[str, Any]]):
+class JsonParser(Itemwise[tuple[str, Any]]):
     """Takes pairs (path, stream) of JSON files, and yields pairs (path, value). Closes the stream.
 
     Other arguments are those of :func:`json.loads`.
@@ -37,9 +23,14 @@ class JsonParser(OnePerItem[tuple[str, Any]]):
     with a note of the path.
     """
 
-    iterator = _JsonIterator
-
     def __init__(self, source_datapipe: IterDataPipe[tuple[str, Any]], **kwargs: Any) -> None:
         super().__init__("parse_json_files", source_datapipe)
         json.loads("0", **kwargs)  # a misspelt argument is an error here
         self.kwargs = kwargs
+
+    def change(self, item: Any) -> tuple[str, Any]:
+        path, stream = path_and_stream("parse_json_files", item, binary=False)
+        with naming_path(path):
+            data = json.loads(stream.read(), **self.kwargs)
+        close_stream(stream)
+        return path, data

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data.datapipes.utils.decoder import Decoder, basichandlers, extension_extract_fn, imagehandler
 
-from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
+from torchpipe.iter._shared.bases import Itemwise
 from torchpipe.iter._shared.pairs import naming_path, pair_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_function
@@ -15,21 +15,8 @@ from torchpipe.node.validate import check_function
 __all__ = ["RoutedDecoder"]
 
 
-class _DecodeIterator(ItemIterator[tuple[str, Any]]):
-    node: RoutedDecoder
-
-    def run(self) -> Iterator[tuple[str, Any]]:
-        for item in self.source.items():
-            path, stream = pair_of("routed_decode", item, "(path, open stream)")
-            if not isinstance(path, str):
-                raise TypeError(f"routed_decode needs paths as text, got {path!r:.200}")
-            with naming_path(path, "decoding"):
-                decoded = self.node.decoder((path, stream))[path]
-            yield path, decoded
-
-
 @functional_datapipe("routed_decode")
-class RoutedDecoder(OnePerItem[tuple[str, Any]]):
+class RoutedDecoder(Itemwise[tuple[str, Any]]):
     """Takes pairs (path, open stream), and yields pairs (path, what the first handler that knows the ending makes of
     it).
 
@@ -40,8 +27,6 @@ class RoutedDecoder(OnePerItem[tuple[str, Any]]):
     State: none of its own. Raises: TypeError for a handler that is no function; while iterating, what a handler raises,
     with a note of the path.
     """
-
-    iterator = _DecodeIterator
 
     def __init__(
         self,
@@ -57,3 +42,10 @@ class RoutedDecoder(OnePerItem[tuple[str, Any]]):
     def add_handler(self, *handler: Callable[[str, bytes], Any]) -> None:
         """Ask these as well, before the others; it changes the node."""
         self.decoder.add_handler(*handler)  # type: ignore[no-untyped-call]
+
+    def change(self, item: Any) -> tuple[str, Any]:
+        path, stream = pair_of("routed_decode", item, "(path, open stream)")
+        if not isinstance(path, str):
+            raise TypeError(f"routed_decode needs paths as text, got {path!r:.200}")
+        with naming_path(path, "decoding"):
+            return path, self.decoder((path, stream))[path]
