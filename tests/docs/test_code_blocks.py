@@ -24,10 +24,17 @@ WARNINGS = ["-W", "error::UserWarning", "-W", PEERS_WARNING]
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\s*```text\n(?P<output>.*?)```)?", re.DOTALL)
 
 
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "skills/torchpipe/SKILL.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
 def blocks() -> list[tuple[str, str, str | None]]:
     found = []
-    pages = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "trainers.md"]
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages]:
+    for page in PAGES:
+        if page.name == "trainers.md":
+            continue
         for match in BLOCK.finditer(page.read_text()):
             line = page.read_text()[: match.start()].count("\n") + 1
             found.append((f"{page.relative_to(ROOT)}:{line}", match["code"], match["output"]))
@@ -49,7 +56,8 @@ def strict_xla() -> Iterator[Warm]:
 def test_there_are_blocks() -> None:
     found = [name.partition(":")[0] for name, _, _ in blocks()]
     assert found.count("README.md") >= 1
-    assert found.count("docs/first-ten-minutes.md") >= 3
+    assert found.count("docs/dataloader.md") >= 2
+    assert found.count("skills/torchpipe/SKILL.md") >= 3
 
 
 def of_xla(code: str) -> bool:
@@ -77,7 +85,12 @@ def test_block_of_xla_runs_as_it_stands(block: tuple[str, str, str | None], stri
     run_as_it_stands(block, strict_xla, tmp_path)
 
 
-FIRST = ("README.md", "docs/resume.md")  # what people try, with either loader
+FIRST = (
+    "README.md",
+    "docs/dataloader.md",
+    "docs/pipelines.md",
+    "docs/resume.md",
+)  # what people try, with either loader
 SCRIPTS = [block for block in blocks() if block[0].startswith(FIRST) and "__main__" in block[1]]
 
 
@@ -104,7 +117,7 @@ def headings(page: Path) -> set[str]:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+    for page in [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "llms.txt", "tools/peer_suites.md"))]:
         for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
             place = page.parent / target if target else page
             assert place.exists(), f"{page.name} links to {target}"

@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parents[2]
 ASSETS = ("iframe-worker.js", "site.css")
-MORE = "Guides"  # where pages go that the navigation does not name
+MORE = "How to"  # where pages go that the navigation does not name
 
 _MODULE = re.compile(r'<h\d id="([\w.]+)"[^>]*>\s*<code class="[^"]*doc-symbol-module"')
 

@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Files outside docs/ that are pages of the site, and where.
 PAGES = {
+    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
 }
-HOME = {"README.md": "index.md"}  # the site's own first page stands in its place
 IMAGES = (".png", ".svg")
 LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yml": "yaml", ".json": "json"}
 _LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
@@ -41,8 +41,8 @@ def target_in_site(path: str) -> str:
     """Where the site has what the repository has at ``path``."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    if path in PAGES or path in HOME:
-        return {**PAGES, **HOME}[path]
+    if path in PAGES:
+        return PAGES[path]
     if (ROOT / path).is_dir():
         return f"source/{path}/index.md"
     return f"source/{path}" if path.endswith(IMAGES) else f"source/{path}.md"

@@ -5,7 +5,7 @@
 
 Needs expecttest and parameterized beside the project's test environment. Each statement of a test counts by itself, so
 that one deliberate difference hides nothing behind it. Those in tests/torchdata09_differences.txt are known, each with
-a kind of which docs/migration.md gives the reason; any other makes this fail, as does a known one that is gone.
+a kind of which tools/peer_suites.md gives the reason; any other makes this fail, as does a known one that is gone.
 """
 
 from __future__ import annotations

@@ -1,0 +1,30 @@
+"""docs/support.md says what works where, as it was found by trying; and that of everything there is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.support import LAWS, PAGE, families, services
+
+
+def test_the_page_has_every_family_and_every_service() -> None:
+    page = PAGE.read_text()
+    for family, keys in families().items():
+        assert f"| {family} | {len(keys)} |" in page, "write it anew: python -m tests.docs.support"
+    for name in services():
+        assert f"| {name} | " in page, "write it anew: python -m tests.docs.support"
+    assert "| no |" not in page
+    assert page.count("| yes |") > len(LAWS)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_the_page_is_what_trying_finds() -> None:
+    """In a process of its own, which makes a process group and ignores warnings."""
+    code = "from tests.docs.support import page; import sys; text = page(); print('PAGE'); print(text, end='')"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout.partition("PAGE\n")[2] == PAGE.read_text()
