@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import ray
 import torch
 import torch.distributed as dist
 
@@ -29,6 +30,8 @@ from reading_services import (
     DistributedReadingService,
     MultiProcessingReadingService,
     OrdinalReadingService,
+    RayReadingService,
+    RayWorkers,
     SequentialReadingService,
 )
 from tests.exact import exact
@@ -245,7 +248,20 @@ def services() -> dict[str, tuple[Make, Make]]:
     found["`DataLoader`, worker processes"] = (partial(_data_loader, num_workers=2), in_process)
     threads = partial(_data_loader, num_workers=2, worker_method="thread")
     found["`DataLoader`, worker threads"] = (threads, in_process)
+    found["`RayReadingService(2)`"] = (partial(_data_loader2, partial(RayReadingService, 2, num_cpus=0.5)), oracle)
+    actors = partial(_data_loader, num_workers=2, worker_method=RayWorkers(num_cpus=0.5))
+    found["`DataLoader`, Ray actors"] = (actors, in_process)
     return found
+
+
+@contextlib.contextmanager
+def a_cluster() -> Iterator[None]:
+    """Of Ray, on this machine and for this process alone: no other one is joined."""
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.CRITICAL)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -263,7 +279,7 @@ def _workers(loader: Any) -> list[int]:
     service = loader.reading_service
     if isinstance(service, SequentialReadingService):
         service = service._executing
-    return service.worker_pids() if isinstance(service, MultiProcessingReadingService) else []
+    return service.worker_pids() if isinstance(service, MultiProcessingReadingService | RayReadingService) else []
 
 
 def try_service(make: Make, oracle: Make) -> dict[str, bool | None]:
@@ -398,7 +414,7 @@ the reason.
 def page() -> str:
     logging.getLogger("torchpipe").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    with one_rank():
+    with one_rank(), a_cluster():
         laws = {name: try_service(*made) for name, made in services().items()}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         write_files(Path(folder))
