@@ -406,8 +406,8 @@ BETWEEN = """
 
 Each node, at the end of a short chain of others: stopped and resumed in process; in two worker processes of which one
 is killed, then in process, then in other workers; on two ranks at different positions, then on one; with a device stage
-behind it (of the `cpu` device, whose engine XLA and CUDA share). Numbers count nodes that work; the rest is below, with
-the reason.
+behind it (of the `cpu` device, whose engine XLA and CUDA share). Ray's actors run shards by the
+same code as worker processes. Numbers count nodes that work; the rest is below, with the reason.
 """
 
 
