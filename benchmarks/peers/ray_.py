@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import ray
@@ -16,10 +15,11 @@ __all__ = ["Loader", "connect"]
 
 
 def connect(cpus: int | None = None) -> None:
-    """A local Ray of this process's own, with as many CPUs as the machine, whatever work they do."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    """A local Ray of this process's own. CPUs are what Ray counts: there are enough for workers and what reads."""
     if not ray.is_initialized():
-        ray.init(num_cpus=cpus or 4, log_to_driver=False, logging_level="error", object_store_memory=1 << 30)
+        ray.init(
+            address="local", num_cpus=cpus or 4, log_to_driver=False, logging_level="error", object_store_memory=1 << 30
+        )
 
 
 class Loader(GraphLoader):
