@@ -6,8 +6,11 @@ their tests (`make test-trainers`).
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,7 +77,14 @@ def run_as_it_stands(block: tuple[str, str, str | None], warm: Warm, folder: Pat
         assert done.stdout == output
 
 
-@pytest.mark.parametrize("block", [block for block in blocks() if not of_xla(block[1])], ids=lambda block: block[0])
+def of_ray(block: tuple[str, str, str | None]) -> bool:
+    return block[0].startswith("docs/ray.md")
+
+
+PLAIN = [block for block in blocks() if not of_xla(block[1]) and not of_ray(block)]
+
+
+@pytest.mark.parametrize("block", PLAIN, ids=lambda block: block[0])
 def test_block_runs_as_it_stands(block: tuple[str, str, str | None], strict: Warm, tmp_path: Path) -> None:
     run_as_it_stands(block, strict, tmp_path)
 
@@ -83,6 +93,20 @@ def test_block_runs_as_it_stands(block: tuple[str, str, str | None], strict: War
 @pytest.mark.parametrize("block", [block for block in blocks() if of_xla(block[1])], ids=lambda block: block[0])
 def test_block_of_xla_runs_as_it_stands(block: tuple[str, str, str | None], strict_xla: Warm, tmp_path: Path) -> None:
     run_as_it_stands(block, strict_xla, tmp_path)
+
+
+@pytest.mark.ray
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.parametrize("block", filter(of_ray, blocks()), ids=lambda block: block[0])
+def test_block_of_ray_runs_as_it_stands(block: tuple[str, str, str | None], tmp_path: Path) -> None:
+    """In a process of its own, which starts a local Ray."""
+    name, code, output = block
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{name}:\n{done.stderr}"
+    if output is not None:
+        assert done.stdout.endswith(output)
 
 
 FIRST = (
