@@ -32,8 +32,6 @@ from torchpipe.errors import (
 )
 from torchpipe.iter import FileLister, IterableWrapper
 from torchpipe.map import SequenceWrapper
-from torchpipe.node.functional import registered
-from torchpipe.node.not_ported import NOT_PORTED
 
 ROOT = Path(__file__).parents[1]
 
@@ -386,26 +384,6 @@ def test_a_form_that_does_not_exist_is_explained() -> None:
         assert not hasattr(source, name)
         with pytest.raises(AttributeError, match=why):
             getattr(source, name)
-    with pytest.raises(AttributeError, match="'load_files_by_ais' is torchdata's AISFileLoader. AIStore speaks S3"):
-        source.load_files_by_ais  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_a_node_that_torchdata_had_is_named_when_it_is_imported() -> None:
-    with pytest.raises(ImportError, match="AISFileLoader is a node of torchdata. AIStore speaks S3"):
-        from torchpipe.iter import AISFileLoader  # type: ignore[attr-defined]  # noqa: F401
-    with pytest.raises(ImportError, match="cannot import name 'Nonsense'"):
-        from torchpipe.iter import Nonsense  # type: ignore[attr-defined]  # noqa: F401
-    import torchpipe.iter
-
-    assert not hasattr(torchpipe.iter, "AISFileLoader")
-    with pytest.raises(AttributeError, match="AISFileLoader is a node of torchdata"):
-        torchpipe.iter.AISFileLoader  # type: ignore[attr-defined]  # noqa: B018
-    for kind, package in {"iter": torchpipe.iter, "map": torchpipe.map}.items():
-        there = (
-            set(NOT_PORTED[kind]) & set(dir(package)),
-            {form for form, _ in NOT_PORTED[kind].values()} & set(registered(kind)),
-        )
-        assert there == (set(), set()), "these are ported: take them out of not_ported.py"
 
 
 def test_a_generator_is_refused_with_the_way_out() -> None:

@@ -14,7 +14,7 @@ OURS = ("torchpipe", "reading_services")
 # By their documentation, these are public all the same: of named tuples and enums, and sys._is_gil_enabled().
 PUBLIC = {"_fields", "_field_defaults", "_make", "_replace", "_asdict", "_name_", "_value_", "_is_gil_enabled"}
 # These are to go.
-STILL = ("torchpipe/node/inputs/hidden.py", "torchpipe/node/not_ported.py")
+STILL = ("torchpipe/node/inputs/hidden.py",)
 _ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 

@@ -17,7 +17,6 @@ from tools.torchdata_names import arguments_of
 from tools.torchdata_tests.rewriting import rewritten
 from tools.torchdata_tests.softly import FOLLOWS
 from torchpipe.node.functional import registered
-from torchpipe.node.not_ported import NOT_PORTED
 
 ROOT = Path(__file__).parents[1]
 PLACES = {
@@ -103,12 +102,6 @@ def test_every_name_is_here_with_its_arguments_or_has_its_line() -> None:
 def test_forms_without_a_public_class_have_their_line() -> None:
     for form in ("memory_cell", "trace_as_dataframe", "_dataframes_*", "_to_dataframes_pipe"):
         assert form in told("Names that are not here")
-
-
-def test_what_is_not_ported_is_told_in_both_places() -> None:
-    for kind in NOT_PORTED.values():
-        for name, (form, _) in kind.items():
-            assert {name, form} <= told("Names that are not here")
 
 
 def test_every_kind_of_difference_has_its_reason() -> None:

@@ -6,28 +6,16 @@ reading service that decides where it runs (``reading_services``), and iterate.
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
-# Imports make no garbage, but so many objects (torch's) that looking for some among them takes a tenth of a second, in
-# each worker that is not forked from this process. They are old when this ends, as after a collection.
-_collecting = gc.isenabled()
-gc.disable()
-try:  # what each of its processes needs
-    from torchpipe import errors, state
-    from torchpipe.execution.epoch import WorkerInfo
-    from torchpipe.node.context import Context
-    from torchpipe.node.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
-    from torchpipe.node.iterator import NodeIterator
-    from torchpipe.on_demand import on_demand
-    from torchpipe.randomness.seeds import SeedGenerator
-    from torchpipe.state import SnapshotPolicy
-finally:
-    if _collecting:
-        if not gc.get_freeze_count():
-            gc.freeze()
-            gc.unfreeze()
-        gc.enable()
+from torchpipe import errors, state
+from torchpipe.execution.epoch import WorkerInfo
+from torchpipe.node.context import Context
+from torchpipe.node.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.on_demand import on_demand
+from torchpipe.randomness.seeds import SeedGenerator
+from torchpipe.state import SnapshotPolicy
 
 if TYPE_CHECKING:
     from torchpipe import graph, iter, map  # noqa: F401

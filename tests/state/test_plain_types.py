@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import datetime
 import enum
-import io
 import pathlib
 import sys
 import uuid
@@ -14,7 +13,6 @@ from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgpack
@@ -61,13 +59,6 @@ class Slotted:
     number: int
 
 
-def _png() -> Any:
-    file = io.BytesIO()
-    PIL.Image.new("RGB", (4, 3), (1, 2, 3)).save(file, "PNG")
-    file.seek(0)
-    return PIL.Image.open(file)
-
-
 PLAIN: list[Any] = [
     pathlib.Path("a/b"),
     pathlib.PureWindowsPath("c:\\x"),
@@ -83,25 +74,15 @@ PLAIN: list[Any] = [
     deque([1, (2,)], 5),
     Decimal("1.50"),
     Decimal("NaN"),
-    Fraction(1, 3),
     uuid.UUID(int=2**100),
     range(1, 10, 2),
-    slice(1, None, 2),
-    ...,
-    SimpleNamespace(a=(1,)),
     torch.Size([1, 2]),
     torch.bfloat16,
     torch.device("cpu"),
     torch.zeros(2, requires_grad=True),
-    torch.nn.Parameter(torch.ones(2)),
-    torch.nn.Parameter(torch.ones(2), requires_grad=False),
     np.array([(1, (2.0, 3.0))], dtype=[("a", "i4"), ("b", "f8", (2,))]),
     np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")])[0],
     np.array([None, "a", (1, {"b": 2})], dtype=object).reshape(3, 1),
-    PIL.Image.new("L", (3, 2), 7),
-    PIL.Image.new("1", (9, 2), 1),
-    PIL.Image.new("P", (3, 2), 7),
-    _png(),
     Pair(1, (2,)),
     Typed(1, "x"),
     Record(1, (2, {"a": torch.ones(1)})),
@@ -122,14 +103,6 @@ def test_it_comes_back_as_it_was(value: Any) -> None:
         assert type(restored) is type(held)
         assert repr(restored).partition(" at 0x")[0] == repr(held).partition(" at 0x")[0]
         assert encode(restored) == data
-
-
-def test_pixels_come_back() -> None:
-    for image in (value for value in PLAIN if isinstance(value, PIL.Image.Image)):
-        restored = decode(encode(image))
-        assert (restored.mode, restored.size, restored.info) == (image.mode, image.size, image.info)
-        assert restored.tobytes() == image.tobytes()
-        assert restored.getpalette() == image.getpalette()
 
 
 @pytest.mark.parametrize(
@@ -172,6 +145,10 @@ def test_what_would_lose_something_is_left_to_pickle() -> None:
         array.array("i", [1]),
         np.ma.array([1]),
         datetime.datetime(2026, 1, 2, tzinfo=_OwnZone()),
+        PIL.Image.new("L", (3, 2), 7),
+        torch.nn.Parameter(torch.ones(2)),
+        Fraction(1, 3),
+        uuid.UUID(int=3, is_safe=uuid.SafeUUID.safe),
     ):
         data = encode([value])
         assert len(opaque_notes(data)) == 1
@@ -205,7 +182,6 @@ def test_a_missing_class_is_named_and_not_imported() -> None:
         ((40, __name__, "Color", "enum", "BLUE"), "the member 'BLUE' of the enum"),
         ((40, "os", "system", "dataclass", {}), "os.system, which is not there"),
         ((40, "subprocess", "Popen", "dataclass", {"args": ["true"]}), "which that class is not"),
-        ((41, "PIL.NoneSuchImagePlugin", "X", {}, "L", [0, 0], None, b""), "cannot be imported"),
     ):
         with pytest.raises(StateError, match=said):
             decode(sealed(tagged(*parts)))
@@ -241,17 +217,6 @@ class Finalized:
     def __del__(self) -> None:
         if self.path != "x":
             raise AssertionError("a finalizer ran with what a state says")
-
-
-def test_images_take_no_more_memory_than_their_bytes() -> None:
-    for mode, size, pixels in (
-        ("RGB", [1 << 15, 1 << 15], b"x"),
-        ("L", [-1, 5], b""),
-        ("?", [1, 1], b"x"),
-        ("L", 3, b""),
-    ):
-        with pytest.raises(StateError, match="damaged"):
-            decode(sealed(tagged(41, "PIL.Image", "Image", {}, mode, size, None, pixels)))
 
 
 def test_inspect_makes_nothing_of_a_users_class() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Literal, Self, TypeAlias
 
+from torchpipe.errors import GraphError
 from torchpipe.execution.epoch import EpochStart
 from torchpipe.graph.length import total_length
 from torchpipe.node.iterator import NodeIterator
@@ -29,23 +30,22 @@ class ReadingServiceInterface(ABC):
     ``initialize_iteration(seed_generator)``, ``finalize_iteration()`` and ``finalize()``.
     """
 
-    _arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _taken = False
     measuring = False  # are nodes to be measured, from the next pass on?
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        service = super().__new__(cls)
-        service._arguments = args, kwargs
-        return service
-
-    def __init__(self) -> None:  # takes no arguments, unless a service says so: __new__ takes any
+    def __init__(self) -> None:  # takes no arguments, unless a service says so
         return
 
     def take(self) -> Self:
-        """This service, for one loader; another one, made with the same arguments, if a loader has it already."""
-        service = _made_anew(self) if self._taken else self
-        service._taken = True
-        return service
+        """This service, for one loader. Raises: GraphError if another loader has it already."""
+        if self._taken:
+            raise GraphError("this reading service belongs to another loader: make one for each loader")
+        self._taken = True
+        return self
+
+    def let_go(self) -> None:
+        """The loader that has taken it could not be built."""
+        self._taken = False
 
     @abstractmethod
     def initialize(self, datapipe: DataPipe) -> DataPipe:
@@ -126,11 +126,3 @@ class ReadingServiceInterface(ABC):
     def figures(self) -> ServiceFigures:
         """What the nodes and processes have done in the live epoch, or the last one. Asks nobody; any thread."""
         return ServiceFigures()
-
-
-def _made_anew(value: Any) -> Any:
-    """A service, and those among its arguments, made once more; any other value itself."""
-    if not isinstance(value, ReadingServiceInterface):
-        return value
-    args, kwargs = value._arguments
-    return type(value)(*map(_made_anew, args), **{name: _made_anew(item) for name, item in kwargs.items()})

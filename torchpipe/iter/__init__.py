@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
-from torchpipe.node.not_ported import module_getattr
+from torchpipe.on_demand import on_demand
 
 if TYPE_CHECKING:
     from torchpipe.iter._shared.paths import PathList
@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     from torchpipe.iter.text.csv_reader import CsvReader
     from torchpipe.iter.text.line_readers import JsonlReader, TextLineReader
 else:
-    __getattr__, __dir__ = module_getattr(__name__, "iter")
+    __getattr__, __dir__ = on_demand(__name__)
 
 __all__ = [
     "SHARDING_PRIORITIES",

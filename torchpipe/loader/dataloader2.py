@@ -46,9 +46,9 @@ class DataLoader2(Viewable, Generic[T_co]):
     shards. Without :meth:`seed` or a loaded state, the first ``iter()`` draws a seed from torch's default generator
     (one draw, so ``torch.manual_seed`` fixes the run), later ones draw nothing; every epoch differs all the same.
     ``datapipe_adapter_fn`` (one function or several) changes the graph before it runs; a map-style node is read in the
-    order of its indices, as by ``.to_iter_datapipe()``. ``reading_service`` defaults to in-process execution; one that
-    another loader has already is made anew with the same arguments, see ``loader.reading_service``. With ``measure``,
-    :meth:`stats` has figures of each node (docs/seeing.md); ``TORCHPIPE_MEASURE=1`` sets it where it is left out.
+    order of its indices, as by ``.to_iter_datapipe()``. ``reading_service`` defaults to in-process execution; a service
+    belongs to one loader. With ``measure``, :meth:`stats` has figures of each node (docs/seeing.md);
+    ``TORCHPIPE_MEASURE=1`` sets it where it is left out.
 
     State: :meth:`state_dict` describes the items that were delivered to the ``for`` loop, no more; it is a flat dict of
     plain values with a fixed set of keys. Use one loader from one thread and one process; :meth:`state_dict` and
@@ -77,8 +77,12 @@ class DataLoader2(Viewable, Generic[T_co]):
             )
         graph = streamed(adapt(streamed(datapipe), datapipe_adapter_fn))
         service = InProcessReadingService() if reading_service is None else reading_service
-        service = executable(service.take())
-        service.initialize(graph)
+        taken, service = service.take(), executable(service)
+        try:
+            service.initialize(graph)
+        except BaseException:
+            taken.let_go()
+            raise
         self._run = Run(graph, service)
         self.measuring = measures_by_default() if measure is None else measure
         self._common = self._check_shards()

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
-from torchpipe.node.not_ported import module_getattr
+from torchpipe.on_demand import on_demand
 
 if TYPE_CHECKING:
     from torchpipe.map.batcher import Batcher
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchpipe.map.unzipper import UnZipper
     from torchpipe.map.zipper import Zipper
 else:
-    __getattr__, __dir__ = module_getattr(__name__, "map")
+    __getattr__, __dir__ = on_demand(__name__)
 
 __all__ = [
     "Batcher",

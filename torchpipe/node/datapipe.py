@@ -8,6 +8,7 @@ torch's metaclass wraps every ``__iter__`` in bookkeeping for a single live iter
 
 from __future__ import annotations
 
+import difflib
 import functools
 from abc import ABC
 from collections.abc import Callable, Iterator
@@ -18,7 +19,6 @@ from torchpipe.node.context import Context
 from torchpipe.node.functional import forms, functional_datapipe, lookup, offer_to_torchs_nodes
 from torchpipe.node.functional_methods import IterMethods, MapMethods
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.not_ported import explain_missing
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.replay import BOUND
 
@@ -59,7 +59,9 @@ class _NoAttribute(AttributeError):
 
     def __str__(self) -> str:
         kind, node, name = self.args
-        return explain_missing(kind, node, name, forms(kind))
+        found = difflib.get_close_matches(name, forms(kind), 1)
+        hint = f": did you mean {found[0]!r}?" if found else " (is the module that defines it imported?)"
+        return f"{node} has no attribute or functional form {name!r}{hint}"
 
 
 # The methods come first: torch's own stub types the same names for its nodes.

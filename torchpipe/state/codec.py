@@ -28,7 +28,7 @@ import msgpack
 from torchpipe.errors import StateError, UnsafeStateError
 from torchpipe.state.cursor import Cursor
 from torchpipe.state.kinds import MAKERS, Unfit, kind_of
-from torchpipe.state.named import IMAGE, NAMED, ClassMissing, make_image, make_named, take_image, take_named
+from torchpipe.state.named import NAMED, ClassMissing, make_named, take_named
 from torchpipe.state.pickling import dumps
 
 __all__ = ["FORMAT_VERSION", "OpaqueItem", "as_text", "decode", "encode", "from_text", "opaque_notes"]
@@ -40,7 +40,7 @@ _NO_NOTES = msgpack.packb([])
 _OPAQUE, _CURSOR, _EXTENSION = 8, 12, 42  # the codes of tags, beside those of kinds: part of the format
 _MAX_SNAPSHOTS_DEEP = 32  # one for each stage that runs ahead of another, and two for the dispatcher
 _MAX_COUNT = 1 << 62
-_TAGS = {code: msgpack.ExtType(code, b"") for code in (*MAKERS, _OPAQUE, _CURSOR, _EXTENSION, NAMED, IMAGE)}
+_TAGS = {code: msgpack.ExtType(code, b"") for code in (*MAKERS, _OPAQUE, _CURSOR, _EXTENSION, NAMED)}
 _MARKED = {bytearray, memoryview, msgpack.ExtType}  # msgpack would pack these its own way, without asking ``extend``
 
 Note = tuple[str, str]
@@ -121,13 +121,12 @@ class _Encoder:
         try:
             if kind is not None:
                 parts = kind.take(value)
-                if kind.code not in (5, 6, 33):  # whose parts are their memory
+                if kind.code not in (5, 6):  # whose parts are their memory
                     parts = self._mark(parts) if _holds_marked(parts) else parts
                 return [_TAGS[kind.code], *parts]
-            for code, take in ((NAMED, take_named), (IMAGE, take_image)):
-                taken = take(value)
-                if taken is not None:
-                    return [_TAGS[code], *(self._mark(taken) if _holds_marked(taken) else taken)]
+            taken = take_named(value)
+            if taken is not None:
+                return [_TAGS[NAMED], *(self._mark(taken) if _holds_marked(taken) else taken)]
         except Unfit:
             pass
         return self._opaque(value)
@@ -258,7 +257,7 @@ class _Decoder:
             case _ if self._keep_opaque:
                 return OpaqueItem(".".join(map(str, items[:2])), 0)
             case _:
-                return make_named(items) if code == NAMED else make_image(items)
+                return make_named(items)
 
     def _cursor(self, snapshot: Any, skip: Any, count: Any) -> Cursor:
         for number in (skip, count):

@@ -12,13 +12,11 @@ import math
 import pathlib
 import re
 import sys
-import types
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -137,11 +135,6 @@ def _make_tensor(parts: list[Any]) -> torch.Tensor:
         flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8 if dtype is torch.bool else dtype)
         tensor = tensor_in(flat.ne(0) if dtype is torch.bool else flat, shape, strides)
     return tensor.requires_grad_() if _one([requires_grad], bool) else tensor
-
-
-def _make_parameter(parts: list[Any]) -> Any:
-    tensor = _make_tensor(parts)
-    return torch.nn.Parameter(tensor.detach(), tensor.requires_grad)
 
 
 def _torch_dtype(parts: list[Any]) -> torch.dtype:
@@ -288,14 +281,10 @@ def _make_range(parts: list[Any]) -> range:
     return range(start, stop, step)
 
 
-def _make_fraction(parts: list[Any]) -> Fraction:
-    top, bottom = (_whole(part) for part in parts)
-    return Fraction(top, bottom)
-
-
-def _make_uuid(parts: list[Any]) -> uuid.UUID:
-    raw, safe = parts
-    return uuid.UUID(bytes=_one([raw], bytes), is_safe=uuid.SafeUUID(safe))
+def _take_uuid(value: uuid.UUID) -> list[Any]:
+    if value.is_safe is not uuid.SafeUUID.unknown:
+        raise Unfit
+    return [value.bytes]
 
 
 KINDS: dict[type, Kind] = {
@@ -322,16 +311,11 @@ KINDS: dict[type, Kind] = {
         (21, Counter, _take_counter, lambda p: Counter(_one(p, dict))),
         (22, deque, lambda v: [v.maxlen, *v], lambda p: deque(p[1:], None if p[0] is None else _whole(p[0]))),
         (23, Decimal, lambda v: [str(v)], lambda p: Decimal(_one(p, str))),
-        (24, Fraction, lambda v: [v.numerator, v.denominator], _make_fraction),
-        (25, uuid.UUID, lambda v: [v.bytes, v.is_safe.value], _make_uuid),
+        (25, uuid.UUID, _take_uuid, lambda p: uuid.UUID(bytes=_one(p, bytes))),
         (26, range, lambda v: [v.start, v.stop, v.step], _make_range),
-        (27, slice, lambda v: [v.start, v.stop, v.step], lambda p: slice(p[0], p[1], p[2])),
-        (28, type(...), lambda v: [], lambda p: ...),
-        (29, types.SimpleNamespace, lambda v: [vars(v)], lambda p: types.SimpleNamespace(**_one(p, dict))),
         (30, torch.Size, list, lambda p: torch.Size([_whole(part) for part in p])),
         (31, torch.dtype, lambda v: [str(v).removeprefix("torch.")], _torch_dtype),
         (32, torch.device, lambda v: [str(v)], lambda p: torch.device(_one(p, str))),
-        (33, torch.nn.Parameter, _take_tensor, _make_parameter),
     )
 }
 KINDS |= dict.fromkeys(_PATHS.values(), KINDS[pathlib.PurePath])

@@ -1,37 +1,26 @@
-"""Values whose class a state has to name: named tuples, dataclasses, members of enums, images of Pillow.
+"""Values whose class a state has to name: named tuples, dataclasses, members of enums.
 
 Runs in every process.
 
-A name in a file must not choose what runs. So nothing is imported (of Pillow alone, the modules of its file formats):
-a class is found only among the modules that the program has loaded itself, by looking into dictionaries, and must be a
-named tuple, a dataclass or an enum. Nothing of the class is called: no ``__new__``, ``__init__``, ``__post_init__``,
-``__setstate__`` or ``_missing_``, and one that would be called later (``__del__``) rules the class out. Only a set, or
-the keys of a dict, ask what they hold for its hash, by the program's own ``__hash__`` and ``__eq__``. A value that
-would not come back whole in this way is left to pickle.
+A name in a file must not choose what runs. So nothing is imported: a class is found only among the modules that the
+program has loaded itself, by looking into dictionaries, and must be a named tuple, a dataclass or an enum. Nothing of
+the class is called: no ``__new__``, ``__init__``, ``__post_init__``, ``__setstate__`` or ``_missing_``, and one that
+would be called later (``__del__``) rules the class out. Only a set, or the keys of a dict, ask what they hold for its
+hash, by the program's own ``__hash__`` and ``__eq__``. A value that would not come back whole in this way is left to
+pickle.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import importlib
-import math
-import re
 import sys
 import types
 from typing import Any
 
-from torchpipe.state.kinds import Unfit
+__all__ = ["NAMED", "ClassMissing", "make_named", "take_named"]
 
-__all__ = ["IMAGE", "NAMED", "ClassMissing", "make_image", "make_named", "take_image", "take_named"]
-
-NAMED, IMAGE = 40, 41  # codes: part of the format
-
-_PILLOW = re.compile(r"PIL\.(Image|[A-Za-z0-9]+ImagePlugin)")
-_PIXEL_BYTES = {
-    "L": 1, "P": 1, "LA": 2, "PA": 2, "La": 2, "I;16": 2, "RGB": 3, "YCbCr": 3, "LAB": 3, "HSV": 3, "RGBA": 4,
-    "RGBX": 4, "RGBa": 4, "CMYK": 4, "I": 4, "F": 4,
-}  # fmt: skip
+NAMED = 40  # a code: part of the format
 
 
 class ClassMissing(Exception):
@@ -62,13 +51,9 @@ def _style(kind: Any) -> str | None:
         return "tuple" if kind.__getstate__ is object.__getstate__ else None
     if not dataclasses.is_dataclass(kind) or kind.__new__ is not object.__new__ or hasattr(kind, "__getnewargs__"):
         return None
-    own = {getattr(kind, name, None) for name in ("__getstate__", "__setstate__")}
-    made = {
-        None,
-        object.__getstate__,
-        *(getattr(dataclasses, f"_dataclass_{name}", None) for name in ("getstate", "setstate")),
-    }
-    return "dataclass" if own <= made and not hasattr(kind, "__getnewargs_ex__") else None
+    own = [getattr(kind, name, None) for name in ("__getstate__", "__setstate__")]
+    made = all(one in (None, object.__getstate__) or getattr(one, "__module__", "") == "dataclasses" for one in own)
+    return "dataclass" if made and not hasattr(kind, "__getnewargs_ex__") else None
 
 
 def _fields_of(kind: Any) -> tuple[str, ...] | None:
@@ -76,6 +61,10 @@ def _fields_of(kind: Any) -> tuple[str, ...] | None:
     if isinstance(fields, tuple) and all(isinstance(name, str) for name in fields):
         return fields
     return None
+
+
+def _members(kind: Any) -> Any:
+    return enum.EnumMeta.__members__.__get__(kind)  # not what a class may have instead
 
 
 def take_named(value: Any) -> list[Any] | None:
@@ -87,8 +76,7 @@ def take_named(value: Any) -> list[Any] | None:
     name = [kind.__module__, kind.__qualname__, style]
     if style == "enum":
         member = getattr(value, "_name_", None)
-        known = vars(kind).get("_member_map_", {})
-        return [*name, member] if isinstance(member, str) and known.get(member) is value else None
+        return [*name, member] if isinstance(member, str) and _members(kind).get(member) is value else None
     if style == "tuple":
         fields = _fields_of(kind)
         if fields is None or len(fields) != len(value) or getattr(value, "__dict__", None):
@@ -132,7 +120,7 @@ def make_named(parts: list[Any]) -> Any:
         raise ClassMissing(f"the state holds an item of {title} as a {style!s:.20}, which that class is not (any more)")
     if style == "enum":
         (name,) = rest
-        member = vars(kind).get("_member_map_", {}).get(name)
+        member = _members(kind).get(name)
         if member is None:
             raise ClassMissing(
                 f"the state holds the member {name!r:.80} of the enum {title}, which has none of that name"
@@ -168,55 +156,3 @@ def _check_fields(title: str, saved: Any, ours: list[str]) -> None:
         raise ClassMissing(
             f"the state holds an item of {title} with the fields {saved!r:.120}; the class here has {ours}"
         )
-
-
-def take_image(value: Any) -> list[Any] | None:
-    """The parts of an image of Pillow, pixels included; None if ``value`` is none. Pillow is not imported for that."""
-    kind = type(value)
-    pillow = sys.modules.get("PIL.Image")
-    if pillow is None or not _PILLOW.fullmatch(kind.__module__) or not issubclass(kind, pillow.Image):
-        return None
-    if _find(kind.__module__, kind.__qualname__) is not kind:
-        return None
-    state = value.__getstate__()
-    try:
-        _check_image(state)
-    except (TypeError, ValueError):
-        raise Unfit from None
-    return [kind.__module__, kind.__qualname__, *state]
-
-
-def make_image(parts: list[Any]) -> Any:
-    """The image again. Raises: ClassMissing without Pillow; ValueError and the like if the parts do not fit."""
-    module, qualname, *state = parts
-    if type(module) is not str or not _PILLOW.fullmatch(module):
-        raise ValueError(f"images are not made by {module!r:.80}")
-    try:
-        base = importlib.import_module("PIL.Image").Image
-        importlib.import_module(module)
-    except ImportError as error:
-        raise ClassMissing(
-            f"the state holds an image of Pillow ({module}), and it cannot be imported: {error}"
-        ) from error
-    kind = _find(module, qualname)
-    if kind is None or not issubclass(kind, base):
-        raise ClassMissing(f"the state holds an image of the class {module}.{qualname!s:.80}, which this Pillow lacks")
-    _check_image(state)
-    image = object.__new__(kind)
-    image.__setstate__(state)
-    return image
-
-
-def _check_image(state: Any) -> None:
-    """Before memory is taken for it: has the image the pixels that it says it has?"""
-    info, mode, size, palette, pixels, *_ = state
-    width, height = size
-    if type(info) is not dict or type(width) is not int or type(height) is not int or width < 0 or height < 0:
-        raise TypeError("an image without proper size")
-    if palette is not None and not (type(palette) is list and all(type(level) is int for level in palette)):
-        raise TypeError("an image without proper palette")
-    expected = math.ceil(width / 8) * height if mode == "1" else _PIXEL_BYTES.get(mode, -1) * width * height
-    if type(pixels) is not bytes or expected < 0 or len(pixels) != expected:
-        raise ValueError(f"{len(pixels)} bytes for an image of {size} in mode {mode!r:.20}")
-    if not pixels and max(width, height) > 1 << 16:
-        raise ValueError(f"an image of {size} without pixels")
