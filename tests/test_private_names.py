@@ -13,8 +13,6 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = ("torchpipe", "reading_services")
 # By their documentation, these are public all the same: of named tuples and enums, and sys._is_gil_enabled().
 PUBLIC = {"_fields", "_field_defaults", "_make", "_replace", "_asdict", "_name_", "_value_", "_is_gil_enabled"}
-# These are to go.
-STILL = ("torchpipe/node/inputs/hidden.py",)
 _ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 
@@ -83,7 +81,7 @@ def test_private_names_of_others_stand_in_one_place() -> None:
     wrong = [
         f"{path}:{line} {name}"
         for path, tree in trees().items()
-        if not path.startswith(("torchpipe/compat/", *STILL))
+        if not path.startswith("torchpipe/compat/")
         for line, name in foreign_names(tree)
     ]
     assert not wrong, "\n  ".join(

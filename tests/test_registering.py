@@ -18,6 +18,7 @@ from torchpipe import DataLoader2, IterDataPipe, MapDataPipe
 from torchpipe.graph import walk
 from torchpipe.iter import Batcher, Header, IterableWrapper
 from torchpipe.map import SequenceWrapper
+from torchpipe.utils import offer_to_torchs_nodes
 
 
 @torch_functional_datapipe("of_torch_plus")
@@ -126,6 +127,9 @@ class SortLikeWenet(TorchIterDataPipe[int]):
     def _sorted(self) -> list[int]:
         taken, self._buffer = sorted(self._buffer, key=self.key_func), []
         return taken
+
+
+offer_to_torchs_nodes()
 
 
 def others() -> Any:

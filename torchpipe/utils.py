@@ -7,9 +7,10 @@ from typing import Any
 from torchpipe.formats.places.streams import StreamWrapper
 from torchpipe.graph.dot import to_dot
 from torchpipe.iter.running.pin_memory import pin_memory_fn
+from torchpipe.node.functional import offer_to_torchs_nodes
 from torchpipe.node.traits import DataPipe
 
-__all__ = ["StreamWrapper", "janitor", "pin_memory_fn", "to_graph"]
+__all__ = ["StreamWrapper", "janitor", "offer_to_torchs_nodes", "pin_memory_fn", "to_graph"]
 
 
 def janitor(obj: Any) -> None:

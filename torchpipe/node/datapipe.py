@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from torchpipe.compat.torch_datapipes import DataChunk, TorchIterDataPipe, TorchMapDataPipe, TorchMeta
 from torchpipe.node.context import Context
-from torchpipe.node.functional import forms, functional_datapipe, lookup, offer_to_torchs_nodes
+from torchpipe.node.functional import forms, functional_datapipe, lookup
 from torchpipe.node.functional_methods import IterMethods, MapMethods
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.protocol import NodeProtocol
@@ -25,8 +25,6 @@ from torchpipe.node.replay import BOUND
 __all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "iterate"]
 
 T_co = TypeVar("T_co", covariant=True)
-
-offer_to_torchs_nodes()
 
 
 def _contextual(user_iter: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:

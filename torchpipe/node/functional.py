@@ -7,7 +7,7 @@ Runs in every process. The typed view that editors and type checkers see is gene
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from typing import Any, TypeVar
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
@@ -90,28 +90,21 @@ def _registered_with_torch(kind: str, name: str, node: Any) -> Callable[..., Any
 
 
 def offer_to_torchs_nodes() -> None:
-    """Let nodes that derive from torch's own classes have these forms too, where torch has none of that name.
+    """Let nodes that derive from torch's own classes have these forms too, as importing torchdata did.
 
-    As torchdata did, but no name is taken from anybody: what is registered with torch, before or later, comes first.
+    They are registered with torch, but for names that are registered there already. A name can be registered once, so
+    call this when your own nodes are.
     """
     for kind, base in _TORCH.items():
-        if not hasattr(base.__getattr__, "offers_torchpipes_forms"):
-            base.__getattr__ = _offering(kind, base.__getattr__)
+        for name in forms(kind):
+            if name not in base.functions:
+                base.register_function(name, partial(_build, kind, name))
 
 
-def _offering(kind: str, asked: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
-    @wraps(asked)
-    def __getattr__(self: Any, name: str) -> Any:
-        try:
-            return asked(self, name)
-        except AttributeError:
-            cls = _class_of(kind, name)
-            if cls is None:
-                raise
-            return _form(cls, name, self)
-
-    vars(__getattr__)["offers_torchpipes_forms"] = True
-    return __getattr__
+def _build(kind: str, name: str, node: Any, *args: Any, **kwargs: Any) -> Any:
+    cls = _class_of(kind, name)
+    assert cls is not None  # names stay
+    return cls(node, *args, **kwargs)
 
 
 def forms(kind: str) -> set[str]:

@@ -10,7 +10,7 @@ objects (other than functions), or what its inputs read from, counts.
 
 from __future__ import annotations
 
-import sys
+import inspect
 import types
 import weakref
 from collections.abc import Iterable
@@ -68,7 +68,7 @@ def _pass_at_work() -> Any:
         if iterator is not None:
             frame = getattr(iterator.__dict__.get("_stream"), "gi_frame", None)
             running |= {} if frame is None else {frame: iterator}
-    place: types.FrameType | None = sys._getframe()
+    place: types.FrameType | None = inspect.currentframe()
     while place is not None and place not in running:
         if str(place.f_globals.get("__name__")).startswith(_LIBRARY):
             return None  # a node of the library is at work: it calls a function, which may iterate what it likes
