@@ -81,10 +81,19 @@ def of_ray(block: tuple[str, str, str | None]) -> bool:
     return block[0].startswith("docs/ray.md")
 
 
-PLAIN = [block for block in blocks() if not of_xla(block[1]) and not of_ray(block)]
+def once_a_night(block: tuple[str, str, str | None]) -> bool:
+    """Long scripts, which test_jobs.py starts as well."""
+    return block[0].startswith(("docs/ddp.md", "docs/preemption.md")) and "def train(" in block[1]
 
 
-@pytest.mark.parametrize("block", PLAIN, ids=lambda block: block[0])
+PLAIN = [
+    pytest.param(block, id=block[0], marks=pytest.mark.nightly if once_a_night(block) else ())
+    for block in blocks()
+    if not of_xla(block[1]) and not of_ray(block)
+]
+
+
+@pytest.mark.parametrize("block", PLAIN)
 def test_block_runs_as_it_stands(block: tuple[str, str, str | None], strict: Warm, tmp_path: Path) -> None:
     run_as_it_stands(block, strict, tmp_path)
 
