@@ -48,6 +48,8 @@ def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _
 
     def register(cls: _C) -> _C:
         kind = on or _kind(cls)
+        if cls.__module__.startswith("torchpipe."):
+            cls.form = name  # type: ignore[attr-defined]  # for the node's messages
         if place_of(kind, name) == (cls.__module__, cls.__qualname__):
             return cls  # found there: if its import is interrupted now, the next one makes another class
         taken = _class_of(kind, name)

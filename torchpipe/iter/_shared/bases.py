@@ -18,13 +18,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class OneInput(IterDataPipe[T_co]):
-    """A node with one input, ``source``. ``form`` is its functional form, for messages."""
+    """A node with one input, ``source``."""
+
+    form: ClassVar[str]
+    """Its functional form, for messages: ``functional_datapipe`` sets it."""
 
     iterator: ClassVar[Any]
     """The class of its passes, made with the node, the context and the input."""
 
-    def __init__(self, form: str, source: IterDataPipe[Any]) -> None:
-        check_input(form, source)
+    def __init__(self, source: IterDataPipe[Any]) -> None:
+        check_input(self.form, source)
         self.source = source
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
@@ -41,14 +44,15 @@ class OnePerItem(OneInput[T_co]):
 class SeveralInputs(IterDataPipe[T_co]):
     """A node with inputs of equal standing, ``datapipes``."""
 
+    form: ClassVar[str]
     iterator: ClassVar[Any]
     """The class of its passes, made with the node, the context and the inputs."""
 
-    def __init__(self, form: str, datapipes: tuple[IterDataPipe[Any], ...]) -> None:
+    def __init__(self, datapipes: tuple[IterDataPipe[Any], ...]) -> None:
         if not datapipes:
-            raise ValueError(f"{form} needs at least one datapipe, got none")
+            raise ValueError(f"{self.form} needs at least one datapipe, got none")
         for datapipe in datapipes:
-            check_input(form, datapipe)
+            check_input(self.form, datapipe)
         self.datapipes = datapipes  # the name is part of the graph's identity in saved states
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:

@@ -26,7 +26,7 @@ class Lister(IterDataPipe[str]):
     thins = True
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("roots",)  # a run may move to where the data lies elsewhere
 
-    form = ""
+    form: ClassVar[str]
     names_files = True
     local = False  # do its files lie on a disk, so that a change of one is seen?
 

@@ -6,7 +6,7 @@ import os
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from torchpipe.formats.places.streams import StreamWrapper, close_stream, wrap_stream
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
@@ -61,11 +61,10 @@ class Opener(OnePerItem[tuple[str, StreamWrapper]]):
     """
 
     iterator = _OpenIterator
-    form: ClassVar[str]
     skip_on_error = False
 
     def __init__(self, source: IterDataPipe[Any]) -> None:
-        super().__init__(self.form, source)
+        super().__init__(source)
 
     @abstractmethod
     def opened(self, path: str) -> tuple[str, Any]:

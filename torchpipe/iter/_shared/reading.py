@@ -82,11 +82,10 @@ class StreamReader(OneInput[T]):
     """Base of the readers whose input gives pairs (path, open stream). ``length`` is what ``len()`` says."""
 
     thins = True
-    form: ClassVar[str]
     binary: ClassVar[bool] = True  # must the stream be of bytes? For messages
 
     def __init__(self, source: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:
-        super().__init__(self.form, source)
+        super().__init__(source)
         self.length = check_length(length)
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from torchpipe.formats.places.writing import place_in
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
@@ -39,7 +39,6 @@ class FileSaver(OnePerItem[str]):
     """Writes the data of pairs (name, data), and yields the paths; names that lead out of ``root`` are refused."""
 
     iterator = _SaveIterator
-    form: ClassVar[str]
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class FileSaver(OnePerItem[str]):
         filepath_fn: Callable[[Any], str] | None,
         root: str | os.PathLike[str] | None,
     ) -> None:
-        super().__init__(self.form, source)
+        super().__init__(source)
         if filepath_fn is not None:
             check_columns("filepath_fn", filepath_fn, None)
         self.filepath_fn = filepath_fn

@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torchpipe.errors import StateError
 from torchpipe.formats.places.streams import close_streams
@@ -41,7 +41,7 @@ class Container(IterDataPipe[Any]):
     names_files = True  # if its input does
     in_step = True  # is something of every item for each branch? Then it is a branch's lag that is bounded
     alike = False  # is it the item itself?
-    form = ""
+    form: ClassVar[str]
 
     def __init__(self, datapipe: IterDataPipe[Any], num_instances: int, buffer_size: int) -> None:
         check_input(self.form, datapipe)

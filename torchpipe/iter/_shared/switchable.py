@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Switchable(OneInput[T]):
     """``set_seed`` and ``set_shuffle``."""
 
-    def __init__(self, form: str, source: IterDataPipe[Any]) -> None:
-        super().__init__(form, source)
+    def __init__(self, source: IterDataPipe[Any]) -> None:
+        super().__init__(source)
         self.own_seed: int | None = None
         self.enabled = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any
 
 from torchpipe.compat.packages import needs
 from torchpipe.formats.places.streams import StreamWrapper, can_seek, close_stream_after_parts, wrap_stream
@@ -40,7 +40,6 @@ _ENDINGS = {
 
 
 class _Decompressor(Itemwise[tuple[str, StreamWrapper]]):
-    form: ClassVar[str]
     ending = ""  # that the names of decompressed files are without
     file_type: CompressionType | None = None
 
@@ -66,13 +65,12 @@ class Decompressor(_Decompressor):
     unknown ending, TypeError for other items, and the error of the format with a note of the path.
     """
 
-    form = "decompress"
     types = CompressionType
 
     def __init__(
         self, source_datapipe: IterDataPipe[tuple[str, Any]], file_type: str | CompressionType | None = None
     ) -> None:
-        super().__init__(self.form, source_datapipe)
+        super().__init__(source_datapipe)
         if not isinstance(file_type, CompressionType | None):
             name = file_type.lower() if isinstance(file_type, str) else file_type
             check_choice("file_type", name, [kind.value for kind in CompressionType])
@@ -92,7 +90,7 @@ class Extractor(IterDataPipe[tuple[str, StreamWrapper]]):
 
 class _FileLoader(_Decompressor):
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:
-        super().__init__(self.form, datapipe)
+        super().__init__(datapipe)
         self.length = check_length(length)
 
     def __len__(self) -> int:
@@ -109,7 +107,7 @@ class Bz2FileLoader(_FileLoader):
     raises EOFError or OSError for damaged files.
     """
 
-    form, ending, file_type = "load_from_bz2", ".bz2", CompressionType.BZIP2
+    ending, file_type = ".bz2", CompressionType.BZIP2
 
 
 @functional_datapipe("load_from_xz")
@@ -122,7 +120,7 @@ class XzFileLoader(_FileLoader):
     raises EOFError or ``lzma.LZMAError`` for damaged files.
     """
 
-    form, ending, file_type = "load_from_xz", ".xz", CompressionType.LZMA
+    ending, file_type = ".xz", CompressionType.LZMA
 
 
 def _type_of(path: str) -> CompressionType:

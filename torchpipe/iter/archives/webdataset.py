@@ -97,7 +97,7 @@ class WebDataset(OneInput[dict[str, Any]]):
     thins = True
 
     def __init__(self, source_datapipe: IterDataPipe[tuple[str, Any]]) -> None:
-        super().__init__("webdataset", source_datapipe)
+        super().__init__(source_datapipe)
 
 
 def _reopened(name: str, data: str | bytes) -> StreamWrapper:

@@ -27,8 +27,6 @@ class ZipArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
     table stands at the end), and ``zipfile.BadZipFile`` with a note of the path for damaged archives.
     """
 
-    form = "load_from_zip"
-
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:
         super().__init__(datapipe, length)
 

@@ -157,7 +157,7 @@ class Cacher(OnePerItem[T]):
         allow_pickle: bool = False,
         lease_timeout_s: float = 60.0,
     ) -> None:
-        super().__init__("cache", source_datapipe)
+        super().__init__(source_datapipe)
         if path is not None and not isinstance(path, str | os.PathLike):
             raise TypeError(f"path must be a folder, got {path!r} of type {type(path).__name__}")
         if path is not None and "://" in os.fspath(path):

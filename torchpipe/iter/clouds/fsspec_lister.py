@@ -31,7 +31,6 @@ class FSSpecFileLister(Lister):
     StateMismatchError if other names are there than when the state was saved.
     """
 
-    form = "list_files_by_fsspec"
     fingerprint_ignores = ("roots", "retries", "kwargs_for_connection")  # how it is reached
 
     def __init__(
@@ -69,8 +68,6 @@ class IoPathFileLister(FSSpecFileLister):
 
     Raises: TypeError for a path manager or handler: fsspec takes their place.
     """
-
-    form = "list_files_by_iopath"
 
     def __init__(
         self,

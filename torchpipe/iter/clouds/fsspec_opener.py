@@ -32,7 +32,6 @@ class FSSpecFileOpener(Opener):
     Raises: while iterating, TypeError for items that are no text, and what the file system raises.
     """
 
-    form = "open_files_by_fsspec"
     fingerprint_ignores = ("retries", "kwargs_for_connection")  # how the files are reached
 
     def __init__(
@@ -69,8 +68,6 @@ class IoPathFileOpener(FSSpecFileOpener):
 
     Raises: TypeError for a path manager or handler: fsspec takes their place.
     """
-
-    form = "open_files_by_iopath"
 
     def __init__(
         self, source_datapipe: IterDataPipe[Any], mode: str = "r", pathmgr: None = None, handler: None = None

@@ -33,7 +33,6 @@ class FSSpecSaver(FileSaver):
     a name that leads out of ``root``, and what the file system raises.
     """
 
-    form = "save_by_fsspec"
     fingerprint_ignores = ("retries", "kwargs_for_connection")  # how the files are reached
 
     def __init__(
@@ -67,8 +66,6 @@ class IoPathSaver(FSSpecSaver):
 
     Raises: TypeError for a path manager or handler: fsspec takes their place.
     """
-
-    form = "save_by_iopath"
 
     def __init__(
         self,

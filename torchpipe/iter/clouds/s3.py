@@ -57,7 +57,6 @@ class S3FileLister(Lister):
     StateMismatchError if other names are there than when the state was saved.
     """
 
-    form = "list_files_by_s3"
     fingerprint_ignores = ("roots", "storage_options")  # how it is reached
 
     def __init__(

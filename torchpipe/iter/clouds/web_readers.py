@@ -67,8 +67,6 @@ class HttpReader(_WebReader):
     while reading a stream that breaks off.
     """
 
-    form = "read_from_http"
-
     def __init__(
         self,
         source_datapipe: IterDataPipe[str],
@@ -92,8 +90,6 @@ class GDriveReader(_WebReader):
     quota is exceeded, or the link is one for viewing.
     """
 
-    form = "read_from_gdrive"
-
     def opened(self, path: str) -> tuple[str, WebFile]:
         return _of_drive(self, path)
 
@@ -104,8 +100,6 @@ class OnlineReader(_WebReader):
 
     State: none of its own. Raises: as these.
     """
-
-    form = "read_from_remote"
 
     def opened(self, path: str) -> tuple[str, WebFile]:
         if _OF_DRIVE.match(urllib.parse.urlparse(path).netloc):

@@ -68,7 +68,7 @@ class Concater(SeveralInputs[T]):
     selects = True
 
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        super().__init__("concat", datapipes)
+        super().__init__(datapipes)
 
     def __len__(self) -> int:
         return sum(len(datapipe) for datapipe in self.datapipes)

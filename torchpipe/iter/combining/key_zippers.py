@@ -111,7 +111,7 @@ class IterKeyZipper(OnePerItem[Any]):
         buffer_size: int | None = 10000,
         merge_fn: Callable[[T, Any], Any] | None = None,
     ) -> None:
-        super().__init__("zip_with_iter", source_datapipe)
+        super().__init__(source_datapipe)
         check_input("zip_with_iter", ref_datapipe, "ref_datapipe")
         _check_functions(key_fn, merge_fn)
         check_columns("ref_key_fn", key_fn if ref_key_fn is None else ref_key_fn, None)
@@ -168,7 +168,7 @@ class MapKeyZipper(OnePerItem[Any]):
         merge_fn: Callable[[T, Any], Any] | None = None,
         keep_key: bool = False,
     ) -> None:
-        super().__init__("zip_with_map", source_iterdatapipe)
+        super().__init__(source_iterdatapipe)
         check_map_input("zip_with_map", map_datapipe, "map_datapipe")
         _check_functions(key_fn, merge_fn)
         self.table = map_datapipe

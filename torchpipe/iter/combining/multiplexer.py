@@ -56,7 +56,7 @@ class Multiplexer(SeveralInputs[T]):
     iterator = _MuxIterator
 
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        super().__init__("mux", datapipes)
+        super().__init__(datapipes)
 
     def __len__(self) -> int:
         return min(len(datapipe) for datapipe in self.datapipes) * len(self.datapipes)
@@ -103,7 +103,7 @@ class MultiplexerLongest(SeveralInputs[T]):
     iterator = _MuxLongestIterator
 
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:
-        super().__init__("mux_longest", datapipes)
+        super().__init__(datapipes)
 
     def __len__(self) -> int:
         return sum(len(datapipe) for datapipe in self.datapipes)

@@ -32,7 +32,7 @@ class Zipper(SeveralInputs[tuple[Any, ...]]):
     one_to_one = True
 
     def __init__(self, *datapipes: IterDataPipe[Any]) -> None:
-        super().__init__("zip", datapipes)
+        super().__init__(datapipes)
 
     def __len__(self) -> int:
         return min(len(datapipe) for datapipe in self.datapipes)

@@ -32,7 +32,7 @@ class ZipperLongest(SeveralInputs[tuple[Any, ...]]):
     iterator = _ZipLongestIterator
 
     def __init__(self, *datapipes: IterDataPipe[Any], fill_value: Any = None) -> None:
-        super().__init__("zip_longest", datapipes)
+        super().__init__(datapipes)
         self.fill_value = fill_value
 
     def __len__(self) -> int:

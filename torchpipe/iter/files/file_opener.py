@@ -32,8 +32,6 @@ class FileOpener(Opener):
     other items and the OSError of a file that cannot be opened.
     """
 
-    form = "open_files"
-
     def __init__(
         self, datapipe: IterDataPipe[Any], mode: str = "r", encoding: str | None = None, length: int = -1
     ) -> None:

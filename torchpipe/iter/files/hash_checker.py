@@ -33,7 +33,7 @@ class HashChecker(Itemwise[tuple[str, Any]]):
         hash_type: str = "sha256",
         rewind: bool = True,
     ) -> None:
-        super().__init__("check_hash", source_datapipe)
+        super().__init__(source_datapipe)
         self.hash_dict = hash_dict
         self.hash_type = check_hash_type(hash_type)
         self.rewind = rewind

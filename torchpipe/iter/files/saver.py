@@ -29,8 +29,6 @@ class Saver(FileSaver):
     fit the mode, ValueError for a name that leads out of ``root``, and OSError.
     """
 
-    form = "save_to_disk"
-
     def __init__(
         self,
         source_datapipe: IterDataPipe[tuple[Any, Any]],

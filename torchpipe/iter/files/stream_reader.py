@@ -28,7 +28,6 @@ class StreamReader(Base[tuple[str, Any]]):
     stream raises, with a note of the path.
     """
 
-    form = "read_from_stream"
     binary = False
 
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], chunk: int | None = None) -> None:

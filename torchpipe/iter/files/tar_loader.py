@@ -36,8 +36,6 @@ class TarArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
     with the path and the byte.
     """
 
-    form = "load_from_tar"
-
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], mode: str = "r:*", length: int = -1) -> None:
         super().__init__(datapipe, length)
         if not (isinstance(mode, str) and _MODE.fullmatch(mode)):

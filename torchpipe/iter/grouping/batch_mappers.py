@@ -68,7 +68,7 @@ class BatchMapper(OneInput[R]):
         check_input("map_batches", datapipe)
         check_columns("fn", fn, None)
         batches = form_on(datapipe, "batch")(check_count("batch_size", batch_size, at_least=1))
-        super().__init__("map_batches", batches)
+        super().__init__(batches)
         self.fn = fn
         self.input_col = input_col
 
@@ -139,6 +139,7 @@ class _AsyncIterator(ItemIterator[list[Any]]):
 
 class _AsyncBatches(OnePerItem[list[Any]]):
     iterator = _AsyncIterator
+    form = "async_map_batches"
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class _AsyncBatches(OnePerItem[list[Any]]):
         if not inspect.iscoroutinefunction(async_fn):
             raise ValueError(f"async_fn must be a function defined by async def, got {async_fn!r}")
         check_columns("async_fn", async_fn, input_col)
-        super().__init__("async_map_batches", source_datapipe)
+        super().__init__(source_datapipe)
         self.async_fn = async_fn
         self.input_col = input_col
         self.output_col = single_output(input_col, output_col)

@@ -73,7 +73,7 @@ class Batcher(OneInput[list[T]]):
         *,
         last: Last | None = None,
     ) -> None:
-        super().__init__("batch", datapipe)
+        super().__init__(datapipe)
         check_function("wrapper_class", wrapper_class)
         self.batch_size = check_count("batch_size", batch_size, at_least=1)
         if last is not None:

@@ -65,7 +65,7 @@ class Collator(OnePerItem[R]):
         conversion: Callable[..., Any] = default_collate,
         collate_fn: Callable[..., Any] | None = None,
     ) -> None:
-        super().__init__("collate", datapipe)
+        super().__init__(datapipe)
         fn = conversion if collate_fn is None else collate_fn
         check_columns("conversion" if collate_fn is None else "collate_fn", fn, None)
         self.fn: Callable[[Any], R] = fn

@@ -113,7 +113,7 @@ class Grouper(OneInput[Any]):
         guaranteed_group_size: int | None = None,
         drop_remaining: bool = False,
     ) -> None:
-        super().__init__("groupby", datapipe)
+        super().__init__(datapipe)
         check_columns("group_key_fn", group_key_fn, None)
         self.group_key_fn: Callable[[Any], Hashable] = group_key_fn
         self.keep_key = keep_key

@@ -117,7 +117,7 @@ class ReBatcher(OneInput[Any]):
     def __init__(
         self, datapipe: IterDataPipe[Any], batch_size: int, drop_last: bool = False, *, collated: bool = False
     ) -> None:
-        super().__init__("rebatch", datapipe)
+        super().__init__(datapipe)
         self.batch_size = check_count("batch_size", batch_size, at_least=1)
         self.drop_last = drop_last
         self.collated = collated

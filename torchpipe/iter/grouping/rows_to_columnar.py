@@ -23,7 +23,7 @@ class Rows2Columnar(Itemwise[dict[Any, list[Any]]]):
     """
 
     def __init__(self, source_datapipe: IterDataPipe[Sequence[Any]], column_names: Sequence[Any] | None = None) -> None:
-        super().__init__("rows2columnar", source_datapipe)
+        super().__init__(source_datapipe)
         self.column_names = () if column_names is None else tuple(column_names)
 
     def change(self, item: Any) -> dict[Any, list[Any]]:

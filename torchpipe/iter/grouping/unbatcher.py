@@ -71,5 +71,5 @@ class UnBatcher(OneInput[Any]):
     thins = True
 
     def __init__(self, datapipe: IterDataPipe[Any], unbatch_level: int = 1) -> None:
-        super().__init__("unbatch", datapipe)
+        super().__init__(datapipe)
         self.unbatch_level = check_count("unbatch_level", unbatch_level, at_least=-1)

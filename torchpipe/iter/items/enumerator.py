@@ -45,7 +45,7 @@ class Enumerator(OnePerItem[tuple[int, T]]):
     iterator = _EnumerateIterator
 
     def __init__(self, source_datapipe: IterDataPipe[T], starting_index: int = 0) -> None:
-        super().__init__("enumerate", source_datapipe)
+        super().__init__(source_datapipe)
         if isinstance(starting_index, bool) or not isinstance(starting_index, int):
             raise TypeError(f"starting_index must be an integer, got {starting_index!r}")
         self.starting_index = starting_index

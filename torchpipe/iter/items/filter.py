@@ -68,7 +68,7 @@ class Filter(OneInput[T]):
     @overload
     def __init__(self, datapipe: IterDataPipe[T], filter_fn: Callable[..., Any], input_col: Any) -> None: ...
     def __init__(self, datapipe: IterDataPipe[T], filter_fn: Callable[..., Any], input_col: Any = None) -> None:
-        super().__init__("filter", datapipe)
+        super().__init__(datapipe)
         check_columns("filter_fn", filter_fn, input_col)
         self.filter_fn = filter_fn
         self.input_col = input_col

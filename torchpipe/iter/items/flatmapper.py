@@ -66,7 +66,7 @@ class FlatMapper(OneInput[R]):
     def __init__(
         self, datapipe: IterDataPipe[Any], fn: Callable[..., Iterable[R]] | None = None, input_col: Any = None
     ) -> None:
-        super().__init__("flatmap", datapipe)
+        super().__init__(datapipe)
         check_columns("fn", _unchanged if fn is None else fn, input_col)
         self.fn = fn
         self.input_col = input_col

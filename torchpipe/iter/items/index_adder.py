@@ -40,5 +40,5 @@ class IndexAdder(OnePerItem[dict[Any, Any]]):
     iterator = _IndexIterator
 
     def __init__(self, source_datapipe: IterDataPipe[dict[Any, Any]], index_name: str = "index") -> None:
-        super().__init__("add_index", source_datapipe)
+        super().__init__(source_datapipe)
         self.index_name = index_name

@@ -53,7 +53,7 @@ class Mapper(OnePerItem[R]):
     def __init__(
         self, datapipe: IterDataPipe[Any], fn: Callable[..., Any], input_col: Any = None, output_col: Any = None
     ) -> None:
-        super().__init__("map", datapipe)
+        super().__init__(datapipe)
         check_columns("fn", fn, input_col)
         self.fn = fn
         self.input_col = input_col

@@ -41,7 +41,7 @@ class Dropper(Itemwise[Any]):
     """
 
     def __init__(self, datapipe: IterDataPipe[Any], indices: Hashable | list[Hashable]) -> None:
-        super().__init__("drop", datapipe)
+        super().__init__(datapipe)
         self.indices = _several(indices)
 
     def change(self, item: Any) -> Any:
@@ -67,7 +67,7 @@ class Slicer(Itemwise[Any]):
         stop: int | None = None,
         step: int | None = None,
     ) -> None:
-        super().__init__("slice", datapipe)
+        super().__init__(datapipe)
         self.named = isinstance(index, list)
         if self.named and (stop is not None or step is not None):
             raise ValueError(f"index={index!r} names places: leave out stop={stop!r} and step={step!r}")
@@ -96,7 +96,7 @@ class Flattener(Itemwise[Any]):
     """
 
     def __init__(self, datapipe: IterDataPipe[Any], indices: Hashable | list[Hashable] | None = None) -> None:
-        super().__init__("flatten", datapipe)
+        super().__init__(datapipe)
         self.indices = None if indices is None else _several(indices)
 
     def change(self, item: Any) -> Any:

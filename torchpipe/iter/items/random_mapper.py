@@ -57,6 +57,6 @@ class RandomMapper(OnePerItem[R]):
     iterator = _RandomMapIterator
 
     def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T, np.random.Generator], R]) -> None:
-        super().__init__("random_map", datapipe)
+        super().__init__(datapipe)
         check_columns("fn", fn, ["item", "rng"])
         self.fn: Callable[[Any, np.random.Generator], R] = fn

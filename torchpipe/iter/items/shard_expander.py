@@ -33,4 +33,4 @@ class ShardExpander(OneInput[str]):
     thins = True
 
     def __init__(self, source_datapipe: IterDataPipe[str]) -> None:
-        super().__init__("shard_expand", source_datapipe)
+        super().__init__(source_datapipe)

@@ -70,7 +70,7 @@ class Cycler(OneInput[T]):
     iterator = _CycleIterator
 
     def __init__(self, source_datapipe: IterDataPipe[T], count: int | None = None) -> None:
-        super().__init__("cycle", source_datapipe)
+        super().__init__(source_datapipe)
         self.count = None if count is None else check_count("count", count, at_least=0)
 
     def __len__(self) -> int:

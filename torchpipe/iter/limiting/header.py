@@ -9,7 +9,7 @@ from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, Positions, stored_count
-from torchpipe.node.validate import check_count, check_input
+from torchpipe.node.validate import check_count
 
 __all__ = ["Header", "Taker"]
 
@@ -63,7 +63,7 @@ class Header(OneInput[T]):
     selects = True
 
     def __init__(self, source_datapipe: IterDataPipe[T], limit: int | None = 10) -> None:
-        super().__init__("header", source_datapipe)
+        super().__init__(source_datapipe)
         self.limit = None if limit is None else check_count("limit", limit, at_least=0)
 
     def __len__(self) -> int:
@@ -79,5 +79,4 @@ class Taker(Header[T]):
     """
 
     def __init__(self, source_datapipe: IterDataPipe[T], count: int) -> None:
-        check_input("take", source_datapipe)
         super().__init__(source_datapipe, check_count("count", count, at_least=0))

@@ -28,7 +28,7 @@ class LengthSetter(OneInput[T]):
     selects = True
 
     def __init__(self, source_datapipe: IterDataPipe[T], length: int) -> None:
-        super().__init__("set_length", source_datapipe)
+        super().__init__(source_datapipe)
         self.length = check_count("length", length, at_least=0)
 
     def __len__(self) -> int:

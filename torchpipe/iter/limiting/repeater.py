@@ -56,7 +56,7 @@ class Repeater(OneInput[T]):
     iterator = _RepeatIterator
 
     def __init__(self, source_datapipe: IterDataPipe[T], times: int) -> None:
-        super().__init__("repeat", source_datapipe)
+        super().__init__(source_datapipe)
         self.times = check_count("times", times, at_least=1)
 
     def __len__(self) -> int:

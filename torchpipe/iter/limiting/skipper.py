@@ -53,7 +53,7 @@ class Skipper(OneInput[T]):
     selects = True
 
     def __init__(self, source_datapipe: IterDataPipe[T], count: int) -> None:
-        super().__init__("skip", source_datapipe)
+        super().__init__(source_datapipe)
         self.count = check_count("count", count, at_least=0)
 
     def __len__(self) -> int:

@@ -136,7 +136,7 @@ class Interleaver(OneInput[R]):
         cycle_length: int = 4,
         block_length: int = 1,
     ) -> None:
-        super().__init__("interleave", datapipe)
+        super().__init__(datapipe)
         check_columns("fn", fn, None)
         if is_stateful(fn) and not isinstance(fn, type):
             raise TypeError(

@@ -121,7 +121,7 @@ class ShuffledFlatMapper(Switchable[R]):
         input_col: Any = None,
         buffer_size: int = 100,
     ) -> None:
-        super().__init__("shuffled_flatmap", datapipe)
+        super().__init__(datapipe)
         check_columns("fn", _unchanged if fn is None else fn, input_col)
         if is_stateful(fn) and not isinstance(fn, type):
             raise TypeError(

@@ -56,7 +56,7 @@ class InBatchShuffler(Switchable[list[T]]):
     iterator = _InBatchIterator
 
     def __init__(self, datapipe: IterDataPipe[Sequence[T]]) -> None:
-        super().__init__("in_batch_shuffle", datapipe)
+        super().__init__(datapipe)
 
     def __len__(self) -> int:
         return len(self.source)

@@ -98,7 +98,7 @@ class Shuffler(Switchable[T]):
     selects = True
 
     def __init__(self, datapipe: IterDataPipe[T], *, buffer_size: int = 10000, unbatch_level: int = 0) -> None:
-        super().__init__("shuffle", datapipe)
+        super().__init__(datapipe)
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
         if check_count("unbatch_level", unbatch_level, at_least=-1):
             self.source = form_on(datapipe, "unbatch")(unbatch_level=unbatch_level)

@@ -74,7 +74,7 @@ class Sorter(OnePerItem[T]):
     def __init__(
         self, datapipe: IterDataPipe[T], window: int, key_fn: Callable[[T], Any] = _itself, *, reverse: bool = False
     ) -> None:
-        super().__init__("sort", datapipe)
+        super().__init__(datapipe)
         check_columns("key_fn", key_fn, None)
         self.window = check_count("window", window, at_least=1)
         self.key_fn: Callable[[Any], Any] = key_fn
@@ -134,5 +134,5 @@ class WindowShuffler(OnePerItem[T]):
     selects = True
 
     def __init__(self, datapipe: IterDataPipe[T], window: int) -> None:
-        super().__init__("window_shuffle", datapipe)
+        super().__init__(datapipe)
         self.window = check_count("window", window, at_least=1)

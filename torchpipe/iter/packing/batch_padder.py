@@ -44,7 +44,7 @@ class BatchPadder(Itemwise[Any]):
         multiple_of: int | None = None,
         side: Literal["left", "right"] = "right",
     ) -> None:
-        super().__init__("pad_batch", datapipe)
+        super().__init__(datapipe)
         check_choice("side", side, ("left", "right"))
         if length is not None and multiple_of is not None:
             raise ValueError("length= and multiple_of= both say to what length: give one of them")

@@ -110,7 +110,7 @@ class DynamicBatcher(OneInput[list[T]]):
         max_items: int | None = None,
         overflow: Literal["raise", "drop", "keep"] = "raise",
     ) -> None:
-        super().__init__("dynamic_batch", datapipe)
+        super().__init__(datapipe)
         check_columns("cost_fn", cost_fn, None)
         check_choice("overflow", overflow, ("raise", "drop", "keep"))
         if isinstance(max_cost, bool) or not isinstance(max_cost, int | float):

@@ -81,7 +81,7 @@ class LengthBucketer(OneInput[list[T]]):
         length_fn: Callable[[T], int] = length_of,
         drop_last: bool = False,
     ) -> None:
-        super().__init__("bucket_by_length", datapipe)
+        super().__init__(datapipe)
         check_columns("length_fn", length_fn, None)
         if not isinstance(boundaries, Iterable):
             raise TypeError(f"boundaries must be a list of lengths, got {boundaries!r}")

@@ -106,7 +106,7 @@ class MaxTokenBucketizer(OneInput[list[T]]):
         buffer_size: int | None = 1000,
         include_padding: bool = False,
     ) -> None:
-        super().__init__("max_token_bucketize", datapipe)
+        super().__init__(datapipe)
         check_columns("len_fn", len_fn, None)
         self.max_token_count = check_count("max_token_count", max_token_count, at_least=1)
         self.max_len = max_token_count if max_len is None else check_count("max_len", max_len, at_least=0)

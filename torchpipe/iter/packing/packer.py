@@ -220,7 +220,7 @@ class Packer(OneInput[dict[str, Any]]):
         keep: Sequence[str] = (),
         drop_last: bool = False,
     ) -> None:
-        super().__init__("pack", datapipe)
+        super().__init__(datapipe)
         ragged = isinstance(length, Mapping)
         if ragged and not length:
             raise ValueError("length must name at least one field, got an empty dict")

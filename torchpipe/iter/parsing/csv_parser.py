@@ -83,8 +83,6 @@ class CSVParser(_Parser):
     items, and ``csv.Error`` with a note of the path.
     """
 
-    form = "parse_csv"
-
     def __init__(
         self,
         source_datapipe: IterDataPipe[tuple[str, Any]],
@@ -119,8 +117,6 @@ class CSVDictParser(_Parser):
 
     Raises: as ``parse_csv``.
     """
-
-    form = "parse_csv_as_dict"
 
     def __init__(
         self,

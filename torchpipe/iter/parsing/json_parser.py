@@ -24,7 +24,7 @@ class JsonParser(Itemwise[tuple[str, Any]]):
     """
 
     def __init__(self, source_datapipe: IterDataPipe[tuple[str, Any]], **kwargs: Any) -> None:
-        super().__init__("parse_json_files", source_datapipe)
+        super().__init__(source_datapipe)
         json.loads("0", **kwargs)  # a misspelt argument is an error here
         self.kwargs = kwargs
 

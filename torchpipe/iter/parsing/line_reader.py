@@ -31,7 +31,6 @@ class LineReader(StreamReader[Any]):
     changed since a state was saved, as far as its size and its end tell, if the stream is one of a file.
     """
 
-    form = "readlines"
     binary = False
 
     def __init__(

@@ -64,6 +64,6 @@ class ParagraphAggregator(OneInput[tuple[str, Any]]):
     def __init__(
         self, source_datapipe: IterDataPipe[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = _joined
     ) -> None:
-        super().__init__("lines_to_paragraphs", source_datapipe)
+        super().__init__(source_datapipe)
         check_columns("joiner", joiner, None)
         self.joiner = joiner

@@ -34,7 +34,7 @@ class RoutedDecoder(Itemwise[tuple[str, Any]]):
         *handlers: Callable[[str, bytes], Any],
         key_fn: Callable[[str], str] = extension_extract_fn,
     ) -> None:
-        super().__init__("routed_decode", datapipe)
+        super().__init__(datapipe)
         for handler in handlers:
             check_function("a handler", handler)
         self.decoder = Decoder(*(handlers or (basichandlers, imagehandler("torch"))), key_fn=key_fn)  # type: ignore[no-untyped-call]

@@ -39,8 +39,6 @@ class TFRecordLoader(StreamReader[TFRecordExample]):
     lacks a feature, EOFError for a file that is cut off, with a note of the path.
     """
 
-    form = "load_from_tfrecord"
-
     def __init__(
         self, datapipe: IterDataPipe[tuple[str, Any]], spec: TFRecordExampleSpec | None = None, length: int = -1
     ) -> None:

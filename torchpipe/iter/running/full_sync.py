@@ -94,7 +94,7 @@ class FullSync(OneInput[T]):
     runs_in_main = True
 
     def __init__(self, datapipe: IterDataPipe[T], timeout: float = 1800) -> None:
-        super().__init__("fullsync", datapipe)
+        super().__init__(datapipe)
         if not check_seconds("timeout", timeout) > 0:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
         self.timeout = timeout

@@ -57,7 +57,7 @@ class OnError(OneInput[T_co]):
         budget: int | None = 100,
         errors: type[Exception] | tuple[type[Exception], ...] = Exception,
     ) -> None:
-        super().__init__("on_error", source_datapipe)
+        super().__init__(source_datapipe)
         check_choice("policy", policy, ("raise", "skip"))
         self.policy = policy
         self.budget = None if budget is None else check_count("budget", budget, at_least=0)

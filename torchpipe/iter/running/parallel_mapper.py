@@ -202,7 +202,7 @@ class ParallelMapper(OnePerItem[R]):
         buffer_size: int | None = None,
         rng: bool = False,
     ) -> None:
-        super().__init__("parallel_map", datapipe)
+        super().__init__(datapipe)
         self.rng = rng
         columns = list(input_col) if isinstance(input_col, list | tuple) else [input_col]
         check_columns("fn", fn, [*columns, "rng"] if rng else input_col)

@@ -59,12 +59,13 @@ class _PinIterator(NodeIterator[Any]):
 
 class _Pinned(OnePerItem[Any]):
     iterator = _PinIterator
+    form = "pin_memory"
     alters_stream = False
     runs_in_main = True
 
     def __init__(
         self, source_datapipe: IterDataPipe[Any], device: Any, pin_memory_fn: Callable[[Any, Any], Any]
     ) -> None:
-        super().__init__("pin_memory", source_datapipe)
+        super().__init__(source_datapipe)
         self.device = device
         self.pin_memory_fn = pin_memory_fn

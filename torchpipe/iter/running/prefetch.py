@@ -35,7 +35,7 @@ class Prefetcher(OnePerItem[T_co]):
     selects = True
 
     def __init__(self, source_datapipe: IterDataPipe[T_co], buffer_size: int = 10) -> None:
-        super().__init__("prefetch", source_datapipe)
+        super().__init__(source_datapipe)
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:

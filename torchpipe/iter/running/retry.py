@@ -47,7 +47,7 @@ class Retrier(OnePerItem[T_co]):
         backoff_s: float = 0.5,
         max_backoff_s: float = 30.0,
     ) -> None:
-        super().__init__("retry", source_datapipe)
+        super().__init__(source_datapipe)
         self.attempts = check_count("attempts", attempts, at_least=1)
         self.errors = check_error_types("errors", errors)
         self.backoff_s = check_seconds("backoff_s", backoff_s)

@@ -34,7 +34,6 @@ class TFRecordReader(ContentReader[Any]):
     with the path, the record and the byte.
     """
 
-    form = "read_tfrecord"
     fingerprint_ignores = ("storage_options", "verify")
 
     def __init__(

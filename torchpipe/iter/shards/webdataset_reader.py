@@ -40,8 +40,6 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
     one, and what decoding raises, all with the shard, the sample and the byte; StateError where a shard has changed.
     """
 
-    form = "read_webdataset"
-
     def __init__(
         self,
         datapipe: Paths,

@@ -27,8 +27,6 @@ class ZipReader(FileReader[tuple[str, bytes]]):
     encrypted, with the archive and the name; StateError where an archive has changed.
     """
 
-    form = "read_zip"
-
     def __init__(self, datapipe: Paths, mask: str = "", *, storage_options: Mapping[str, Any] | None = None) -> None:
         super().__init__(datapipe, storage_options)
         if not isinstance(mask, str):

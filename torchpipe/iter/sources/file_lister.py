@@ -31,7 +31,6 @@ class FileLister(Lister):
     StateMismatchError if other files are there than when the state was saved.
     """
 
-    form = "list_files"
     local = True
 
     def __init__(

@@ -31,8 +31,6 @@ class ArrowReader(TableReader):
     Raises: as :class:`~torchpipe.iter.ParquetReader`, also for a file that is cut off; EOFError for an empty one.
     """
 
-    form = "read_arrow"
-
     def __init__(
         self,
         datapipe: Paths,

@@ -93,7 +93,6 @@ class ParquetDataFrameLoader(FileReader[Any]):
     note of the path.
     """
 
-    form = "load_parquet_as_df"
     fingerprint_ignores = ("storage_options", "use_threads")
 
     def __init__(

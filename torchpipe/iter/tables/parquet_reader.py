@@ -36,7 +36,6 @@ class ParquetReader(TableReader):
     has changed since a state was saved.
     """
 
-    form = "read_parquet"
     fingerprint_ignores = ("storage_options", "use_threads")
 
     def __init__(

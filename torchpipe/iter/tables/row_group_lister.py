@@ -25,7 +25,6 @@ class RowGroupLister(FileReader[tuple[str, int]]):
     Raises: ImportError without pyarrow; while iterating, ValueError for a file that is not parquet.
     """
 
-    form = "list_row_groups"
     names_files = True
 
     def __init__(self, datapipe: Paths, *, storage_options: Mapping[str, Any] | None = None) -> None:

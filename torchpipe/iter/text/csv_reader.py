@@ -32,8 +32,6 @@ class CsvReader(ContentReader[Any]):
     quotes, with the path, line and byte; else as :class:`~torchpipe.iter.TextLineReader`.
     """
 
-    form = "read_csv"
-
     def __init__(
         self,
         datapipe: Paths,

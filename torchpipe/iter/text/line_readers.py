@@ -46,8 +46,6 @@ class TextLineReader(_LineReader[str]):
     the path, line and byte; StateError where a file has changed since a state was saved.
     """
 
-    form = "read_lines"
-
     def records(self, item: Any) -> TextLines:
         return TextLines(self.content(item), decoder(self.encoding))
 
@@ -66,8 +64,6 @@ class JsonlReader(_LineReader[Any]):
     Raises: while iterating, ValueError for a line that is no JSON, with the path, line and byte; else as
     :class:`~torchpipe.iter.TextLineReader`.
     """
-
-    form = "read_jsonl"
 
     def records(self, item: Any) -> JsonLines:
         return JsonLines(self.content(item), decoder(self.encoding))
