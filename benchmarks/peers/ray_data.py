@@ -27,8 +27,10 @@ class Loader:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = True
-        # In blocks of a few hundred rows: at its default, one block of a long range takes minutes to come
-        dataset = ray.data.range(job.count, override_num_blocks=max(1, min(10_000, job.count // 320)))
+        # Blocks of some 16 MB, and a range no longer than the timed part needs: long ones take minutes to begin
+        count = min(job.count, 1_000_000 if job.item_bytes < 1 << 16 else 100_000)
+        rows = min(10_000, max(96, (16 << 20) * job.batch_size // max(1, job.item_bytes)))
+        dataset = ray.data.range(count, override_num_blocks=max(1, count // rows))
         self._dataset = dataset.map(partial(_row, job.make), num_cpus=1, concurrency=job.workers)
         self._batch_size = job.batch_size
 

@@ -71,6 +71,7 @@ class ActorPlace:
         self.hello: Hello | None = None
         self.opened_at = time.monotonic()
         self.gone = self.leaving = False
+        self.dispatches = False  # has it begun to run the dispatched part?
         self.asked: Future[Any] | None = None  # how it is
         self.asked_at = 0.0
         self._watch, self._dispatcher = watch, dispatcher
@@ -95,7 +96,7 @@ class ActorPlace:
         self._lanes.clear()
         self._turns.clear()
         if isinstance(start, StartDispatch):
-            self._epoch = None
+            self._epoch, self.dispatches = None, True
             self._call("begin", self.actor.begin, start)
             return
         for item in start.shards:

@@ -8,6 +8,7 @@ after the timeout. Now and then it asks each actor how it is, and the cluster wh
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import weakref
@@ -75,7 +76,7 @@ class RayPlaces(Places):
         self._measures_nodes = self._closed = False
         self._looked_at = time.monotonic()
         # An object that is forgotten ends its actors at once; at exit, Ray does
-        weakref.finalize(self, _kill_all, self._places).atexit = False
+        weakref.finalize(self, _kill_all, os.getpid(), self._places).atexit = False
 
     def pids(self) -> list[int]:
         """The process ids of the actors that can begin, on their nodes."""
@@ -252,14 +253,15 @@ def _actor_class(dispatches: bool) -> Any:
 
 
 def _dispatcher_of(places: weakref.ref[RayPlaces]) -> Any:
-    """The handle of the one that shards are to ask: the newest."""
+    """The handle of the one that shards are to ask: the newest that has begun."""
     alive = places()
     opened = [] if alive is None else alive._places
-    return next((place.actor for place in reversed(opened) if place.number == DISPATCHER), None)
+    return next((place.actor for place in reversed(opened) if place.dispatches), None)
 
 
-def _kill_all(places: list[ActorPlace]) -> None:
-    if ray.is_initialized():
+def _kill_all(pid: int, places: list[ActorPlace]) -> None:
+    """Never in a forked child: they belong to its parent."""
+    if os.getpid() == pid and ray.is_initialized():
         for place in places:
             _kill(place)
 

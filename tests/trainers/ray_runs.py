@@ -67,7 +67,12 @@ def train(folder: str, ranks: int, kind: str, epochs: int, kills: list[int], wor
     """A run of Ray Train, in which every worker kills itself before each step of ``kills``."""
     os.environ["RAY_AUTH_MODE"] = "disabled"  # it would write a token into the home folder
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as short:  # its sockets have paths of limited length
-        ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, _temp_dir=short)
+        ray.init(
+            num_cpus=workers + (1 if kind == "actors" else 0),
+            include_dashboard=False,
+            log_to_driver=False,
+            _temp_dir=short,
+        )
         try:
             _fit(folder, kind, epochs, kills, workers)
         finally:

@@ -11,7 +11,12 @@ from torch import nn
 from torch.utils.data import DistributedSampler, default_collate
 
 from examples.trainers.killed import BATCH_SIZE, DIGITS, Digits, digits
-from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
+from reading_services import (
+    DistributedReadingService,
+    MultiProcessingReadingService,
+    RayWorkers,
+    SequentialReadingService,
+)
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 
@@ -29,21 +34,24 @@ def _all(_: Any) -> bool:
 
 
 def loader_of(kind: str, rank: int, ranks: int, change: Callable[[Any], Any] | None = None) -> Any:
-    """``map``, ``map2``: a DataLoader, in process or with 2 workers, ``plain``: without a generator of its own,
-    ``dealt``: to ranks by itself; ``graph``, ``unsized``: a DataLoader2, ``shards``: of 2
-    shards, whatever the ranks. ``change``: of each batch."""
+    """``map``, ``map2``, ``actors``: a DataLoader, in process, with 2 workers, with a Ray actor; ``plain``: without a
+    generator of its own; ``dealt``: to ranks by itself; ``graph``, ``unsized``: a DataLoader2, ``shards``: of 2 shards,
+    whatever the ranks. ``change``: of each batch."""
     if kind == "plain":
         return DataLoader(Digits(), BATCH_SIZE, shuffle=True, num_workers=2)
     generator = torch.Generator().manual_seed(SEED)
     if kind == "dealt":
         return DataLoader(Digits(), BATCH_SIZE, shuffle=True, num_workers=2, generator=generator, distributed=True)
-    if kind in ("map", "map2"):
+    if kind in ("map", "map2", "actors"):
         order: dict[str, Any] = {"shuffle": True}
         if ranks > 1:
             order = {"sampler": DistributedSampler(Digits(), ranks, rank, seed=SEED)}
         if change is not None:
             order["collate_fn"] = lambda samples: change(default_collate(samples))
-        return DataLoader(Digits(), BATCH_SIZE, num_workers=2 if kind == "map2" else 0, generator=generator, **order)
+        if kind == "actors":
+            order["worker_method"] = RayWorkers(num_cpus=0.5)
+        workers = {"map": 0, "map2": 2, "actors": 1}[kind]
+        return DataLoader(Digits(), BATCH_SIZE, num_workers=workers, generator=generator, **order)
     graph = IterableWrapper(range(DIGITS)).shuffle().sharding_filter().random_map(_noisy)
     if kind == "unsized":
         graph = graph.filter(_all)
