@@ -108,6 +108,13 @@ class TarFiles:
 
     def _take(self, offset: int, size: int) -> bytes:
         """``size`` bytes from ``offset`` on."""
+        taken = self._read_at(offset, size)
+        if len(taken) < size:
+            raise EOFError(f"{self.path} is cut off before byte {offset + size}: a tar archive ends with zeros")
+        return taken
+
+    def _read_at(self, offset: int, size: int) -> bytes:
+        """The same, fewer at the end of the content."""
         with self._lock:  # parts may be read in other threads
             if offset < self._at:
                 self._content.go_back(offset)
@@ -115,9 +122,7 @@ class TarFiles:
             found = offset == self._at or self._content.pass_over(offset - self._at)
             taken: bytes = self._content.read(size) if found else b""
             self._at = offset + len(taken)
-        if len(taken) < size:
-            raise EOFError(f"{self.path} is cut off before byte {offset + size}: a tar archive ends with zeros")
-        return taken
+            return taken
 
     def _checked(self, header: bytes) -> tuple[int, int]:
         """(type, size) of a header whose checksum is right."""
@@ -140,8 +145,7 @@ class TarFiles:
 
     def _check_end(self) -> None:
         """What follows the end are zeros, unless archives were put one behind the other."""
-        rest = self._content.stream.read(BUFFER_BYTES)
-        self._at += len(rest)
+        rest = self._read_at(self.offset + _BLOCK, BUFFER_BYTES)
         if rest.strip(b"\0"):
             raise ValueError(
                 f"{self.path} goes on behind its end at byte {self.offset}: archives put one behind the other are not "

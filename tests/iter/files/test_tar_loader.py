@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,28 @@ def test_members(archives: list[str]) -> None:
 def test_streams_may_be_read_after_the_next_one_was_pulled(archives: list[str]) -> None:
     items = list(IterableWrapper(archives).open_files("b").load_from_tar())
     assert [stream.read()[:2] for _, stream in items] == [b"0a", b"0b", b"0c", b"2a", b"2b"]
+
+
+def read_whole(stream: Any) -> bytes:
+    content: bytes = stream.read()
+    return content
+
+
+@pytest.mark.parametrize("compression", ["", "gz"])
+def test_streams_may_be_read_in_threads_while_the_archive_goes_on(tmp_path: Path, compression: str) -> None:
+    expected = {f"{number}": b"%d" % number * 20_000 for number in range(40)}
+    path = write_tar(tmp_path / "x.tar", expected, compression)
+    node = IterableWrapper([path]).open_files("b").load_from_tar()
+    with ThreadPoolExecutor(4) as pool:
+        reading = [(name, pool.submit(read_whole, stream)) for name, stream in iterate(node)]
+        assert {name.rpartition("/")[2]: read.result() for name, read in reading} == expected
+
+
+def test_a_stream_is_read_in_parts_from_any_place(archives: list[str]) -> None:
+    (_, stream), *_ = IterableWrapper(archives).open_files("b").load_from_tar()
+    assert stream.seek(-3, io.SEEK_END) == 797
+    assert (stream.read(), stream.read(1)) == (b"0a0"[1:] + b"a", b"")
+    assert (stream.seek(2), stream.read(2), stream.tell()) == (2, b"0a", 4)
 
 
 def test_L5_the_state_does_not_hold_parts(archives: list[str]) -> None:
