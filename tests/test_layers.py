@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -152,26 +153,22 @@ def is_within(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(package + ".") for package in packages)
 
 
-def _rooms() -> dict[str, str]:
-    """The rows of the table in docs/architecture.md: what is said of each room, in their order."""
-    section = (ROOT / "docs" / "architecture.md").read_text().partition("## Layers")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?`) \| (.*) \|$", section, re.MULTILINE)
-    return {room: text for rooms, text in rows for room in re.findall(r"`(.*?)`", rooms)}
+def _map() -> str:
+    return (ROOT / "docs" / "architecture.md").read_text().partition("## The map")[2].partition("\n## ")[0]
 
 
-def test_the_table_of_rooms_is_true() -> None:
-    rooms = {path.relative_to(ROOT).parent.as_posix() + "/" for path in modules().values()} - {"torchpipe/"}
-    rooms |= {f"torchpipe/{path.name}" for path in (ROOT / "torchpipe").glob("*.py") if path.name != "__init__.py"}
-    assert set(_rooms()) == rooms
-    for room, text in _rooms().items():
-        if room.endswith(".py") or room.startswith(("torchpipe/iter/", "torchpipe/map/")):  # known by their node's name
-            continue
-        paths = (ROOT / room).glob("[!_]*.py")
-        missing = {path.stem for path in paths} - set(re.findall(r"`(\w+)`", text))
-        assert not missing, f"docs/architecture.md does not say what is in {room}: {sorted(missing)}"
-    within = [re.split(r"[/.]", room.removeprefix("torchpipe/"))[0] for room in _rooms() if room[0] == "t"]
-    layers = [next(index for index, names in enumerate(LAYERS) if room in names) for room in within]
-    assert layers == sorted(layers), "a room stands above one that it may import from"
+def test_the_drawing_of_layers_is_true() -> None:
+    drawn = _map().partition("```text\n")[2].partition("```")[0].splitlines()
+    assert [set(line.split()) for line in reversed(drawn)] == [set(names) for names in LAYERS if names != ("",)]
+
+
+def test_the_map_has_every_package() -> None:
+    rows = re.findall(r"^\| (`(?:torchpipe|reading_services)/.*?`) \| (.*) \|$", _map(), re.MULTILINE)
+    told = [name for names, _ in rows for name in re.findall(r"`(.*?)`", names)]
+    there = {path.relative_to(ROOT).parts[:2] for path in modules().values()}
+    packages = {f"{top}/{name}" for top, name in there if name.endswith(".py") and top == "torchpipe"}
+    packages |= {f"{top}/{name}/" for top, name in there if not name.endswith(".py")} | {"reading_services/"}
+    assert sorted(told) == sorted(packages - {"torchpipe/__init__.py"})
 
 
 def test_imports_go_one_way() -> None:
@@ -231,6 +228,41 @@ def test_some_imports_are_kept_in_one_place(package: str) -> None:
 def test_torch_xla_is_imported_only_when_needed() -> None:
     wrong = [str(item) for item in all_imports() if is_within(item.target, ("torch_xla",)) and not item.in_function]
     assert not wrong, "import torch_xla inside the function that needs it:\n  " + "\n  ".join(wrong)
+
+
+def test_packages_and_sub_packages_form_no_circle() -> None:
+    """A package is its own modules here, without its sub-packages; torchpipe's loose modules stand each for itself."""
+    gathering = {module for module, path in modules().items() if path.name == "__init__.py"}  # public names, for users
+
+    def room(module: str) -> str:
+        package = module if module in gathering else module.rpartition(".")[0]
+        return module if package in ("torchpipe", "reading_services") else package
+
+    edges: dict[str, dict[str, Import]] = {}
+    for item in all_imports():
+        if item.target in modules() and item.importer not in gathering:
+            importer, target = room(item.importer), room(item.target)
+            if importer != target:
+                edges.setdefault(importer, {})[target] = item
+    assert _circle(edges) == []
+
+
+def _circle(edges: dict[str, dict[str, Import]]) -> list[str]:
+    """The imports that lead round, if any do."""
+    done: set[str] = set()
+
+    def visit(room: str, path: list[str]) -> list[str]:
+        if room in path:
+            ring = [*path[path.index(room) :], room]
+            return [str(edges[importer][target]) for importer, target in itertools.pairwise(ring)]
+        if room not in done:
+            for target in sorted(edges.get(room, ())):
+                if found := visit(target, [*path, room]):
+                    return found
+            done.add(room)
+        return []
+
+    return next((found for room in edges if (found := visit(room, []))), [])
 
 
 def test_there_are_no_import_cycles() -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "UnsafeStateError",
     "WorkerDiedError",
     "WorkerError",
+    "add_note",
 ]
 
 
@@ -96,3 +97,11 @@ class OpaqueStateWarning(UserWarning):
 
 class ReplayWarning(UserWarning):
     """A node or function without state has to be replayed from its start; the message says how many items."""
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """``error.add_note(note)``, also for exceptions that do not let their attributes be set: frozen dataclasses."""
+    try:
+        error.add_note(note)
+    except Exception:
+        BaseException.__setattr__(error, "__notes__", [*getattr(error, "__notes__", ()), note])

@@ -19,8 +19,8 @@ from torchpipe.errors import GraphError
 from torchpipe.graph import inputs_of, replace_node, walk
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
+from torchpipe.node.containers import DEEP, SHORT, found_in
 from torchpipe.node.datapipe import iterate
-from torchpipe.node.inputs.containers import DEEP, SHORT, found_in
 
 
 def source(length: int = 4) -> Any:

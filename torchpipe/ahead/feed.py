@@ -17,9 +17,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from torchpipe.ahead.queues import listed
 from torchpipe.ahead.stage import Admitted, Source, Stage
-from torchpipe.errors import StateError
-from torchpipe.node.failures.failure import add_note
-from torchpipe.node.inputs.holders import Holders
+from torchpipe.errors import StateError, add_note
+from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy, encode
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchpipe.data import processes
-from torchpipe.data.threads import batches as threads
+from torchpipe.data import thread_batches as threads
 from torchpipe.node.validate import check_choice
 
 __all__ = ["check_arguments"]

@@ -23,10 +23,9 @@ from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
-from torchpipe.errors import IteratorInvalidated, StateError
+from torchpipe.errors import IteratorInvalidated, StateError, add_note
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.shard import Chunk
-from torchpipe.node.failures.failure import add_note
 from torchpipe.state import Cursor
 from torchpipe.stats import MergeStats
 from torchpipe.stats.clock import Clock

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 from torch.utils.data import default_collate
 
 from torchpipe.compat.torch_private import ExceptionWrapper, WorkerInfo, put_worker_info
-from torchpipe.data.threads import info as thread_info
+from torchpipe.data import worker_info as thread_info
+from torchpipe.errors import add_note
 from torchpipe.iter._shared.collating import default_collate_in
 from torchpipe.node.context import Memory
-from torchpipe.node.failures.failure import add_note
 from torchpipe.node.failures.remote_error import dump_error, load_error, safe_str
 from torchpipe.stats.node_sheet import ERRORS, NodeSheet
 from torchpipe.stats.sizes import Sizing

@@ -17,8 +17,8 @@ from torchpipe.compat.torch_private import pin_memory, profiler_runs, reported_l
 from torchpipe.data.batches import Batches
 from torchpipe.data.device_stage import DeviceStage, pinned_for
 from torchpipe.data.fetch import Failure
+from torchpipe.data.position import Position
 from torchpipe.data.processes import torch_words
-from torchpipe.data.states.state import Position
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.loader.observing import Observed
 from torchpipe.loader.single_consumer import OneUser, check_process, refuse_pickling

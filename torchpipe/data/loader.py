@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from torchpipe.ahead.at_exit import holding_at_exit
 from torchpipe.compat.torch_private import gives_batches, is_iterable, unwrapped
 from torchpipe.data import processes
+from torchpipe.data import thread_batches as threads
 from torchpipe.data.arguments import check_arguments
 from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
@@ -28,17 +29,16 @@ from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, load_into, put_back
 from torchpipe.data.order.sampling import Order, begin_order, check_order
 from torchpipe.data.order.standing import adopt, check_standing, forget, restore, standing
+from torchpipe.data.position import Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
-from torchpipe.data.states.state import Position, check_position, identity_of, of_rank, read, write
-from torchpipe.data.states.stateful import is_stateful_loaders, position_of
+from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
-from torchpipe.data.threads import batches as threads
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
 from torchpipe.loader.single_consumer import BeginGuard, tell_of_two_ways
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.fingerprint import describe_bound
-from torchpipe.node.inputs.holders import OpaqueWarnings
+from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_random_states
 from torchpipe.state import Cursor, as_text
@@ -395,7 +395,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
         """Let the next ``iter()`` go on after the batches that ``state_dict`` counts. ``{}`` forgets any position.
 
-        A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/data/states/stateful.py`` says which.
+        A state of torchdata's ``StatefulDataLoader`` is taken too: ``torchpipe/data/stateful.py`` says which.
         An iterator that is at work becomes invalid, and says so. Runs no code from the state, unless ``allow_pickle``.
 
         Raises: StateMismatchError if the state belongs to another dataset length, batch size or sampler (both are

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
-from torchpipe.data import processes
+from torchpipe.data import processes, thread_shards
 from torchpipe.data.batches import Batches
 from torchpipe.data.iterable import IterableBatches, batch_graph, check_ranks, saved_shards
 from torchpipe.data.nodes import InitWorker
+from torchpipe.data.position import Position
 from torchpipe.data.ranks.graph import agreed, ranks_of
-from torchpipe.data.states.state import Position
-from torchpipe.data.threads import shards as thread_shards
 from torchpipe.errors import StateError
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, InProcessReadingService

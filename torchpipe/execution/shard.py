@@ -15,10 +15,10 @@ from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
+from torchpipe.node.containers import PLAIN
 from torchpipe.node.context import Context, Memory, Replayed, Trace
 from torchpipe.node.failures.failure import add_position
-from torchpipe.node.inputs.containers import PLAIN
-from torchpipe.node.inputs.holders import Holders
+from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
 from torchpipe.node.traits import DataPipe, has_premise, is_node, reads_shared, walk
 from torchpipe.randomness.global_random import GlobalRandom

@@ -24,7 +24,7 @@ from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import BeginGuard, check_process, refuse_pickling, tell_of_two_ways
 from torchpipe.loader.state import LoaderState, Place, state_of_all
 from torchpipe.loader.untraced import untraced
-from torchpipe.node.inputs.holders import OpaqueWarnings
+from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_random_states

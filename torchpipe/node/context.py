@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
-from torchpipe.node.failures.tolerance import Failures, Retries
-from torchpipe.node.inputs.hidden import refuse_hidden_input
+from torchpipe.node.hidden import refuse_hidden_input
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.replay import BoundInput, ReplayIterator
+from torchpipe.node.tolerance import Failures, Retries
 from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_name, reads, traits_of, walk
 from torchpipe.randomness.seeds import StreamKey, derive_seed, fresh_seed
 from torchpipe.state import LeftOut, SnapshotPolicy

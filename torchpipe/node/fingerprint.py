@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from torchpipe.compat.torch_datapipes import NOTED_IN_NODES
-from torchpipe.node.inputs.containers import found_in
+from torchpipe.node.containers import found_in
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import DataPipe, callable_name, inputs_of, is_node, traits_of, walk
 from torchpipe.state.flat import digest

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from torchpipe.errors import StateError, TorchpipeError
-from torchpipe.node.inputs.hidden import note_pass
+from torchpipe.node.hidden import note_pass
 from torchpipe.node.traits import node_name
 from torchpipe.state import Cursor, decode
 from torchpipe.stats.tracing import APART

@@ -16,7 +16,7 @@ from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
 from torchpipe.errors import StateError
 from torchpipe.node.announce import announce_replay
 from torchpipe.node.functional import lookup
-from torchpipe.node.inputs.hidden import note_pass
+from torchpipe.node.hidden import note_pass
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.traits import DataPipe, Division, division, node_name, with_inputs
 from torchpipe.randomness.seeds import derive_seed

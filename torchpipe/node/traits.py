@@ -27,7 +27,7 @@ from torchpipe.compat.torch_datapipes import (
     is_several_outputs,
 )
 from torchpipe.errors import GraphError
-from torchpipe.node.inputs.containers import PLAIN, found_in, replaced_in
+from torchpipe.node.containers import PLAIN, found_in, replaced_in
 from torchpipe.node.protocol import NodeProtocol
 
 __all__ = [

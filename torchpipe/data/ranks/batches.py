@@ -29,7 +29,7 @@ from torchpipe.state.flat import damaged
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
-    from torchpipe.data.states.state import Position
+    from torchpipe.data.position import Position
 
 __all__ = ["RankedSampler", "Uneven", "begin_ranked", "check_ranked", "ranked_sampler"]
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar, overload
 
 from torch.utils.data import default_collate
 
+from torchpipe.errors import add_note
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.iter._shared.collating import default_collate_in
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.failures.failure import add_note
 from torchpipe.node.validate import check_columns
 
 __all__ = ["Collator"]

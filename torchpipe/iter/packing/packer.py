@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
-from torchpipe.errors import StateError
+from torchpipe.errors import StateError, add_note
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter.packing._bins import Bin, Layout, Segment, stored_bin, stored_segment
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.failures.failure import add_note
 from torchpipe.node.iterator import stored_count, stored_items
 from torchpipe.node.validate import check_choice, check_count
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.failures.tolerance import Failures
 from torchpipe.node.iterator import NodeIterator, Positions
+from torchpipe.node.tolerance import Failures
 from torchpipe.node.validate import check_choice, check_count, check_error_types
 from torchpipe.state.left_out import LEFT_OUT
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 from torchpipe.iter._shared.bases import OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.failures.tolerance import Retries
 from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.tolerance import Retries
 from torchpipe.node.validate import check_count, check_error_types, check_seconds
 
 __all__ = ["Retrier"]

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
+from torchpipe.errors import add_note
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name
 
 __all__ = ["add_note", "add_position", "failing_node"]
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """``error.add_note(note)``, also for exceptions that do not let their attributes be set: frozen dataclasses."""
-    try:
-        error.add_note(note)
-    except Exception:
-        BaseException.__setattr__(error, "__notes__", [*getattr(error, "__notes__", ()), note])
 
 
 def failing_node(error: BaseException) -> str | None:

@@ -27,8 +27,8 @@ from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import ThreadTimes
-from torchpipe.data.threads.batches import THREAD_NAME, WorkerStart
-from torchpipe.data.threads.info import BatchGenerators
+from torchpipe.data.thread_batches import THREAD_NAME, WorkerStart
+from torchpipe.data.worker_info import BatchGenerators
 from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchpipe.errors import StateError, TorchpipeError
-from torchpipe.node.failures.failure import add_note
+from torchpipe.errors import StateError, TorchpipeError, add_note
 from torchpipe.node.traits import callable_name, node_name
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state.left_out import MOST_NOTED, LeftOut, is_note

@@ -32,7 +32,7 @@ _torchs_code: CodeType = _torchs.__code__  # kept: a thread may be running it wh
 
 
 def _stand_in() -> Any:  # runs with the names of torch's module
-    from torchpipe.data.threads.info import answer
+    from torchpipe.data.worker_info import answer
 
     return answer()
 

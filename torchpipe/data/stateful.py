@@ -17,7 +17,7 @@ from torch.utils.data import RandomSampler
 
 from torchpipe.data.order.samplers import DRAW_FROM_NOBODY, MOST_SEED, Samplers
 from torchpipe.data.order.sampling import OwnPlace, is_computed
-from torchpipe.data.states.state import Position
+from torchpipe.data.position import Position
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
 from torchpipe.randomness.global_random import GlobalRandom

@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, Any
 
 from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.ahead.queues import listed
+from torchpipe.data import worker_info as thread_info
 from torchpipe.data.dealt import DealtBatches, ending_what_fails
 from torchpipe.data.fetch import Failure, Fetch, TimedFetch, WorkerInitFn, make_worker_info, set_worker_info
 from torchpipe.data.figures import ThreadTimes
 from torchpipe.data.order.sampling import Order
-from torchpipe.data.threads import info as thread_info
-from torchpipe.data.threads.info import BatchGenerators
+from torchpipe.data.worker_info import BatchGenerators
 from torchpipe.errors import StateMismatchError
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.iterator import is_stateful

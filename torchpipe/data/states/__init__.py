@@ -1,3 +1,0 @@
-"""What a ``DataLoader`` saves and loads."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""Worker threads (``worker_method="thread"``)."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""Where a node's inputs are found."""
-
-__all__: list[str] = []
