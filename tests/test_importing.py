@@ -142,12 +142,13 @@ def test_an_import_that_was_interrupted_leaves_no_class_behind(torch_alone: Warm
 
 TORCHS = """
 from torch.utils.data import IterDataPipe
-import torchpipe
+from torchpipe.utils import offer_to_torchs_nodes
 
 class Numbers(IterDataPipe):
     def __iter__(self):
         return iter(range(3))
 
+offer_to_torchs_nodes()
 print(*Numbers().enumerate())
 """
 
