@@ -1,6 +1,6 @@
 """What works where, found by trying: docs/support.md is made of it.
 
-    python -m tests.docs.support        writes the page anew (minutes)
+    python -m tests.docs.support [FILE]        writes the page anew (minutes)
 
 A node is tried by the chain of forms that ``tests/pairs`` has for it. What is tried of a service are the laws.
 """
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import ray
 import torch
 import torch.distributed as dist
 
@@ -257,6 +256,8 @@ def services() -> dict[str, tuple[Make, Make]]:
 @contextlib.contextmanager
 def a_cluster() -> Iterator[None]:
     """Of Ray, on this machine and for this process alone: no other one is joined."""
+    import ray  # slow, and only needed here
+
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.CRITICAL)
     try:
         yield
@@ -427,5 +428,6 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    print(f"written: {PAGE}", file=sys.stderr)
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
+    target.write_text(page())
+    print(f"written: {target}", file=sys.stderr)
