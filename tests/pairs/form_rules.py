@@ -98,7 +98,7 @@ REFUSALS: list[Refusal] = [
         text="random_split cannot stand behind",
     ),
     Refusal(
-        what="`cycle`, `cache` and whatever else reads its input twice, behind `sharding_round_robin_dispatch`",
+        what="`cycle`, `cache` and other nodes that read their input twice, behind `sharding_round_robin_dispatch`",
         instead="put them before it: what is dispatched comes once an epoch",
         when=lambda chain: _behind(chain, "dispatches", "rereads") or _behind(chain, "dispatches", "caches"),
         example="IterableWrapper:0 | sharding_round_robin_dispatch:0 | cache/folder:0",
@@ -115,7 +115,7 @@ REFUSALS: list[Refusal] = [
         text="cache\\(\\) stands behind",
     ),
     Refusal(
-        what="`cycle` and whatever else reads its input twice, behind `to_device`",
+        what="`cycle` and other nodes that read their input twice, behind `to_device`",
         instead="put it before",
         when=lambda chain: _behind(chain, "main", "rereads"),
         example="IterableWrapper:0 | to_device:0 | cycle:0",
@@ -149,7 +149,7 @@ REFUSALS: list[Refusal] = [
         text="no sharding point",
     ),
     Refusal(
-        what="branches (`fork`, `demux`, `unzip` ...) of which some are moved to a device before they meet",
+        what="branches (`fork`, `demux`, `unzip` ...), if some are moved to a device before they meet",
         instead="join them before that",
         when=_moves_branches,
         example="IterableWrapper:0 | fork:0 | to_device:0",
@@ -193,7 +193,7 @@ REFUSALS: list[Refusal] = [
         always=False,
     ),
     Refusal(
-        what="`to_map_datapipe` behind a `set_length` that is not true",
+        what="`to_map_datapipe` behind a wrong `set_length`",
         instead="give the true length",
         when=lambda chain: _names(chain, "set_length") and bool(_places(chain, "collects")),
         example="IterableWrapper:0 | set_length:2 | enumerate:0 | to_map_datapipe:0 | to_iter_datapipe:0",

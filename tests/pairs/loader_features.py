@@ -244,7 +244,7 @@ class Limit:
 LIMITS: list[Limit] = [
     Limit(
         what="random numbers of the process (`random`, numpy, torch) in worker threads, or drawn by a dataset without "
-        "workers in a thread that has not made the loader",
+        "workers in another thread than the one that made the loader",
         why="other threads draw from them too: draw from `get_worker_info().rng`, or use worker processes",
         when=lambda row: row["dataset"] in _DRAWING
         and ("thread" in row["way"] + row["then"] or (row["happens"] == "thread" and row["way"] == "0")),
@@ -261,7 +261,7 @@ LIMITS: list[Limit] = [
         and (row["beside"] != "nothing" or row["happens"] == "thread"),
     ),
     Limit(
-        what="the epoch after `break`, with a sampler of a class of yours",
+        what="the epoch after `break`, with a sampler class of your own",
         why="what it keeps depends on how far it was asked; generators of torch's own samplers are put back",
         when=lambda row: row["happens"] == "break" and row["sampler"] not in _TORCHS_SAMPLERS,
     ),

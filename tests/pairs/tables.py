@@ -20,8 +20,8 @@ Limits = Sequence[loader_features.Limit] | Sequence[form_rules.Limit]
 
 
 def _table(title: str, refusals: Refusals, limits: Limits) -> str:
-    refused = [f"| {refusal.what} | is refused: {refusal.instead} |" for refusal in refusals]
-    inexact = [f"| {limit.what} | is not exact: {limit.why} |" for limit in limits]
+    refused = [f"| {refusal.what} | refused: {refusal.instead} |" for refusal in refusals]
+    inexact = [f"| {limit.what} | not exact: {limit.why} |" for limit in limits]
     return "\n".join([f"| {title} | |", "|---|---|", *refused, *inexact]) + "\n"
 
 
