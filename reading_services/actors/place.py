@@ -99,12 +99,16 @@ class ActorPlace:
             self._epoch, self.dispatches = None, True
             self._call("begin", self.actor.begin, start)
             return
+        dispatcher = self._dispatcher() if start.dispatch_branch >= 0 else None
+        if dispatcher is None and start.dispatch_branch >= 0:
+            self._epoch = None
+            return  # it has ended: when there is another one, all begin anew
         for item in start.shards:
             self._lanes[item.lane] = _Lane(Credit(deque([0] * item.held)), item.count, item.suspect)
             self._turns.append(item.lane)
         # How many suspects are made together is decided here: see _limit
         start = self._epoch = replace(start, shards=tuple(replace(item, suspect=0) for item in start.shards))
-        self._call("begin", self.actor.begin, start, self._dispatcher() if start.dispatch_branch >= 0 else None)
+        self._call("begin", self.actor.begin, start, dispatcher)
         for deal in deals:
             self._take(deal)
         self._ask()

@@ -390,9 +390,10 @@ class Supervisor:
         if self._failure is not None or not (going_on or in_reserve):
             self._lose(place, death)
             return
-        # A place that ends before it is ready has been dealt nothing in this generation
+        # A worker that ends before it is ready has been dealt nothing in this generation; a dispatcher is waited for
         before = self._plans.pop(number, None)
-        all_anew = self._dispatch_branch >= 0 and (place.ready if before is None else before.all_anew)
+        dealt = place.ready or number == DISPATCHER if before is None else before.all_anew
+        all_anew = self._dispatch_branch >= 0 and dealt
         self._let_go(number)
         if self.limits.spent(self.restarts):
             decision = SPENT
