@@ -106,15 +106,8 @@ class TarFiles:
         except (EOFError, ValueError) as error:
             raise StateError(f"{self.path} has no file at byte {offset}, where the state stands") from error
 
-    def _take(self, offset: int, size: int) -> bytes:
-        """``size`` bytes from ``offset`` on."""
-        taken = self._read_at(offset, size)
-        if len(taken) < size:
-            raise EOFError(f"{self.path} is cut off before byte {offset + size}: a tar archive ends with zeros")
-        return taken
-
-    def _read_at(self, offset: int, size: int) -> bytes:
-        """The same, fewer at the end of the content."""
+    def _take(self, offset: int, size: int, whole: bool = True) -> bytes:
+        """``size`` bytes from ``offset`` on. Raises: EOFError if there are fewer and ``whole`` is asked for."""
         with self._lock:  # parts may be read in other threads
             if offset < self._at:
                 self._content.go_back(offset)
@@ -122,7 +115,9 @@ class TarFiles:
             found = offset == self._at or self._content.pass_over(offset - self._at)
             taken: bytes = self._content.read(size) if found else b""
             self._at = offset + len(taken)
-            return taken
+        if whole and len(taken) < size:
+            raise EOFError(f"{self.path} is cut off before byte {offset + size}: a tar archive ends with zeros")
+        return taken
 
     def _checked(self, header: bytes) -> tuple[int, int]:
         """(type, size) of a header whose checksum is right."""
@@ -145,7 +140,7 @@ class TarFiles:
 
     def _check_end(self) -> None:
         """What follows the end are zeros, unless archives were put one behind the other."""
-        rest = self._read_at(self.offset + _BLOCK, BUFFER_BYTES)
+        rest = self._take(self.offset + _BLOCK, BUFFER_BYTES, whole=False)
         if rest.strip(b"\0"):
             raise ValueError(
                 f"{self.path} goes on behind its end at byte {self.offset}: archives put one behind the other are not "

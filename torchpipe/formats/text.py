@@ -10,14 +10,13 @@ import codecs
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
-from operator import methodcaller
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.formats.places.content import Content
 from torchpipe.formats.records import ContentRecords
 
-__all__ = ["CsvRows", "CsvTable", "JsonLines", "Lines", "TextLines", "check_decoding", "check_encoding", "decoder"]
+__all__ = ["CsvRows", "CsvTable", "JsonLines", "Lines", "TextLines", "check_decoding", "check_encoding"]
 
 T = TypeVar("T")
 
@@ -52,23 +51,20 @@ def check_decoding(encoding: str, errors: str) -> tuple[str, str]:
     return encoding, errors
 
 
-def decoder(encoding: str, errors: str = "strict") -> Callable[[Any], str]:
-    """A function from bytes to text."""
-    return methodcaller("decode", encoding, errors)
-
-
 class Lines(ContentRecords[T]):
     """The lines as they stand in the file, with their ends. Base of what is made of lines.
 
-    ``decode`` makes text of the bytes of a line; a stream of text does without. The first ``skip`` lines are left out.
+    ``decoding`` (encoding, errors) makes text of the bytes of a line; a stream of text does without. The first ``skip``
+    lines are left out.
     """
 
     unit = "line"
     first_number = 1
 
-    def __init__(self, content: Content, decode: Callable[[Any], str] | None = None, skip: int = 0) -> None:
+    def __init__(self, content: Content, decoding: tuple[str, str] | None = None, skip: int = 0) -> None:
         super().__init__(content)
-        self._decode = None if content.is_text else decode
+        self._encoding, self._errors = decoding or ("", "")
+        self._decodes = decoding is not None and not content.is_text
         for _ in range(skip):
             self._pass(self._read())
 
@@ -81,11 +77,11 @@ class Lines(ContentRecords[T]):
         self._number += 1
 
     def _decoded(self, line: Any) -> Any:
-        if self._decode is None:
+        if not self._decodes:
             return line
         if not self._number and line.startswith(codecs.BOM_UTF8):
             line = line[3:]
-        return self._decode(line)
+        return line.decode(self._encoding, self._errors)
 
     def _made(self, line: Any) -> Any:
         """The record of a line."""
@@ -155,10 +151,10 @@ class CsvRows(Lines[Any]):
         self,
         content: Content,
         reader: Callable[[Iterator[str]], Iterator[Any]],
-        decode: Callable[[Any], str] | None = None,
+        decoding: tuple[str, str] | None = None,
         skip: int = 0,
     ) -> None:
-        super().__init__(content, decode, skip)
+        super().__init__(content, decoding, skip)
         self._taken: list[Any] = []  # the lines of the row that is being made
         self._rows: Any = reader(self._texts())
 
@@ -200,7 +196,7 @@ class CsvTable(CsvRows):
     def __init__(
         self, content: Content, encoding: str, header: bool, columns: Sequence[str] | None, form: dict[str, Any]
     ) -> None:
-        super().__init__(content, lambda lines: csv.reader(lines, **form), decoder(encoding))
+        super().__init__(content, lambda lines: csv.reader(lines, **form), (encoding, "strict"))
         self._width = 0
         self.names: list[str] | None = None
         self._chosen: list[tuple[str, int]] = []

@@ -167,6 +167,7 @@ class Content:
         self._opened = opened
         self._file: Any = open_stored(path, storage_options) if opened is None else opened
         self.stamp = stamp_of(self._file)
+        self._size = None if self.stamp is None or opened is not None else self.stamp[0]
         self.can_seek = opened is None or can_seek(opened)
         self.is_text = opened is not None and not self.kind and isinstance(opened.read(0), str)
         self._first = self._file.tell() if self.can_seek else 0
@@ -214,8 +215,7 @@ class Content:
         if not known or len(numbers) != (1 if self._members is None else 3):
             raise StateError(f"the state does not name a place in {self.path}, but {mark!r:.80}")
         place, *start = numbers
-        size = None if self.stamp is None or self._opened is not None else self.stamp[0]
-        self._check(size is None or (start or numbers)[0] <= size, place)
+        self._check(self._size is None or (start or numbers)[0] <= self._size, place)
         if not start:
             try:
                 self._file.seek(place)
@@ -247,6 +247,8 @@ class Content:
     def pass_over(self, count: int) -> bool:
         """Let ``stream`` stand ``count`` bytes further on, unread if that can be; False if the content ends before."""
         if count and self._members is None and self.can_seek:
+            if self._size is not None:
+                return bool(self.stream.seek(count, os.SEEK_CUR) <= self._size)
             self.stream.seek(count - 1, os.SEEK_CUR)
             return len(self.stream.read(1)) == 1
         while count and (passed := len(self.stream.read(min(count, BUFFER_BYTES)))):

@@ -8,7 +8,7 @@ from typing import Any
 from torchpipe.errors import StateError
 from torchpipe.formats.places.content import Content
 from torchpipe.formats.places.streams import StreamWrapper
-from torchpipe.formats.text import CsvRows, check_decoding, decoder
+from torchpipe.formats.text import CsvRows, check_decoding
 from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count
@@ -45,8 +45,7 @@ class _Rows(CsvRows):
     """The rows of one file. Place: with columns, also their names."""
 
     def __init__(self, node: _Parser, content: Content) -> None:
-        decode = None if node.decoding is None else decoder(*node.decoding)
-        super().__init__(content, node.reader, decode, node.skip_lines)
+        super().__init__(content, node.reader, node.decoding, node.skip_lines)
         self._return_path = node.return_path
         self._has_names = hasattr(self._rows, "fieldnames")  # which reads them, if they are in the file
         self._advance_row()

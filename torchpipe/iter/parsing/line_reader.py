@@ -6,7 +6,7 @@ from typing import Any
 
 from torchpipe.formats.places.content import Content
 from torchpipe.formats.places.streams import StreamWrapper
-from torchpipe.formats.text import Lines, check_decoding, decoder
+from torchpipe.formats.text import Lines, check_decoding
 from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count
@@ -56,7 +56,7 @@ class LineReader(StreamReader[Any]):
 
 class _Lines(Lines[Any]):
     def __init__(self, node: LineReader, content: Content) -> None:
-        super().__init__(content, None if node.decoding is None else decoder(*node.decoding), node.skip_lines)
+        super().__init__(content, node.decoding, node.skip_lines)
         self._strip = node.strip_newline
         self._return_path = node.return_path
 

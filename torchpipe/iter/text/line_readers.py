@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from torchpipe.formats.text import JsonLines, TextLines, check_encoding, decoder
+from torchpipe.formats.text import JsonLines, TextLines, check_encoding
 from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import ContentReader
 from torchpipe.node.datapipe import functional_datapipe
@@ -47,7 +47,7 @@ class TextLineReader(_LineReader[str]):
     """
 
     def records(self, item: Any) -> TextLines:
-        return TextLines(self.content(item), decoder(self.encoding))
+        return TextLines(self.content(item), (self.encoding, "strict"))
 
 
 @functional_datapipe("read_jsonl")
@@ -66,4 +66,4 @@ class JsonlReader(_LineReader[Any]):
     """
 
     def records(self, item: Any) -> JsonLines:
-        return JsonLines(self.content(item), decoder(self.encoding))
+        return JsonLines(self.content(item), (self.encoding, "strict"))
