@@ -108,15 +108,19 @@ class TarFiles:
 
     def _take(self, offset: int, size: int, whole: bool = True) -> bytes:
         """``size`` bytes from ``offset`` on. Raises: EOFError if there are fewer and ``whole`` is asked for."""
+        end = offset + size
         with self._lock:  # parts may be read in other threads
             if offset < self._at:
                 self._content.go_back(offset)
-                self._at = offset
-            found = offset == self._at or self._content.pass_over(offset - self._at)
-            taken: bytes = self._content.read(size) if found else b""
+            elif offset > self._at:
+                self._content.pass_over(offset - self._at)  # behind the end there is nothing to read
+            taken: bytes = self._content.stream.read(size)
             self._at = offset + len(taken)
+            if self._at < end and taken:  # a stream may give less than it has
+                taken += self._content.read(end - self._at)
+                self._at = offset + len(taken)
         if whole and len(taken) < size:
-            raise EOFError(f"{self.path} is cut off before byte {offset + size}: a tar archive ends with zeros")
+            raise EOFError(f"{self.path} is cut off before byte {end}: a tar archive ends with zeros")
         return taken
 
     def _checked(self, header: bytes) -> tuple[int, int]:
