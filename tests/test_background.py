@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.sources import Script, feed_threads, start, wait_idle, wait_until
 from tests.warm import Warm
-from torchpipe.ahead import background
+from torchpipe.ahead import at_exit, background
 from torchpipe.ahead.background import RunAhead
 from torchpipe.ahead.iterators import RunAheadIterator
 from torchpipe.ahead.stage import Stage
@@ -195,7 +195,7 @@ def test_L6_close_at_any_position_ends_the_thread_and_closes_the_source_once(
 def test_L6_close_gives_up_on_a_source_that_blocks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(background, "_JOIN_S", 0.05)
+    monkeypatch.setattr(at_exit, "_JOIN_S", 0.05)
     source = Script(range(5), block_at=1)
     iterator = start(Prefetcher(source, 2))
     next(iterator)
@@ -217,7 +217,7 @@ def test_L6_closing_a_stage_wakes_a_stage_below_it(monkeypatch: pytest.MonkeyPat
     next(iterator)
     source.journal.blocked.wait()
     (outer_thread,) = ahead_of(iterator)._feed.threads
-    monkeypatch.setattr(background, "_JOIN_S", 0.2)
+    monkeypatch.setattr(at_exit, "_JOIN_S", 0.2)
     iterator.close()
     outer_thread.join()
     assert not outer_thread.is_alive()
@@ -452,13 +452,13 @@ if child == 0:
 release.set()
 holder.join()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-iterator.node.source_datapipe.gate.set()
+iterator.node.source.gate.set()
 print(list(iterator))
 """
 
 EXITING = """
-gate = iterator.node.source_datapipe.gate
-iterator.node.source_datapipe.journal.blocked.wait() if next(iterator) == 2 else None
+gate = iterator.node.source.gate
+iterator.node.source.journal.blocked.wait() if next(iterator) == 2 else None
 threading.Timer(0.3, gate.set).start()
 import atexit
 atexit.register(lambda: print("last"))

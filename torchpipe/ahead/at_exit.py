@@ -1,4 +1,6 @@
-"""The end of the program, as a daemon thread sees it that still iterates a loader. Runs in the user's process.
+"""The end of threads that run ahead; and the program's end, as a daemon thread sees it that still iterates a loader.
+
+Runs in any process that iterates a graph.
 
 When the main thread is done, Python calls the functions that are registered with ``atexit``, which end workers and
 threads, and then freezes daemon threads wherever they are. In between, such a thread finds its workers gone. That is
@@ -7,13 +9,26 @@ neither a death nor an error of its own, and nothing may be started any more: it
 
 from __future__ import annotations
 
+import atexit
 import functools
+import logging
 import os
 import threading
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, Protocol, TypeVar
 
-__all__ = ["begin_exit", "hold_at_exit", "holding_at_exit", "is_cut_off"]
+__all__ = [
+    "Ends",
+    "begin_exit",
+    "end_at_exit",
+    "hold_at_exit",
+    "holding_at_exit",
+    "is_cut_off",
+    "join_all",
+    "join_deadline",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,3 +68,62 @@ def holding_at_exit(method: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return call
+
+
+_JOIN_S = 5.0  # so long is waited for threads that were asked to end
+
+_log = logging.getLogger("torchpipe")
+
+
+def join_deadline() -> float:
+    """Until when threads that are asked now are waited for."""
+    return time.monotonic() + _JOIN_S
+
+
+class Ends(Protocol):
+    """What owns threads."""
+
+    def ask(self) -> None:
+        """Let them end. Does not wait."""
+
+    def join(self, deadline: float) -> object:
+        """Wait for them until ``deadline``."""
+
+
+_owners: weakref.WeakSet[Ends] = weakref.WeakSet()
+
+
+def end_at_exit(owner: Ends) -> None:
+    """At exit, end its threads while they can still end: one that is cut off inside native code aborts the process."""
+    _owners.add(owner)
+    # Last registered, first called: before the device libraries that were imported meanwhile take themselves down
+    atexit.unregister(_end_all)
+    atexit.register(_end_all)
+
+
+def _end_all() -> None:
+    begin_exit()
+    deadline, owners = join_deadline(), list(_owners)
+    for owner in owners:
+        owner.ask()
+    for owner in owners:
+        owner.join(deadline)
+
+
+def join_all(threads: Iterable[threading.Thread], deadline: float, what: str = "", then: str = "") -> bool:
+    """Wait for threads that were asked to end: have all? A warning says which still run ``what``, and what follows."""
+    others = [thread for thread in threads if thread is not threading.current_thread()]  # the collector's
+    for thread in others:
+        if thread.is_alive():  # else it has ended, or finds that it was asked
+            thread.join(max(0.0, deadline - time.monotonic()))
+    stuck = [thread for thread in others if thread.is_alive()]
+    if stuck and what:
+        names = ", ".join(repr(thread.name) for thread in stuck)
+        _log.warning(
+            "thread %s still runs %s, %g s after it was asked to stop: is it waiting for something? It will %s",
+            names,
+            what,
+            _JOIN_S,
+            then,
+        )
+    return not stuck

@@ -21,15 +21,13 @@ with ``Limits.host_depth``, that many more.
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchpipe.ahead.at_exit import begin_exit
+from torchpipe.ahead.at_exit import end_at_exit, join_deadline
 from torchpipe.ahead.feed import Feed, Snapshot, Snapshots, move
 from torchpipe.ahead.stage import ONE_QUEUE, Pacer, Source, Stage
 from torchpipe.ahead.staged import StagedFeed
@@ -39,25 +37,7 @@ from torchpipe.stats import FeedStats
 
 __all__ = ["FeedStats", "RunAhead"]
 
-_JOIN_S = 5.0
 _LIVENESS_S = 1.0
-
-_log = logging.getLogger("torchpipe")
-
-
-_running: weakref.WeakSet[Feed] = weakref.WeakSet()
-
-
-def _stop_all() -> None:
-    """At exit, end the threads while they can still end: one that is cut off inside native code aborts the process."""
-    begin_exit()
-    deadline = time.monotonic() + _JOIN_S
-    feeds = [feed for feed in list(_running) if not feed.forked]
-    for feed in feeds:
-        feed.stop(abandoned=True)
-        feed.interrupt()
-    for feed in feeds:
-        feed.join(max(0.0, deadline - time.monotonic()))
 
 
 class RunAhead:
@@ -108,10 +88,7 @@ class RunAhead:
         feed = self._feed
         self._forgotten = weakref.finalize(self, feed.stop, abandoned=True)
         self._forgotten.atexit = False
-        _running.add(feed)
-        # Last registered, first called: before the device libraries that were imported meanwhile take themselves down.
-        atexit.unregister(_stop_all)
-        atexit.register(_stop_all)
+        end_at_exit(feed)
         feed.start()
         while self._wait_for_item():
             yield self._take()
@@ -242,15 +219,9 @@ class RunAhead:
         feed.stop()
         if feed.pulling:
             feed.source.interrupt()
-        if not feed.join(_JOIN_S):
+        deadline = join_deadline()
+        if not feed.join(deadline, f"the input of {feed.name}", "close the input when it returns"):
             feed.stop(abandoned=True)
-            _log.warning(
-                "thread %s still runs the input of %s, %g s after it was asked to stop: is it waiting for something? "
-                "It will close the input when it returns",
-                ", ".join(repr(thread.name) for thread in feed.threads if thread.is_alive()),
-                feed.name,
-                _JOIN_S,
-            )
             return
         if self._forgotten is not None:
             self._forgotten.detach()  # in a finalizer, a Ctrl-C would be lost

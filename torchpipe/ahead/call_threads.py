@@ -22,8 +22,6 @@ How each wait ends
 
 from __future__ import annotations
 
-import atexit
-import logging
 import math
 import os
 import threading
@@ -35,7 +33,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from torchpipe.ahead.at_exit import begin_exit
+from torchpipe.ahead.at_exit import end_at_exit, join_all, join_deadline
 from torchpipe.ahead.bell import Bell
 from torchpipe.errors import IteratorInvalidated
 
@@ -43,28 +41,12 @@ __all__ = ["Begin", "Call", "CallThreads"]
 
 R = TypeVar("R")
 
-_JOIN_S = 5.0
 _LOOK_S = 1.0  # a wait as long as this is begun anew: no wait notices a Ctrl-C that came in the instant before it
-
-_log = logging.getLogger("torchpipe")
 
 Begin: TypeAlias = Callable[[], Callable[[], None]]
 """Called first in a thread; what it returns is called last. What it raises is raised by every call."""
 
 _Calls: TypeAlias = "SimpleQueue[Call[Any] | None]"
-
-_running: weakref.WeakSet[CallThreads] = weakref.WeakSet()
-
-
-def _stop_all() -> None:
-    """At exit, let the threads end while they can still end."""
-    begin_exit()
-    deadline = time.monotonic() + _JOIN_S
-    all_of_them = list(_running)
-    for threads in all_of_them:
-        threads.ask()
-    for threads in all_of_them:
-        threads.join(deadline)
 
 
 class Call(Generic[R]):
@@ -133,9 +115,7 @@ class CallThreads:
 
     def _start(self) -> None:
         weakref.finalize(self, _ask, self._queues, self._pid).atexit = False
-        _running.add(self)
-        atexit.unregister(_stop_all)  # last registered, first called: before libraries take themselves down
-        atexit.register(_stop_all)
+        end_at_exit(self)
         for number, (begin, calls) in enumerate(zip(self._begins, self._queues)):
             name, parts = f"{self._name} {number}", (begin, calls, self._bell)
             thread = threading.Thread(target=_run, args=parts, name=name, daemon=True)
@@ -188,15 +168,9 @@ class CallThreads:
         """Let the threads end after the calls that they have. Does not wait."""
         _ask(self._queues, self._pid)
 
-    def join(self, deadline: float) -> list[threading.Thread]:
-        """Wait for the threads until ``deadline``: those that still run."""
-        if self._pid != os.getpid():
-            return []
-        others = [thread for thread in self.threads if thread is not threading.current_thread()]  # the collector's
-        for thread in others:
-            if thread.is_alive():  # else it has ended, or finds that it was asked
-                thread.join(max(0.0, deadline - time.monotonic()))
-        return [thread for thread in others if thread.is_alive()]
+    def join(self, deadline: float, what: str = "", then: str = "") -> bool:
+        """Wait for the threads, as :func:`join_all`: have all ended?"""
+        return self._pid != os.getpid() or join_all(self.threads, deadline, what, then)
 
     def close(self) -> None:
         """End the threads; calls that have not begun should have been cancelled. Idempotent. Waits at most 5 s."""
@@ -205,14 +179,7 @@ class CallThreads:
         self._closed = True
         self.interrupt()
         self.ask()
-        stuck = self.join(time.monotonic() + _JOIN_S)
-        if stuck:
-            _log.warning(
-                "thread %s still runs your code %g s after it was asked to stop: is it waiting for something? "
-                "It will end when that returns",
-                ", ".join(repr(thread.name) for thread in stuck),
-                _JOIN_S,
-            )
+        self.join(join_deadline(), "your code", "end when that returns")
 
 
 def _ask(queues: Sequence[_Calls], pid: int) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+from torchpipe.ahead.at_exit import join_all
 from torchpipe.ahead.queues import listed
 from torchpipe.ahead.stage import Admitted, Source, Stage
 from torchpipe.errors import StateError, add_note
@@ -293,13 +294,15 @@ class Feed:
         self.stop()
         self.source.interrupt()
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the threads after :meth:`stop`: have all ended?"""
-        deadline = time.monotonic() + timeout_s
-        for thread in self.threads:
-            if thread.is_alive():  # else it has ended, or begins nothing
-                thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self.threads)
+    def ask(self) -> None:
+        """At exit, let the threads end."""
+        if not self.forked:
+            self.stop(abandoned=True)
+            self.interrupt()
+
+    def join(self, deadline: float, what: str = "", then: str = "") -> bool:
+        """Wait for the threads after :meth:`stop`, as :func:`join_all`: have all ended?"""
+        return self.forked or join_all(self.threads, deadline, what, then)
 
     def close(self) -> None:
         """Close the source, then the mover. Once; only when no pull is under way."""
