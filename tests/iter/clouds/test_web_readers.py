@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from http.client import HTTPMessage
 from typing import Any
 
+import fsspec.asyn
 import pytest
 
 from tests.servers import Page, WebServer, web_server
 from torchpipe.formats.places import retrying, web
 from torchpipe.iter import IterableWrapper
 from torchpipe.testing import CountingSource, check_node
+
+fsspec.asyn.get_loop()  # its descriptors stay: no test is to be the one that opens them
 
 CONTENT = b"".join(b"%06d\n" % number for number in range(100_000))  # more than any buffer
 
