@@ -54,7 +54,7 @@ class RayWorkers:
     placement_group: Any = None
     runtime_env: Mapping[str, Any] | None = None
     address: str | None = None
-    start_timeout: float = 60.0
+    start_timeout: float = 120.0
     rebalance: bool = True
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class RayReadingService(HostedReadingService):
         placement_group: Any = None,
         runtime_env: Mapping[str, Any] | None = None,
         address: str | None = None,
-        start_timeout: float = 60.0,
+        start_timeout: float = 120.0,
         rebalance: bool = True,
         worker_prefetch_bytes: int = 32 << 20,
         num_shards: int | None = None,

@@ -133,8 +133,12 @@ class ActorRequest:
             + (f", labels {_own_labels(node['Labels'])}" if self.label_selector else "")
             for node in nodes
         )
-        able = any(self._fits(node["Resources"]) and self._matches(node["Labels"]) for node in nodes)
-        verdict = "all of them are in use" if able else "no node could ever host it"
+        able = [node for node in nodes if self._fits(node["Resources"]) and self._matches(node["Labels"])]
+        verdict = "no node could ever host it"
+        if any(self._fits(free.get(node["NodeID"], {})) for node in able):
+            verdict = "there is room, so that it may be its process that takes so long (a busy node, a runtime_env)"
+        elif able:
+            verdict = "all of them are in use"
         return f"each worker asks for {asked}; of {len(nodes)} nodes, {has}: {verdict}"
 
 

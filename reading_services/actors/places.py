@@ -62,7 +62,7 @@ class RayPlaces(Places):
         request: ActorRequest,
         *,
         silent_s: float | None = None,
-        start_timeout_s: float = 60.0,
+        start_timeout_s: float = 120.0,
         all_needed: bool = True,
     ) -> None:
         self._sections = {False: shards, True: dispatched}
