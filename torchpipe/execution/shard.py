@@ -293,12 +293,20 @@ def may_draw(graph: DataPipe) -> bool:
 
 def _is_plain(value: Any) -> bool:
     """Whether ``value`` is data of Python's own types, in lists, tuples and dicts, and nodes."""
-    if type(value) in (list, tuple):
-        kinds = set(map(type, value))
-        return kinds <= _PLAIN or all(is_node(item) or _is_plain(item) for item in value)
-    if type(value) is dict:
-        return _is_plain(list(value)) and _is_plain(list(value.values()))
-    return type(value) in _PLAIN or any(value is kind for kind in _MADE)
+    waiting, seen = [value], set[int]()
+    while waiting:
+        item = waiting.pop()
+        if type(item) in (list, tuple, dict):
+            if id(item) in seen:
+                continue
+            seen.add(id(item))
+            if type(item) is dict:
+                waiting += [*item, *item.values()]
+            elif not set(map(type, item)) <= _PLAIN:
+                waiting += item
+        elif not (type(item) in _PLAIN or is_node(item) or any(item is kind for kind in _MADE)):
+            return False
+    return True
 
 
 def _expect_node(value: Any, function: str) -> DataPipe:
