@@ -67,6 +67,7 @@ _NO_LOADERS = (
     "cuda_naive",
 )  # for comparison only
 _OWN = (  # the first that a workload has is compared
+    "ray",
     "dataloader",
     "torchpipe",
     "packing_torchpipe",

@@ -111,8 +111,12 @@ def _machine() -> dict[str, Any]:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    """Replace the keys of a JSON file that ``document`` has, and keep the others (the scaling curves)."""
+    """Replace what a JSON file has of the measured workloads, and keep the others, and the scaling curves."""
     kept = json.loads(path.read_text()) if path.exists() else {}
+    for key in ("summary", "results"):
+        others = [entry for entry in kept.get(key, ()) if entry["workload"] not in document["about"]]
+        document[key] = others + document[key]
+    document["about"] = {**kept.get("about", {}), **document["about"]}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**kept, **document}, indent=1) + "\n")
     print(f"\nwritten: {path}")
