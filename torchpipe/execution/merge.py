@@ -131,7 +131,7 @@ class _Rest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Position:
+class _Standing:
     """Where the merge stands: before a block, after the items that have been popped from it.
 
     One object, so that an interrupt leaves either the one before or the one after, whole.
@@ -196,7 +196,7 @@ class MergeIterator(NodeIterator[Any]):
         self._in_order = start.in_order
         self._merges = merges
         places = list(range(len(self._numbers)))
-        self._position = _Position([(None, 0, 0)] * len(places), places)
+        self._position = _Standing([(None, 0, 0)] * len(places), places)
         self._lag = 0  # items by which another rank is ahead: so many are left when all end with the same round
         self._rests = [_Rest() for _ in places]
         self._between = True  # no block is being made, nor was that interrupted
@@ -238,7 +238,7 @@ class MergeIterator(NodeIterator[Any]):
         known = Rotation.from_state(state, len(self._rests))
         announce_replays((cursor, cursor.count) for cursor in known.cursors)
         places = [(cursor.snapshot, cursor.skip, cursor.count) for cursor in known.cursors]
-        self._position = _Position(places, list(known.live), known.turn, known.ragged)
+        self._position = _Standing(places, list(known.live), known.turn, known.ragged)
         self._lag = known.lag
 
     def positions(self) -> list[ShardPosition]:
@@ -287,7 +287,7 @@ class MergeIterator(NodeIterator[Any]):
             while block:
                 yield pop()
 
-    def _next_position(self, provider: ShardProvider) -> _Position:
+    def _next_position(self, provider: ShardProvider) -> _Standing:
         """After the block, with a new one of what is at hand; if nothing is, of the chunk that is pulled for it."""
         places, turn, ragged = self._position.after(self._position.size)
         live = list(self._position.live)
@@ -319,7 +319,7 @@ class MergeIterator(NodeIterator[Any]):
                 turn = turn % len(live) if live else 0
             else:
                 self._pull(provider, ring[:1] if self._in_order else ring)
-        return _Position(places, live)
+        return _Standing(places, live)
 
     def _at_hand(self, ring: list[int]) -> list[int]:
         """Where order does not matter: ``ring`` from the first on that has anything to say."""
@@ -390,7 +390,7 @@ class MergeIterator(NodeIterator[Any]):
 
     def _with_block(
         self, places: list[_Place], live: list[int], turn: int, ragged: bool, ring: list[int], most: int = _ALL
-    ) -> _Position:
+    ) -> _Standing:
         """The position before a block of what is at hand, ``most`` items of it, in order and reversed."""
         ready = [len(self._rests[shard].items) for shard in ring]
         # Full rounds, and of one more round as many as come before the first shard that has nothing left
@@ -402,7 +402,7 @@ class MergeIterator(NodeIterator[Any]):
             block[place :: len(ring)] = items
             snapshots.append(on_the_way)
         block.reverse()
-        return _Position(places, live, turn, ragged, ring, block, size, snapshots)
+        return _Standing(places, live, turn, ragged, ring, block, size, snapshots)
 
     def stats(self) -> MergeStats:
         """How long it waited, for whom. Any thread."""
