@@ -159,6 +159,7 @@ class _Part(io.RawIOBase):
         self._files = files
         self._member = member
         self._place = 0
+        self.size = member.size  # for figures
 
     def readable(self) -> bool:
         return True
