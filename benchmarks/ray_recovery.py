@@ -78,7 +78,7 @@ def recovery(cluster: Any, nodes: list[Any], *, whole_node: bool) -> dict[str, f
             if number == 100:
                 hosts = service.nodes()
                 name = next(iter(hosts))
-                killed = time.perf_counter()
+                killed, noticed.at = time.perf_counter(), 0.0
                 if whole_node:
                     node = next(node for node in nodes if node.node_id == hosts[name])
                     nodes.remove(node)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import ray
+import torch
 
 from benchmarks.harness.job import Job, Unsupported
 from benchmarks.peers.ray_ import connect
@@ -15,8 +16,10 @@ __all__ = ["Loader"]
 
 
 def _row(make: Callable[[int], Any], row: dict[str, Any]) -> dict[str, Any]:
+    """Tensors as arrays, which it keeps in blocks of Arrow; others would be pickled one by one."""
     made = make(int(row["id"]))
-    return made if isinstance(made, dict) else {"item": made}
+    named = made if isinstance(made, dict) else {"item": made}
+    return {name: part.numpy() if isinstance(part, torch.Tensor) else part for name, part in named.items()}
 
 
 class Loader:
