@@ -14,22 +14,19 @@ import secrets
 import select
 import socket
 import struct
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from reading_services.hosting.shards import Supply
+from reading_services.hosting.asking import Asked, AskingSupply
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services.processes.payloads import Packer, Receiver
 from reading_services.processes.wire import Dealt, Grant, Want
-from torchpipe.execution.dispatch import Entry
 from torchpipe.node.failures.remote_error import load_error
 
 __all__ = ["Link", "Listener", "RemoteSupply", "Superseded", "connect", "same_user"]
 
 _GREETING = b"a"  # comes first, with the descriptor of the arena, if there is one
-_WISH_BYTES = 1 << 20  # of small items, more are asked for at a time than the window says: up to so many bytes
 
 
 class Superseded(BaseException):
@@ -101,24 +98,8 @@ class Link:
             self._arena.close()
 
 
-class _Asked:
-    """What a shard has of its dispatched items."""
-
-    def __init__(self, window: int) -> None:
-        self.ready: deque[Entry] = deque()
-        self.items = 0  # of them
-        self.window = window  # that it wants to have
-        self.asked = False  # is a wish on its way?
-        self.over = False
-        self.error: BaseException | None = None
-
-
-class RemoteSupply(Supply):
-    """The dispatched items of a worker's shards, in one generation.
-
-    Of each shard, ``window`` items are asked for ahead; if these turn out to be small and quickly used, more. Waits for
-    them are spent inside ``waiting()``.
-    """
+class RemoteSupply(AskingSupply):
+    """The dispatched items of a worker's shards, in one generation. Waits are spent inside ``waiting()``."""
 
     def __init__(
         self,
@@ -133,14 +114,12 @@ class RemoteSupply(Supply):
         self._link, self._control, self._waiting, self._generation = link, control, waiting, generation
         self._grants: list[Grant] = []  # that arrived while an item was awaited
         self._superseded: Superseded | None = None
-        self._item_bytes = _WISH_BYTES
         self._greeted = False
         self._arena: Arena | None = None  # the dispatcher's, once it has greeted
         self._receiver = Receiver(None)
         self._cut_off = False
-        self._shards = {shard: _Asked(window) for shard in shards}
-        for shard in shards:
-            self._ask(shard)
+        super().__init__(shards, window)
+        self._ask_for_all()
 
     def take_grants(self) -> list[Grant]:
         """Those that came while an item was awaited, once."""
@@ -152,36 +131,14 @@ class RemoteSupply(Supply):
         if self._superseded is not None:
             raise Superseded(self._superseded.frame)
 
-    def take(self, shard: int) -> Entry | None:
-        self.check()
-        mine = self._shards[shard]
-        if not mine.items and not mine.over and 2 * mine.window * self._item_bytes <= _WISH_BYTES:
-            mine.window *= 2  # the shard has to wait, and its items are small
-        while not mine.ready:
-            if mine.error is not None:
-                raise mine.error
-            if mine.over:
-                return None
-            self._ask(shard)
-            self._wait()
-        entry = mine.ready.popleft()
-        if isinstance(entry, tuple):
-            mine.items -= 1
-            if 2 * mine.items <= mine.window:
-                self._ask(shard)
-        return entry
-
-    def _ask(self, shard: int) -> None:
-        mine = self._shards[shard]
-        if mine.asked or mine.over:
-            return
-        mine.asked = True
+    def _send(self, shard: int, items: int) -> bool:
         try:
-            self._link.send(Want(generation=self._generation, shard=shard, items=max(1, mine.window - mine.items)))
+            self._link.send(Want(generation=self._generation, shard=shard, items=items))
         except ChannelClosed:
             self._cut_off = True  # the dispatcher has died: the main process will say what is to be done
+        return True
 
-    def _wait(self) -> None:
+    def _wait(self, mine: Asked) -> None:
         poller = select.poll()
         if isinstance(self._control, SocketChannel):
             poller.register(self._control.fileno(), select.POLLIN)
@@ -209,13 +166,13 @@ class RemoteSupply(Supply):
             while (frame := self._link.receive(wait=False)) is not None:
                 dealt, payload = frame
                 assert isinstance(dealt, Dealt)
-                entries = self._receiver.arrive(dealt.layout, payload).open()
-                mine = self._shards[dealt.shard]
-                mine.asked = False
-                mine.items += sum(isinstance(entry, tuple) for entry in entries)
-                mine.ready.extend(entries)
-                mine.over, mine.error = dealt.over, None if dealt.error is None else load_error(dealt.error)
-                self._item_bytes = sum(dealt.layout.sizes) // max(1, len(entries)) + 1
+                self._arrived(
+                    self._shards[dealt.shard],
+                    self._receiver.arrive(dealt.layout, payload).open(),
+                    sum(dealt.layout.sizes),
+                    over=dealt.over,
+                    error=None if dealt.error is None else load_error(dealt.error),
+                )
         except ChannelClosed:
             self._cut_off = True
 
