@@ -24,6 +24,7 @@ from reading_services.processes.arena import Arena
 from reading_services.processes.channel import SocketChannel, socket_pair
 from reading_services.processes.main_module import check_main_module
 from reading_services.processes.payloads import Receiver
+from reading_services.processes.pidfd import open_pidfd
 from reading_services.processes.signals import ctrl_c_held, handled_signals
 from reading_services.processes.status_page import Field, StatusPage
 from reading_services.processes.wire import EndEpoch, Grant
@@ -143,9 +144,7 @@ class ProcessPlace:
                 self.channel.socket.shutdown(socket.SHUT_RDWR)
                 return
             self.pid = int(self.process.pid)
-            self.handle = _handle_of(self.pid)
-            if self.handle is not None:
-                self._close_handle = weakref.finalize(self, os.close, self.handle)
+            self.handle, self._close_handle = open_pidfd(self, self.pid)
         except BaseException:  # it may be there or not
             if self.process is not None and self.process.pid is not None:
                 self.process.kill()
@@ -252,14 +251,6 @@ class ProcessPlace:
         if self._close_handle is not None:
             self._close_handle()
         self.process = None  # not closed: users may hold it, and ask how it ended
-
-
-def _handle_of(pid: int) -> int | None:
-    """None if it has ended, and somebody has waited for it."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
 
 
 def _how(code: int) -> str:
