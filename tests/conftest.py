@@ -48,7 +48,7 @@ _FAILED = pytest.StashKey[bool]()
 
 # Slow tests of processes, scripts, bytes and text: what they rest on of torch, others test as well.
 _ANY_TORCH = (
-    "benchmarks", "cli", "data/test_scripts.py", "docs", "examples", "export", "faults", "state/test_fuzz.py",
+    "actors", "benchmarks", "cli", "data/test_scripts.py", "docs", "examples", "export", "faults", "state/test_fuzz.py",
     "test_importing.py", "test_layers.py", "test_two_threads.py", "testing", "typing", "views",
 )  # fmt: skip
 

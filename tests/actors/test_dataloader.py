@@ -41,7 +41,7 @@ def loader_over(dataset: Any, **options: Any) -> DataLoader[Any]:
 
 
 @pytest.mark.parametrize("dataset", [Samples(), Lines()], ids=["map", "iterable"])
-@pytest.mark.parametrize("seeding", ["batch", "torch"])
+@pytest.mark.parametrize("seeding", ["batch", pytest.param("torch", marks=pytest.mark.nightly)])
 def test_batches_are_those_of_worker_processes(dataset: Any, seeding: str) -> None:
     options = {"worker_seeding": seeding}
     wanted = texts(loader_over(dataset, **options))
@@ -91,6 +91,7 @@ def test_L4_a_killed_worker_is_replaced() -> None:
     assert got == wanted
 
 
+@pytest.mark.nightly
 def test_death_is_an_error_where_that_is_wanted() -> None:
     loader = loader_over(Slow(), worker_method=HALF, on_worker_death="raise")
     stream = iter(loader)

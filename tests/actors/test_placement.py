@@ -28,6 +28,7 @@ def test_labels_that_no_node_has_are_named() -> None:
         list(loader)
 
 
+@pytest.mark.nightly
 def test_where_all_are_needed_one_that_finds_no_room_is_an_error() -> None:
     with (
         ray_loader(plain(10_000), 3, 3, num_cpus=2, rebalance=False, start_timeout=8.0) as loader,
@@ -36,6 +37,7 @@ def test_where_all_are_needed_one_that_finds_no_room_is_an_error() -> None:
         list(loader)
 
 
+@pytest.mark.nightly
 def test_workers_without_room_leave_their_shards_to_others_and_get_them_when_a_node_joins(cluster: Any) -> None:
     node = None
     with ray_loader(endless("shuffled"), 4, 8, num_cpus=2) as loader:  # there is room for two
@@ -57,6 +59,7 @@ def test_workers_without_room_leave_their_shards_to_others_and_get_them_when_a_n
     assert got == first_in_process("shuffled", len(got), 8)
 
 
+@pytest.mark.nightly
 def test_this_node_comes_first(cluster: Any) -> None:
     node = cluster.add_node(num_cpus=4, object_store_memory=100 << 20)
     try:

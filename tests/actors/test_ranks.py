@@ -10,6 +10,8 @@ from ast import literal_eval
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.actors.rank_script import graph
 from torchpipe import DataLoader2, InProcessReadingService
 
@@ -33,6 +35,7 @@ def run(kind: str, cluster: Any, folder: Path, ranks: int, steps: int) -> list[l
     return found
 
 
+@pytest.mark.nightly
 def test_L3_ranks_with_ray_go_on_as_one_with_processes(cluster: Any, tmp_path: Path) -> None:
     two = run("ray", cluster, tmp_path, 2, 20)
     (rest,) = run("processes", cluster, tmp_path, 1, 0)

@@ -22,7 +22,7 @@ def service_of(loader: DataLoader2[Any]) -> Any:
     return loader.reading_service
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "dispatched"])
+@pytest.mark.parametrize("kind", [pytest.param("shuffled", marks=pytest.mark.nightly), "dispatched"])
 def test_L4_each_actor_is_killed_once(kind: str) -> None:
     actors = 3 if kind == "dispatched" else 2
     with ray_loader(endless(kind), 2, 4, max_deaths=20) as loader:
@@ -39,6 +39,7 @@ def test_L4_each_actor_is_killed_once(kind: str) -> None:
     assert got == first_in_process(kind, len(got), 4)
 
 
+@pytest.mark.nightly
 def test_L4_an_actor_killed_through_ray_is_replaced() -> None:
     with ray_loader(endless("plain"), 2, 2) as loader:
         stream = iter(loader)
@@ -50,7 +51,7 @@ def test_L4_an_actor_killed_through_ray_is_replaced() -> None:
     assert got == first_in_process("plain", len(got), 2)
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "dispatched"])
+@pytest.mark.parametrize("kind", [pytest.param("shuffled", marks=pytest.mark.nightly), "dispatched"])
 def test_L4_a_node_goes_away_with_its_actors(kind: str, cluster: Any) -> None:
     nodes = [cluster.add_node(num_cpus=2, labels={"pool": "away"}, object_store_memory=100 << 20) for _ in range(2)]
     try:

@@ -19,7 +19,9 @@ def test_L1_the_stream_is_that_of_one_process_in_every_epoch(kind: str) -> None:
         assert [texts(loader) for _ in range(2)] == wanted
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "dispatched", "packed"])
+@pytest.mark.parametrize(
+    "kind", ["dispatched", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("shuffled", "packed"))]
+)
 def test_L3_a_run_moves_between_a_process_and_processes_and_actors_in_mid_epoch(kind: str) -> None:
     make = GRAPHS[kind]
     wanted = texts(in_process(make(), 4))
