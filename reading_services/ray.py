@@ -40,7 +40,7 @@ class RayWorkers:
         placement_group: a placement group that workers run in.
         runtime_env: Ray's runtime environment for the workers, e.g. ``{"pip": ["pillow"]}``.
         address: the cluster to connect to if this process is not connected: ``"auto"`` or ``host:port``. None: the one
-            that ``RAY_ADDRESS`` names, or a local one that is started here.
+            that ``RAY_ADDRESS`` names, else one that runs on this machine, else a new one on this machine.
         start_timeout: seconds after which a worker that has not started is an error that says what is missing.
         rebalance: move shards between workers: from those that have not started or are slow to the others, and to new
             ones. The stream stays the same.
