@@ -199,7 +199,8 @@ class ActorPlace:
             yield Gone(self, End(cause=f"failed: {error}", own=True))
             return
         outside = isinstance(error, ActorUnavailableError | NodeDiedError | TaskCancelledError)
-        outside = outside or (call.kind == "load" and "never ran" in str(error))  # its node went before it had begun
+        # Ray says in words alone that it was the node that went, perhaps before the actor had begun
+        outside = outside or "actor's node" in str(error) or (call.kind == "load" and "never ran" in str(error))
         yield Gone(self, self._end([call, *self._calls], error, own=not outside))
 
     def _end(self, calls: list[_Call], error: BaseException, *, own: bool) -> End:
