@@ -73,7 +73,7 @@ class DealingWorkers:
             from reading_services.actors.places import ActorSection
 
             image, method = image_of((graph,), (graph,), init_fn, None, policy), "ray"
-            self._places = hosts.places(ActorSection(image, names), None, None)
+            self._places = hosts.places(ActorSection(image, len(names)), None, None)
         balance = hosts is not None and hosts.rebalance
         self._workers = Workers(self._places, num_workers, limits, method=method, budget=budget, balance=balance)
 

@@ -230,10 +230,13 @@ class RayReadingService(HostedReadingService):
 
         plan, hosts = self.plan, self._hosts
         assert self._graph is not None
-        shards, dispatched = ActorSection(self._graph, numbered_names(*self._graphs.branches)), None
+        shards, dispatched = (
+            ActorSection(self._graph, 1 + max(numbered_names(*self._graphs.branches), default=-1)),
+            None,
+        )
         if plan.dispatch is not None:
             assert self._dispatch is not None
-            dispatched = ActorSection(self._dispatch, numbered_names(plan.dispatch))
+            dispatched = ActorSection(self._dispatch, 1 + max(numbered_names(plan.dispatch), default=-1))
         self._places = hosts.places(shards, dispatched, self._silent_s)
         return Workers(
             self._places,

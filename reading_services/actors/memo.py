@@ -1,4 +1,4 @@
-"""What an actor is making and what it spends its time on: noted by its working thread, read by the other one."""
+"""What an actor spends its time on: noted by its working thread, read by the other one."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ class Memo:
     def __init__(self, nodes: int) -> None:
         self.times = TimeSheet([0] * TimeSheet.SIZE)
         self._sheet = NodeSheet([0] * (nodes * NodeSheet.STRIDE))
-        self._lane, self._index, self._count, self._begun = -1, 0, 1, False
         self._reports: deque[Report] = deque()
 
     def approach(self, lane: int, index: int) -> None:
-        self._lane, self._index, self._count, self._begun = lane, index, 1, False
+        """Nobody could read it after a death: the driver goes by what it has asked for."""
 
     def begin(self, lane: int, index: int, count: int) -> None:
-        self._lane, self._index, self._count, self._begun = lane, index, count, True
+        """As above."""
 
     def rest(self) -> None:
-        self._lane = -1
+        """As above."""
 
     def trace(self, *, careful: bool) -> Trace | None:
         return Tracing(self._sheet) if self.times.wanted else None
@@ -55,13 +54,5 @@ class Memo:
         return self._sheet.read() if self.times.wanted else []
 
     def status(self) -> Status:
-        return Status(
-            lane=self._lane,
-            index=self._index,
-            count=self._count,
-            begun=self._begun,
-            node=-1,
-            times=self.times.read(),
-            nodes=self.figures(),
-            reports=[self._reports.popleft() for _ in range(len(self._reports))],
-        )
+        reports = [self._reports.popleft() for _ in range(len(self._reports))]
+        return Status(times=self.times.read(), nodes=self.figures(), reports=reports)

@@ -39,7 +39,6 @@ class _Call:
     future: Future[Any]
     lane: int = -1
     limit: int = 1
-    generation: int = -1
 
 
 @dataclass(slots=True)
@@ -57,7 +56,7 @@ class _Lane:
 
 
 class ActorPlace:
-    """``call(method, *arguments)`` calls the actor; ``watch(future)`` lets the driver's wait see the answer."""
+    """``watch(number, future)`` lets the driver's wait see the answer; ``dispatcher()``: the actor to ask for items."""
 
     def __init__(
         self,
@@ -256,7 +255,7 @@ class ActorPlace:
         if lane.calls >= _MOST_CALLS or (self._calls and self._one_at_a_time()):
             return False
         if epoch.dealt:
-            left = lane.sent or (lane.over and not lane.told_over)
+            left = lane.sent or (lane.over and not lane.done)  # the end has to be asked for, too
             if not lane.pending and not (left and not lane.calls):
                 return False
         return lane.credit.may_go_on(epoch.window, epoch.window_bytes, dealt=epoch.dealt, expected=lane.calls)
@@ -292,7 +291,7 @@ class ActorPlace:
 
     def _call(self, kind: _Kind, method: Any, *arguments: Any, lane: int = -1, limit: int = 1) -> None:
         future = method.remote(*arguments).future()
-        self._calls.append(_Call(kind, future, lane, limit, self._generation))
+        self._calls.append(_Call(kind, future, lane, limit))
         self._watch(self.number, future)
 
     def ask_status(self, measures_nodes: bool) -> None:

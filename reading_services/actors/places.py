@@ -12,8 +12,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from queue import Empty, SimpleQueue
@@ -36,15 +36,14 @@ _log = logging.getLogger("torchpipe")
 
 _LOOK_S = 1.0  # after actors and nodes
 _FINISH_S = 3.0  # for an actor to close what it has open
-_ASK_S = 1.0
 
 
 @dataclass(frozen=True)
 class ActorSection:
-    """What an actor runs: the pickle of a part of the graph, and its nodes' names by their numbers."""
+    """What an actor runs: the pickle of a part of the graph, and the numbers of its nodes end before ``nodes``."""
 
     image: bytes
-    node_names: Mapping[int, str]
+    nodes: int
 
 
 class RayPlaces(Places):
@@ -105,9 +104,8 @@ class RayPlaces(Places):
         with self._lock:
             if dispatches not in self._images:
                 self._images[dispatches] = ray.put(section.image)
-            nodes = max(section.node_names, default=-1) + 1
             starting = sum(not place.ready for place in self._places)
-            actor = _actor_class(dispatches).options(**self._request.options(starting)).remote(name, nodes)
+            actor = _actor_class(dispatches).options(**self._request.options(starting)).remote(name, section.nodes)
             place = ActorPlace(
                 number, name, actor, partial(_watch, self._answers), partial(_dispatcher_of, weakref.ref(self))
             )
@@ -177,20 +175,19 @@ class RayPlaces(Places):
             self._closed = True
             places = list(self._places)
             self._places.clear()
+            self._images.clear()
             if not ray.is_initialized():
                 return
-            for place in places:
-                if place.gone or not place.ready:
-                    _kill(place)
-                else:
-                    self._ask_to_finish(place)
-            ends_at = time.monotonic() + _FINISH_S
-            for _, call, _ in self._leaving:
-                ray.wait([call], timeout=max(0.0, ends_at - time.monotonic()))
-            for place, _, _ in self._leaving:
-                _kill(place)
+            with ExitStack() as stack:  # each is killed, whatever happens to another one
+                for place in [*places, *(place for place, _, _ in self._leaving)]:
+                    stack.callback(_kill, place)
+                for place in places:
+                    if place.ready and not place.gone:
+                        self._ask_to_finish(place)
+                ends_at = time.monotonic() + _FINISH_S
+                for _, call, _ in self._leaving:
+                    ray.wait([call], timeout=max(0.0, ends_at - time.monotonic()))
             self._leaving.clear()
-            self._images.clear()
 
     def _ask_to_finish(self, place: ActorPlace) -> None:
         place.gone = True

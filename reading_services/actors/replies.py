@@ -7,7 +7,7 @@ are rebuilt over copies of their own, so that they can be written to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -94,16 +94,11 @@ class Portion:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What an actor is at: ``count`` items from ``index`` on of ``lane`` (-1: none), ``begun`` or on the way there."""
+    """What an actor has done so far, and what there is to report."""
 
-    lane: int
-    index: int
-    count: int
-    begun: bool
-    node: int
     times: Times
     nodes: Sequence[Figures] = ()
-    reports: Sequence[Report] = field(default=())
+    reports: Sequence[Report] = ()
 
     def noted(self, pid: int) -> Noted:
         return Noted(self.times, list(self.nodes), pid)
