@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from reading_services.engine.options import WorkerLimits
-from torchpipe.device import DeviceOptions, resolve
+from torchpipe.device import DeviceKeywords, DeviceOptions, resolve
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
@@ -30,9 +30,34 @@ from torchpipe.stats.service import ServiceFigures, ServiceStats
 if TYPE_CHECKING:
     from reading_services.workers import Workers
 
-__all__ = ["HostedReadingService", "numbered_names"]
+__all__ = ["HostedReadingService", "device_options", "numbered_names", "worker_limits"]
 
 _log = logging.getLogger("torchpipe")
+
+
+def worker_limits(
+    worker_prefetch_cnt: int, worker_prefetch_bytes: int, max_deaths: int, max_restarts: int | None
+) -> WorkerLimits:
+    """A service's arguments of these names, checked. Raises: ValueError, TypeError."""
+    return WorkerLimits(
+        window=max(1, check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)),
+        window_bytes=check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1),
+        max_deaths=check_count("max_deaths", max_deaths, at_least=1),
+        max_restarts=None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0),
+    )
+
+
+def device_options(device: Any, device_prefetch: int, keywords: DeviceKeywords) -> DeviceOptions:
+    """The options of a service's device stage. Raises: ValueError for any without a device; ValueError, TypeError."""
+    ahead = check_count("device_prefetch", device_prefetch, at_least=1)
+    options, plain = DeviceOptions(device_prefetch=ahead, **keywords), DeviceOptions(device_prefetch=ahead)
+    given = [name for name in keywords if getattr(options, name) != getattr(plain, name)]
+    if device is None and given:
+        raise ValueError(
+            f"options of the device stage ({', '.join(given)}) have no meaning without device=...: name the device "
+            "here, or give them to to_device() in the graph"
+        )
+    return options
 
 
 class HostedReadingService(ShardedReadingService):

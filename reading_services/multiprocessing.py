@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
-from dataclasses import fields
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from reading_services.engine.options import WorkerLimits
-from reading_services.hosted import HostedReadingService, numbered_names
+from reading_services.hosted import HostedReadingService, device_options, numbered_names, worker_limits
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.start_method import start_method
 from reading_services.processes.unpicklable import what_fails
-from torchpipe.device import DeviceOptions
-from torchpipe.device.options import OnNewShape, PadTo, Sync
+from torchpipe.device import DeviceKeywords
 from torchpipe.errors import NotSerializableError
 from torchpipe.execution.shard import InitFn, ResetFn
 from torchpipe.node.traits import DataPipe, node_name, with_inputs
@@ -70,7 +67,7 @@ class MultiProcessingReadingService(HostedReadingService):
             run ahead, while the stream goes on and stays the same. True, or a :class:`~torchpipe.stats.Budget`.
             ``loader.stats().events`` and the logger ``torchpipe`` say what was chosen.
 
-    The other arguments (``host_prefetch`` ... ``pad_to``) are options of the device stage, as
+    The ``options`` (``host_prefetch`` ... ``pad_to``) are those of the device stage, as
     :class:`~torchpipe.device.DeviceOptions` has them.
 
     Raises: ValueError or TypeError for arguments out of range, ImportError for a device whose library is missing;
@@ -90,55 +87,24 @@ class MultiProcessingReadingService(HostedReadingService):
         num_shards: int | None = None,
         device: Any = None,
         device_prefetch: int = 2,
-        host_prefetch: int = 0,
-        device_prefetch_bytes: int | None = None,
-        host_prefetch_bytes: int | None = None,
-        transfer_threads: int = 1,
-        dtype: Any = None,
-        convert_numpy: bool = False,
-        input_sharding: Any = None,
-        sync: Sync = "none",
-        batches_per_execution: int = 1,
-        wait_every: int | None = None,
-        on_new_shape: OnNewShape = "allow",
-        pad_value: float = 0,
-        pad_to: PadTo | None = None,
         timeout: float | None = None,
         max_deaths: int = 3,
         max_restarts: int | None = None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         autotune: bool | Budget = False,
+        **options: Unpack[DeviceKeywords],
     ) -> None:
         self._worker_prefetch_cnt = check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)
-        worker_prefetch_bytes = check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1)
-        device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
-        device_options = DeviceOptions.among(locals())
-        plain = DeviceOptions(device_prefetch=device_prefetch)
-        if device is None and device_options != plain:
-            given = [
-                field.name
-                for field in fields(plain)
-                if getattr(device_options, field.name) != getattr(plain, field.name)
-            ]
-            raise ValueError(
-                f"options of the device stage ({', '.join(given)}) have no meaning without device=...: name the device "
-                "here, or give them to to_device() in the graph"
-            )
         super().__init__(
             num_workers,
             num_shards,
             worker_init_fn,
             worker_reset_fn,
             policy,
-            limits=WorkerLimits(
-                window=max(1, self._worker_prefetch_cnt),
-                window_bytes=worker_prefetch_bytes,
-                max_deaths=check_count("max_deaths", max_deaths, at_least=1),
-                max_restarts=None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0),
-            ),
+            limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, max_deaths, max_restarts),
             main_prefetch_cnt=main_prefetch_cnt,
             device=device,
-            device_options=device_options,
+            device_options=device_options(device, device_prefetch, options),
             timeout=timeout,
             autotune=autotune,
         )

@@ -8,12 +8,11 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from reading_services.engine.options import WorkerLimits
-from reading_services.hosted import HostedReadingService, numbered_names
+from reading_services.hosted import HostedReadingService, device_options, numbered_names, worker_limits
 from reading_services.processes.unpicklable import what_fails
-from torchpipe.device import DeviceOptions
+from torchpipe.device import DeviceKeywords
 from torchpipe.errors import NotSerializableError
 from torchpipe.execution.shard import InitFn, ResetFn
 from torchpipe.node.traits import DataPipe, node_name, with_inputs
@@ -120,7 +119,7 @@ class RayReadingService(HostedReadingService):
             shards can be moved between workers.
         worker_prefetch_bytes: bytes that each shard may run ahead, if that is more than two messages. They lie in the
             object store of the driver's node.
-        device: appends a stage that moves batches there, with ``device_options``.
+        device, device_prefetch, options: of the stage that moves batches to a device, as there.
         timeout: seconds without an answer after which an actor is killed and replaced; the thread that answers needs
             the interpreter lock now and then. None: never.
 
@@ -151,30 +150,24 @@ class RayReadingService(HostedReadingService):
         worker_prefetch_bytes: int = 32 << 20,
         num_shards: int | None = None,
         device: Any = None,
-        device_options: DeviceOptions | None = None,
+        device_prefetch: int = 2,
         timeout: float | None = None,
         max_deaths: int = 3,
         max_restarts: int | None = None,
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         autotune: bool | Budget = False,
+        **options: Unpack[DeviceKeywords],
     ) -> None:
-        if device is None and device_options is not None:
-            raise ValueError("device_options have no meaning without device=...")
         super().__init__(
             check_count("num_workers", num_workers, at_least=1),
             num_shards,
             worker_init_fn,
             worker_reset_fn,
             policy,
-            limits=WorkerLimits(
-                window=max(1, check_count("worker_prefetch_cnt", worker_prefetch_cnt, at_least=0)),
-                window_bytes=check_count("worker_prefetch_bytes", worker_prefetch_bytes, at_least=1),
-                max_deaths=check_count("max_deaths", max_deaths, at_least=1),
-                max_restarts=None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0),
-            ),
+            limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, max_deaths, max_restarts),
             main_prefetch_cnt=main_prefetch_cnt,
             device=device,
-            device_options=device_options or DeviceOptions(),
+            device_options=device_options(device, device_prefetch, options),
             timeout=timeout,
             autotune=autotune,
         )

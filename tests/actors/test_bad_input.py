@@ -13,7 +13,6 @@ import torchpipe
 from reading_services import RayReadingService, RayWorkers
 from tests.actors.cluster_rig import plain, ray_loader, seeded
 from torchpipe import DataLoader
-from torchpipe.device import DeviceOptions
 from torchpipe.errors import NotSerializableError
 from torchpipe.iter import IterableWrapper
 
@@ -75,8 +74,8 @@ def test_arguments_of_loaders() -> None:
         DataLoader(range(4), num_workers=1, worker_method=RayWorkers(), multiprocessing_context="fork")
     with pytest.raises(ValueError, match="num_workers"):
         RayReadingService(0)
-    with pytest.raises(ValueError, match="device_options"):
-        RayReadingService(1, device_options=DeviceOptions())
+    with pytest.raises(ValueError, match="have no meaning without device"):
+        RayReadingService(1, host_prefetch=2)
 
 
 MISSING = """

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import IterDataPipe as TorchIterDataPipe
 from torch.utils.data.datapipes import iter as torch_iter
 
-from torchpipe import Context, DataLoader2, IterDataPipe, NodeIterator
+from torchpipe import DataLoader2, IterDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.graph import inputs_of, replace_node, walk
 from torchpipe.iter import IterableWrapper
@@ -211,23 +211,6 @@ class ReadsBehindItsInput(IterDataPipe[Any]):
         yield from self.datapipe.source
 
 
-class Unbound(IterDataPipe[Any]):
-    """Iterates its input without the context."""
-
-    def __init__(self, datapipe: Any) -> None:
-        self.datapipe = datapipe
-
-    def iterate(self, context: Context) -> NodeIterator[Any]:
-        return UnboundIterator(self, context, self.datapipe)
-
-
-class UnboundIterator(NodeIterator[Any]):
-    node: Unbound
-
-    def run(self) -> Iterator[Any]:
-        yield from self.node.datapipe
-
-
 class TorchReadsOpaque(TorchIterDataPipe[Any]):
     def __init__(self, datapipe: Any) -> None:
         self.box = Opaque(datapipe)
@@ -244,18 +227,24 @@ class TorchReadsOpaque(TorchIterDataPipe[Any]):
         ReadsSet,
         ReadsFarBehind,
         ReadsDeep,
-        ReadsBehindItsInput,
-        Unbound,
         TorchReadsOpaque,
     ],
 )
 def test_a_hidden_input_is_an_error_that_names_both(kind: Any) -> None:
     graph = kind(source().shuffle()).sharding_filter() if kind is not TorchReadsOpaque else kind(source().shuffle())
-    with pytest.raises(GraphError, match=rf"{kind.__name__} iterates (Shuffler|IterableWrapper), which is not bound"):
-        list(DataLoader2(graph))
+    with pytest.raises(GraphError, match=rf"{kind.__name__} holds Shuffler where no input"):
+        DataLoader2(graph)
     if kind is not TorchReadsOpaque:
-        with pytest.raises(GraphError, match="is not bound to its pass"):
-            list(iterate(graph))
+        with pytest.raises(GraphError, match="where no input is looked for"):
+            iterate(graph)
+        with pytest.raises(GraphError, match="where no input is looked for"):
+            iter(graph)
+
+
+def test_a_node_behind_an_input_is_an_error_that_names_all_three() -> None:
+    graph = ReadsBehindItsInput(source().shuffle()).sharding_filter()
+    with pytest.raises(GraphError, match=r"ReadsBehindItsInput asks its input Mapper for Shuffler"):
+        list(DataLoader2(graph))
 
 
 def total(node: Any) -> int:
@@ -285,6 +274,23 @@ class Makes(IterDataPipe[Any]):
         yield from self.datapipe.map(abs).batch(2)
         self.made = IterableWrapper([9])
         yield from self.made
+
+
+class Whole:
+    """A user's own object around a pipeline, which its nodes know."""
+
+    def __init__(self) -> None:
+        self.graph = Knows(source(), self).map(str)
+
+
+class Knows(Makes):
+    def __init__(self, datapipe: Any, whole: Whole) -> None:
+        super().__init__(datapipe)
+        self.whole = whole
+
+
+def test_an_object_that_holds_the_whole_pipeline_is_no_input() -> None:
+    assert len(list(DataLoader2(Whole().graph))) == 7
 
 
 def test_passes_of_their_own_are_nobodys_inputs() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torchpipe.data import processes
@@ -14,31 +13,41 @@ __all__ = ["check_arguments"]
 _MOST_WORKERS = 4096
 
 
-def check_arguments(given: Mapping[str, Any]) -> None:
-    """Raises: ValueError for what contradicts itself or can have no effect, among arguments by name."""
-    workers, seeding = given["num_workers"], given["worker_seeding"]
-    check_choice("worker_seeding", seeding, ("batch", "torch"))
-    if given["worker_method"] not in ("multiprocessing", "thread"):
-        processes.check_worker_method(given["worker_method"])
-        if given["multiprocessing_context"] is not None:
+def check_arguments(
+    *,
+    num_workers: int,
+    prefetch_factor: int | None,
+    timeout: float,
+    persistent_workers: bool,
+    multiprocessing_context: Any,
+    worker_seeding: str,
+    worker_method: Any,
+    on_worker_death: str,
+    autotune: object,
+) -> None:
+    """Raises: ValueError for what contradicts itself or can have no effect."""
+    check_choice("worker_seeding", worker_seeding, ("batch", "torch"))
+    if worker_method not in ("multiprocessing", "thread"):
+        processes.check_worker_method(worker_method)
+        if multiprocessing_context is not None:
             raise ValueError(
-                f"worker_method={given['worker_method']!r} starts Ray actors, not processes of this one: leave out "
-                f"multiprocessing_context={given['multiprocessing_context']!r}"
+                f"worker_method={worker_method!r} starts Ray actors, not processes of this one: leave out "
+                f"multiprocessing_context={multiprocessing_context!r}"
             )
-    threads.check_arguments(given["worker_method"], seeding, given["multiprocessing_context"])
-    check_choice("on_worker_death", given["on_worker_death"], ("restart", "raise"))
-    if given["autotune"] and given["worker_method"] == "thread":
+    threads.check_arguments(worker_method, worker_seeding, multiprocessing_context)
+    check_choice("on_worker_death", on_worker_death, ("restart", "raise"))
+    if autotune and worker_method == "thread":
         raise ValueError("autotune chooses among worker processes, and worker_method='thread' has none: leave one out")
-    if workers > _MOST_WORKERS:
-        raise ValueError(f"num_workers={workers} is more than {_MOST_WORKERS}: is it meant to be prefetch_factor?")
-    if workers and given["prefetch_factor"] == 0:
+    if num_workers > _MOST_WORKERS:
+        raise ValueError(f"num_workers={num_workers} is more than {_MOST_WORKERS}: is it meant to be prefetch_factor?")
+    if num_workers and prefetch_factor == 0:
         raise ValueError("prefetch_factor=0: a worker that may make no batch ahead never makes one. Give 1 or more")
-    if not workers and given["timeout"] > 0:
+    if not num_workers and timeout > 0:
         raise ValueError(
-            f"timeout={given['timeout']} needs workers: with num_workers=0 batches are made in your own thread, which "
+            f"timeout={timeout} needs workers: with num_workers=0 batches are made in your own thread, which "
             "nothing interrupts"
         )
-    if seeding == "torch" and given["persistent_workers"]:
+    if worker_seeding == "torch" and persistent_workers:
         raise ValueError(
             "worker_seeding='torch' goes with persistent_workers=False: torch seeds a persistent worker once, and no "
             "state can say where its generators stand epochs later. worker_seeding='batch' goes with both"

@@ -125,8 +125,31 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         measure: bool | None = None,
         autotune: bool | Budget = False,
     ) -> None:
-        check_arguments(locals())
-        ranked = ranked_sampler(locals())
+        check_arguments(
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
+            timeout=timeout,
+            persistent_workers=persistent_workers,
+            multiprocessing_context=multiprocessing_context,
+            worker_seeding=worker_seeding,
+            worker_method=worker_method,
+            on_worker_death=on_worker_death,
+            autotune=autotune,
+        )
+        ranked = ranked_sampler(
+            dataset,
+            distributed=distributed,
+            uneven=uneven,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            drop_last=drop_last,
+            generator=generator,
+            in_order=in_order,
+            worker_seeding=worker_seeding,
+            last_batch=last_batch,
+        )
         if ranked is not None:
             sampler, shuffle = ranked, None
         drop_last, batch_sampler, batch_size = with_last_batch(

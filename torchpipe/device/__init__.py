@@ -7,13 +7,23 @@ import torch
 from torchpipe.device.backend import Backend
 from torchpipe.device.cpu import CpuBackend
 from torchpipe.device.cuda import CudaBackend
-from torchpipe.device.options import DeviceOptions
+from torchpipe.device.options import DeviceKeywords, DeviceOptions
 from torchpipe.device.pace import DevicePace, Synchronous, pace_for
 from torchpipe.device.prepare import BatchGate
 from torchpipe.device.sharding import Sharding
 from torchpipe.device.xla import XlaBackend
 
-__all__ = ["Backend", "BatchGate", "DeviceOptions", "DevicePace", "Sharding", "Synchronous", "pace_for", "resolve"]
+__all__ = [
+    "Backend",
+    "BatchGate",
+    "DeviceKeywords",
+    "DeviceOptions",
+    "DevicePace",
+    "Sharding",
+    "Synchronous",
+    "pace_for",
+    "resolve",
+]
 
 _DEFAULTS = DeviceOptions()
 _KNOWN = (

@@ -6,19 +6,37 @@ Runs where a graph is built.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 import torch
 
 from torchpipe.ahead.stage import ONE_QUEUE, Limits
 from torchpipe.node.validate import check_choice, check_count
 
-__all__ = ["DeviceOptions", "OnNewShape", "PadTo", "Sync"]
+__all__ = ["DeviceKeywords", "DeviceOptions", "OnNewShape", "PadTo", "Sync"]
 
 Sync: TypeAlias = Literal["none", "loader"]
 PadTo: TypeAlias = Sequence[int] | Mapping[Any, Sequence[int]]
 OnNewShape: TypeAlias = Literal["allow", "warn", "pad", "drop", "raise"]
+
+
+class DeviceKeywords(TypedDict, total=False):
+    """What a constructor takes besides ``device_prefetch``, and hands to :class:`DeviceOptions`."""
+
+    host_prefetch: int
+    device_prefetch_bytes: int | None
+    host_prefetch_bytes: int | None
+    transfer_threads: int
+    dtype: torch.dtype | str | None
+    convert_numpy: bool
+    input_sharding: Any
+    sync: Sync
+    batches_per_execution: int
+    wait_every: int | None
+    on_new_shape: OnNewShape
+    pad_value: float
+    pad_to: PadTo | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +69,6 @@ class DeviceOptions:
     on_new_shape: OnNewShape = "allow"
     pad_value: float = 0
     pad_to: PadTo | None = None
-
-    @classmethod
-    def among(cls, arguments: Mapping[str, Any]) -> Self:
-        """Those among a constructor's arguments, as ``locals()`` has them: every option must be there, by its name."""
-        return cls(**{option.name: arguments[option.name] for option in fields(cls)})
 
     def __post_init__(self) -> None:
         for name, least in (("device_prefetch", 0), ("host_prefetch", 0), ("transfer_threads", 1)):

@@ -64,6 +64,9 @@ class KeysIterator(NodeIterator[T]):
         data, keys = self._data, self._held
         return self.with_retries(lambda place: data[keys[place]])
 
+    def current(self) -> object:
+        return self.position - 1
+
     def leave_out(self) -> bool:
         return True
 

@@ -37,6 +37,9 @@ class SelectingIterator(NodeIterator[T]):
     def choose(self) -> Iterator[Any]:
         """As :meth:`run`, over what the input yields."""
 
+    def current(self) -> object:
+        return None if self.positions is None else self.positions.current
+
     def leave_out(self) -> bool:
         return self._reads  # an item that was to be made late; nothing else fails here
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
-from torchpipe.node.hidden import refuse_hidden_input
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.replay import BoundInput, ReplayIterator
 from torchpipe.node.tolerance import Failures, Retries
@@ -121,7 +120,6 @@ class Context:
                 options = {name: getattr(outer, name) for name in _INHERITED} | options
                 seed = derive_seed(*outer.stream_key(bound.owner))
             else:
-                refuse_hidden_input(nodes)
                 seed = fresh_seed()
         return cls(seed=seed, numbers=numbers, divided=divided, kept=tuple(nodes), roots=roots, **options)
 

@@ -18,6 +18,7 @@ from torchpipe.compat.torch_datapipes import DataChunk, TorchIterDataPipe, Torch
 from torchpipe.node.context import Context
 from torchpipe.node.functional import forms, functional_datapipe, lookup
 from torchpipe.node.functional_methods import IterMethods, MapMethods
+from torchpipe.node.hidden import refuse_hidden_inputs
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.replay import BOUND
@@ -27,6 +28,12 @@ __all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "i
 T_co = TypeVar("T_co", covariant=True)
 
 
+def _context(node: IterDataPipe[Any], **options: Any) -> Context:
+    context = Context.for_graph(node, **options)
+    refuse_hidden_inputs(context.kept)
+    return context
+
+
 def _contextual(user_iter: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
     """Let ``iter(node)`` make a pass with state; the user's own ``__iter__`` runs on that pass's private copy."""
 
@@ -34,7 +41,7 @@ def _contextual(user_iter: Callable[[Any], Iterator[Any]]) -> Callable[[Any], It
     def __iter__(self: Any) -> Iterator[Any]:
         if BOUND in self.__dict__:
             return user_iter(self)
-        return Context.for_graph(self).iterate(self)
+        return _context(self).iterate(self)
 
     return __iter__
 
@@ -70,9 +77,9 @@ class IterDataPipe(IterMethods[T_co], NodeProtocol, TorchIterDataPipe[T_co], met
     :class:`~torchpipe.NodeIterator`. As a plain generator: define ``__iter__`` as for torch; it works everywhere and is
     resumed by replay, unless the iterator it returns (or the node) has ``state_dict`` and ``load_state_dict``.
 
-    The inputs of a node are the nodes among its attributes, in lists, tuples, dicts and dataclasses too; iterating
-    another one that it holds raises :class:`~torchpipe.errors.GraphError`. ``iter(node)`` starts a pass that disturbs
-    no other.
+    The inputs of a node are the nodes among its attributes, in lists, tuples, dicts and dataclasses too; one that it
+    holds in another object, other than a function, raises :class:`~torchpipe.errors.GraphError`. ``iter(node)`` starts
+    a pass that disturbs no other.
     """
 
     _is_base = True
@@ -87,7 +94,7 @@ class IterDataPipe(IterMethods[T_co], NodeProtocol, TorchIterDataPipe[T_co], met
         bound = self.__dict__.get(BOUND)
         if bound is not None:  # super().__iter__() inside a user's __iter__
             return self.iterate(bound)
-        return cast("NodeIterator[T_co]", Context.for_graph(self).iterate(self))
+        return cast("NodeIterator[T_co]", _context(self).iterate(self))
 
     def __getattr__(self, name: str) -> Any:
         form = None if name.startswith("__") else lookup("iter", name, self)
@@ -119,5 +126,5 @@ def iterate(
 
     ``iter(node)`` is the same with a seed drawn from torch's default generator, another one each time.
     """
-    context = Context.for_graph(node, seed=seed, epoch=epoch, shard=shard, num_shards=num_shards)
+    context = _context(node, seed=seed, epoch=epoch, shard=shard, num_shards=num_shards)
     return cast("NodeIterator[T_co]", context.iterate(node))

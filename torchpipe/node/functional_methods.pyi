@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 import numpy as np
 import torch
 
 from torchpipe.compat.torch_datapipes import SHARDING_PRIORITIES
-from torchpipe.device import Backend
-from torchpipe.device.options import OnNewShape, PadTo, Sync
+from torchpipe.device import Backend, DeviceKeywords
 from torchpipe.formats.places.streams import StreamWrapper
 from torchpipe.iter.archives.decompressor import CompressionType
 from torchpipe.iter.grouping.batcher import Last
@@ -784,23 +783,7 @@ class IterMethods(Generic[T_co]):
         """
 
     def to_device(
-        self,
-        device: str | torch.device | Backend,
-        prefetch: int = 2,
-        *,
-        host_prefetch: int = 0,
-        device_prefetch_bytes: int | None = None,
-        host_prefetch_bytes: int | None = None,
-        transfer_threads: int = 1,
-        dtype: torch.dtype | str | None = None,
-        convert_numpy: bool = False,
-        input_sharding: Any = None,
-        sync: Sync = "none",
-        batches_per_execution: int = 1,
-        wait_every: int | None = None,
-        on_new_shape: OnNewShape = "allow",
-        pad_value: float = 0,
-        pad_to: PadTo | None = None,
+        self, device: str | torch.device | Backend, prefetch: int = 2, **options: Unpack[DeviceKeywords]
     ) -> IterDataPipe[T_co]:
         """Moves the tensors of each batch to ``device``, up to ``prefetch`` batches ahead, in threads and in order."""
 

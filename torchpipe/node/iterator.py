@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from torchpipe.errors import StateError, TorchpipeError
-from torchpipe.node.hidden import note_pass
 from torchpipe.node.traits import node_name
 from torchpipe.state import Cursor, decode
 from torchpipe.stats.tracing import APART
@@ -91,8 +90,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     """
 
     exact_after_error = False  # may be a property
+    last_item: Any = None  # handed out, where ``on_error`` watches
     apart = False  # is what it does the work of others: waiting for a thread, or for processes?
-    _of_user = False  # is the node's iteration written outside of this package?
 
     def __init__(self, node: DataPipe, context: Context, *inputs: DataPipe) -> None:
         self.node = node
@@ -101,12 +100,6 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self._functions: list[Any] = []
         self._stream: Iterator[T_co] | None = None
         self._closed = False
-        if self._of_user:
-            note_pass(self)
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        cls._of_user = not cls.__module__.startswith("torchpipe.")
 
     @abstractmethod
     def run(self) -> Iterator[T_co]:
@@ -139,6 +132,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         so, ``on_error`` can leave nothing out.
         """
         return False
+
+    def current(self) -> object:
+        """What is being worked on, as ``on_error`` notes it for people when :meth:`run` raises: by default the item
+        that the first input handed out last.
+        """
+        return self.inputs[0].last_item if self.inputs else None
 
     def stride(self, parts: int, part: int) -> bool:
         """Yield only items ``part``, ``part + parts`` ... of the whole stream, if this can be done without making the
@@ -290,17 +289,18 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self.close()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Positions:
     """How to make items of the positions that ``owner`` yields.
 
     ``reader`` gives the function from a position to its item, when the pass begins; ``holds`` says whether a value, out
-    of a state, is one of the positions.
+    of a state, is one of the positions. ``current`` is the one that is being read.
     """
 
     owner: NodeIterator[Any]
     reader: Callable[[], Callable[[Any], Any]]
     holds: Callable[[Any], bool]
+    current: Any = None
 
     def __post_init__(self) -> None:
         self.owner.apart = True  # what it makes of positions is its work, and counts
@@ -314,4 +314,5 @@ class Positions:
     def _items(self, positions: Iterator[Any]) -> Iterator[Any]:
         read = self.reader()
         for position in positions:
+            self.current = position
             yield read(position)

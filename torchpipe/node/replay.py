@@ -13,10 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
-from torchpipe.errors import StateError
+from torchpipe.errors import GraphError, StateError
 from torchpipe.node.announce import announce_replay
 from torchpipe.node.functional import lookup
-from torchpipe.node.hidden import note_pass
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
 from torchpipe.node.traits import DataPipe, Division, division, node_name, with_inputs
 from torchpipe.randomness.seeds import derive_seed
@@ -69,7 +68,17 @@ class BoundInput(TorchIterDataPipe[Any]):
     def __getattr__(self, name: str) -> Any:
         if name in ("wrapped", "owner_ref") or name.startswith("__"):
             raise AttributeError(name)
-        return lookup("iter", name, self) or getattr(self.wrapped.value, name)
+        form = lookup("iter", name, self)
+        if form is not None:
+            return form
+        value = getattr(self.wrapped.value, name)
+        if isinstance(value, TorchIterDataPipe):
+            raise GraphError(
+                f"{node_name(self.owner)} asks its input {node_name(self.wrapped.value)} for {node_name(value)}, which "
+                "is no input of its own: a pass over it would have another seed and yield every item in every shard. "
+                f"Hold {name} in an attribute of the node, too"
+            )
+        return value
 
 
 class _Hidden:
@@ -89,7 +98,6 @@ class ReplayIterator(NodeIterator[Any]):
 
     def __init__(self, node: DataPipe, context: Context) -> None:
         super().__init__(node, context)
-        note_pass(self)
         self.count = 0
         self._ended = False
         self._loaded: dict[str, Any] = {"count": 0}

@@ -30,7 +30,6 @@ __all__ = ["Failures", "Retries"]
 
 _LONGEST = 300  # characters of a text that is noted
 _PASSED = "_torchpipe_passed"  # set on an exception that is not to be handled any more
-_ITEM_NAMES = ("item", "path", "place", "position", "batch")  # how nodes call what they have in hand
 
 _log = logging.getLogger("torchpipe")
 _jitter = random.SystemRandom()  # in the waiting alone: no stream depends on it
@@ -103,7 +102,9 @@ class Failures:
         """The stream of ``iterator`` without the items for which its own code raises."""
         while True:
             try:
-                yield from iterator.run()
+                for item in iterator.run():
+                    iterator.last_item = item
+                    yield item
                 return
             except Exception as error:
                 if not self._leaves_out(iterator, error):
@@ -119,7 +120,7 @@ class Failures:
             first = ", ".join(" ".join(entry) for entry in self.noted[:3])
             refusal = f"on_error() has left out {self.count} items already, which is its budget. The first: {first}"
         else:
-            item = _item_in(iterator, error)
+            item = _shown(iterator.current())
             if not iterator.leave_out():
                 refusal = (
                     f"on_error() cannot leave out an item of {node_name(iterator.node)}: it does not go on after this"
@@ -165,18 +166,10 @@ def _short(error: BaseException) -> str:
         return f"<{type(other).__name__}>"
 
 
-def _item_in(iterator: NodeIterator[Any], error: BaseException) -> str:
-    """The item that the node had in hand when ``error`` passed through it, as far as its traceback tells."""
-    found, traceback = "", error.__traceback__
-    while traceback is not None:
-        names = traceback.tb_frame.f_locals
-        owner = names.get("self")
-        if owner is iterator or getattr(owner, "owner", None) is not None:
-            name = next((name for name in _ITEM_NAMES if name in names), None)
-            if name is not None:
-                try:
-                    found = repr(names[name])[:_LONGEST]
-                except Exception as other:
-                    found = f"<{type(names[name]).__name__}: {type(other).__name__}>"
-        traceback = traceback.tb_next
-    return found
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    try:
+        return repr(value)[:_LONGEST]
+    except Exception as other:
+        return f"<{type(value).__name__}: {type(other).__name__}>"

@@ -163,10 +163,6 @@ class _Watched(chain[Any]):
 
     stream: Any
 
-    @property
-    def gi_frame(self) -> Any:
-        return getattr(self.stream, "gi_frame", None)
-
     def close(self) -> None:
         close = getattr(self.stream, "close", None)
         if close is not None:

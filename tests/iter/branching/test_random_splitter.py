@@ -9,7 +9,7 @@ from torch.utils.data.datapipes.iter import Shuffler as TorchShuffler
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from torchpipe.errors import GraphError, StateError
-from torchpipe.iter import IterableWrapper, SampleMultiplexer
+from torchpipe.iter import IterableWrapper, RandomSplitter, SampleMultiplexer
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.testing import CountingSource, check_node
@@ -77,7 +77,7 @@ def test_lengths_and_another_seed() -> None:
 )
 def test_what_gives_another_order_in_another_loader_is_refused_before_the_split(before: Any, name: str) -> None:
     with pytest.raises(GraphError, match=rf"cannot stand behind {name}.*(?s:.)*Split first and put it behind each"):
-        before(IterableWrapper(range(10))).random_split({"a": 1, "b": 1}, 0, total_length=10)
+        RandomSplitter(before(IterableWrapper(range(10))), {"a": 1, "b": 1}, 0, total_length=10)
 
 
 def test_an_item_is_in_one_part_in_every_epoch_and_under_any_number_of_shards() -> None:

@@ -128,6 +128,30 @@ def test_what_was_left_out_is_told_counted_and_listed(caplog: pytest.LogCaptureF
     assert left_out(iterate(IterableWrapper([1]).on_error("skip")).state_dict()) == (0, [])
 
 
+NAMED: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "filter": (lambda: IterableWrapper(range(7)).filter(lambda n: bool(no_threes(n))), ["0", "3", "6"]),
+    "flatmap": (lambda: IterableWrapper(range(7)).flatmap(parts), ["0", "3", "6"]),
+    "threads": (lambda: IterableWrapper(range(7)).parallel_map(no_threes, num_threads=2), ["0", "3", "6"]),
+    "interleave": (lambda: IterableWrapper(range(7)).interleave(parts, cycle_length=3), ["0", "3", "6"]),
+    "drawn": (lambda: IterableWrapper(range(7)).shuffled_flatmap(parts, buffer_size=3), ["0", "3", "6"]),
+    "dataset": (lambda: IterableWrapper(Rows()), ["0", "3", "6", "9"]),
+    "positions": (lambda: IterableWrapper(Rows()).shuffle(buffer_size=5), ["0", "3", "6", "9"]),
+    "keys": (lambda: SequenceWrapper(range(7)).map(no_threes).to_iter_datapipe(), ["0", "3", "6"]),
+    "mix": (
+        lambda: IterableWrapper([1]).mix(IterableWrapper([3]).cycle(2), weights=[1, 1], by=no_threes),
+        ["3", "3"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_was_left_out_is_named_by_what_the_node_had_in_hand(name: str) -> None:
+    make, expected = NAMED[name]
+    iterator = iterate(make().on_error("skip"))
+    list(iterator)
+    assert sorted(entry.item for entry in left_out(iterator.state_dict())[1]) == expected
+
+
 def test_the_budget_is_of_a_pass_and_goes_on_after_a_resume() -> None:
     node = IterableWrapper(range(12)).map(no_threes).on_error("skip", budget=2)
     iterator = iterate(node)

@@ -8,7 +8,7 @@ nothing of ranks, and any number of them, with batches of any size, goes on from
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -38,20 +38,33 @@ Uneven: TypeAlias = Literal["drop", "pad", "raise"]
 _ORDER, _BATCHES = 0, 1  # what seeds are derived for
 
 
-def ranked_sampler(arguments: Mapping[str, Any]) -> RankedSampler | None:
+def ranked_sampler(
+    dataset: Any,
+    *,
+    distributed: bool,
+    uneven: Uneven,
+    batch_size: int | None,
+    shuffle: bool | None,
+    sampler: Any,
+    batch_sampler: Any,
+    drop_last: bool,
+    generator: torch.Generator | None,
+    in_order: bool,
+    worker_seeding: str,
+    last_batch: str | None,
+) -> RankedSampler | None:
     """The sampler of a loader with these arguments, if it divides by itself.
 
     Raises: ValueError for what contradicts, RuntimeError without an initialized process group.
     """
-    uneven, sampler, dataset = (arguments[name] for name in ("uneven", "sampler", "dataset"))
     check_choice("uneven", uneven, ("drop", "pad", "raise"))
-    if not arguments["distributed"]:
+    if not distributed:
         if uneven != "drop":
             raise ValueError(f"uneven={uneven!r} says how ranks end, and nothing divides here: give distributed=True")
         return None
     if isinstance(sampler, RankedSampler):  # of a loader that is made again from its attributes
         return sampler
-    if sampler is not None or arguments["batch_sampler"] is not None:
+    if sampler is not None or batch_sampler is not None:
         raise ValueError(
             "distributed=True divides the dataset among the ranks itself, in its order or shuffled: leave sampler and "
             "batch_sampler out, or give a sampler that divides (torch.utils.data.DistributedSampler) without "
@@ -63,9 +76,9 @@ def ranked_sampler(arguments: Mapping[str, Any]) -> RankedSampler | None:
             "DistributedReadingService(total_shards=...), or let the dataset divide itself"
         )
     refused = {
-        "in_order=False is refused: it is none": arguments["in_order"] is False,
-        "worker_seeding='torch' is refused: its workers have states": arguments["worker_seeding"] == "torch",
-        "last_batch='rollover' is refused: what is left over is a rank's own": arguments["last_batch"] == "rollover",
+        "in_order=False is refused: it is none": in_order is False,
+        "worker_seeding='torch' is refused: its workers have states": worker_seeding == "torch",
+        "last_batch='rollover' is refused: what is left over is a rank's own": last_batch == "rollover",
         "a dataset with a state_dict of its own is refused: that is a rank's own": is_stateful(dataset),
     }
     for text in (text for text, found in refused.items() if found):
@@ -77,11 +90,11 @@ def ranked_sampler(arguments: Mapping[str, Any]) -> RankedSampler | None:
         )
     return RankedSampler(
         dataset,
-        arguments["batch_size"] or 1,
-        bool(arguments["shuffle"]),
-        arguments["drop_last"] or arguments["last_batch"] == "discard",
+        batch_size or 1,
+        bool(shuffle),
+        drop_last or last_batch == "discard",
         uneven,
-        arguments["generator"],
+        generator,
     )
 
 

@@ -159,6 +159,7 @@ class _FileIterator(_RecordsIterator[T]):
         self.position = 0  # records up to the last one yielded, those passed over included; kept when striding
         self._striding: tuple[int, int] | None = None
         self._item: Any = None  # of the input, whose file is open
+        self._failed: str | None = None  # where in that file reading has failed
         self._opened: Records[T] | None = None
         self._passing = False  # over records of other shards
         self._behind: Records[T] | None = None  # the file again, behind a record that is wrong
@@ -177,6 +178,7 @@ class _FileIterator(_RecordsIterator[T]):
             self.position = stored_count(state, "position")
 
     def expand(self, item: Any) -> Records[T]:
+        self._item, self._failed = item, None
         try:
             self._opened = self.node.records(item)
         except Exception as error:
@@ -184,7 +186,6 @@ class _FileIterator(_RecordsIterator[T]):
             raise
         if self._striding is not None:
             self._opened.step = self._striding[0]
-        self._item = item
         return self._opened
 
     def run(self) -> Iterator[T]:
@@ -202,10 +203,10 @@ class _FileIterator(_RecordsIterator[T]):
         except Exception as error:
             error.add_note(f"{node_name(self.node)}: while reading {parts.path}, {parts.where()}")
             parts.close()  # its place is still known
-            item = f"{parts.path}, {parts.where()}"  # what on_error() notes
+            place = f"{parts.path}, {parts.where()}"
             if (failures := self.context.failures) is not None and failures.skips and not self._passing:
                 self._behind = self._passed_over(parts)
-            item += "" if self._behind is not None else " and what is behind it"
+            self._failed = place if self._behind is not None else f"{place} and what is behind it"
             raise
         parts.close()
         self._leave()
@@ -235,6 +236,9 @@ class _FileIterator(_RecordsIterator[T]):
         if again is not None:
             again.close()
         return None
+
+    def current(self) -> object:
+        return self._item if self._failed is None else self._failed
 
     def leave_out(self) -> bool:
         if self._behind is not None:

@@ -83,6 +83,9 @@ class _InterleaveIterator(SeveralOpenIterator[R]):
     def _advance(self) -> None:
         self.turn, self.in_block = (self.turn + 1) % len(self.places), 0
 
+    def current(self) -> object:
+        return self.places[self.turn]
+
     def leave_out(self) -> bool:
         place = self.places[self.turn]
         if place is None:

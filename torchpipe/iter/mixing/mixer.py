@@ -183,7 +183,7 @@ class _MixIterator(NodeIterator[T]):
         self.until: float = 0  # and until when they hold
         self.agreed: float = math.inf  # until where these weights are those of the state that was loaded
         self.past: _Schedule | None = None  # those, until all is made again that was made by them
-        self.in_hand = False  # an item, whose size is being told
+        self.in_hand: int | None = None  # the input of the item whose size is being told
         presumed = context.presumed.get(context.node_id(node))
         if presumed is not None and self.schedule.fn is None:
             with refusing_misfits(node_name(node)):
@@ -262,15 +262,18 @@ class _MixIterator(NodeIterator[T]):
             if item is _END:
                 self._end(number)
             else:
-                self.in_hand = True
+                self.in_hand = number
                 self._account(number, item)
-                self.in_hand = False
+                self.in_hand = None
                 yield item
+
+    def current(self) -> object:
+        return None if self.in_hand is None else self.inputs[self.in_hand].last_item
 
     def leave_out(self) -> bool:
         """An item without a size can be left out; wrong weights, and an input without items, cannot."""
-        in_hand, self.in_hand = self.in_hand, False
-        return in_hand
+        in_hand, self.in_hand = self.in_hand, None
+        return in_hand is not None
 
     def _draw(self) -> int | None:
         """The input that gives the next item; None if there is none."""

@@ -75,6 +75,9 @@ class _ShuffledIterator(SeveralOpenIterator[R]):
         self.open[place] = self.open[-1]  # the last one fills the gap
         self.open.pop()
 
+    def current(self) -> object:
+        return None if self.drawn is None or self.drawn >= len(self.open) else self.open[self.drawn]
+
     def leave_out(self) -> bool:
         if self.drawn is None or self.drawn >= len(self.open):
             return False

@@ -48,6 +48,7 @@ class _ParallelIterator(ItemIterator[R]):
         self.pulled = 0
         self.ahead: deque[tuple[Any, Call[R] | None]] = deque()  # inputs, and what is made of them
         self.waits = 0  # for an item, in this pass
+        self.asked_for: Any = None  # the input of the item that is handed out next
         self.error: Exception | None = None  # of the input, to be raised after what is ahead
         threads = torch.get_num_threads()  # which torch keeps by thread
         self.threads = CallThreads(node_name(node), [partial(_begin, threads)] * node.num_threads, shared=True)
@@ -78,13 +79,16 @@ class _ParallelIterator(ItemIterator[R]):
             call = self.ahead[0][1]
             assert call is not None
             self._wait(call)
-            self.ahead.popleft()
+            self.asked_for = self.ahead.popleft()[0]
             yield call.result()
         if self.error is not None:
             try:
                 raise self.error
             finally:
                 self.error = None  # its traceback leads to this frame
+
+    def current(self) -> object:
+        return self.asked_for
 
     def _pull(self) -> None:
         """As many as may be ahead, whether or not there is time: what the input draws must not depend on that."""

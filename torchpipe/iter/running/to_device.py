@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 
 from torchpipe.ahead.iterators import RunAheadIterator
-from torchpipe.device import Backend, DeviceOptions, resolve
+from torchpipe.device import Backend, DeviceKeywords, DeviceOptions, resolve
 from torchpipe.device.cpu import CpuBackend
-from torchpipe.device.options import OnNewShape, PadTo, Sync
 from torchpipe.device.prepare import stage_for
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -33,7 +32,7 @@ class ToDevice(IterDataPipe[T_co]):
     ``device`` is ``"xla[:n]"``, ``"cuda[:n]"``, ``"cpu"``, a ``torch.device`` or a :class:`~torchpipe.device.Backend`.
     Lists, tuples, named tuples, mappings and dataclasses keep their types; what is no tensor stays as it is. At most
     ``prefetch`` batches are on the device or on their way, besides those that the consumer holds; with 0 each batch is
-    moved when it is asked for. ``host_prefetch`` more may wait on the host. The other options are those of
+    moved when it is asked for. The ``options`` (``host_prefetch`` ... ``pad_to``) are those of
     :class:`~torchpipe.device.DeviceOptions`. An error of the input or of the transfer is raised at its place in the
     stream. Under XLA the training loop calls ``torch_xla.sync()``, or this stage does with ``sync="loader"``.
 
@@ -53,26 +52,13 @@ class ToDevice(IterDataPipe[T_co]):
         source_datapipe: IterDataPipe[T_co],
         device: str | torch.device | Backend,
         prefetch: int = 2,
-        *,
-        host_prefetch: int = 0,
-        device_prefetch_bytes: int | None = None,
-        host_prefetch_bytes: int | None = None,
-        transfer_threads: int = 1,
-        dtype: torch.dtype | str | None = None,
-        convert_numpy: bool = False,
-        input_sharding: Any = None,
-        sync: Sync = "none",
-        batches_per_execution: int = 1,
-        wait_every: int | None = None,
-        on_new_shape: OnNewShape = "allow",
-        pad_value: float = 0,
-        pad_to: PadTo | None = None,
+        **options: Unpack[DeviceKeywords],
     ) -> None:
         check_input("to_device", source_datapipe)
         self.source = source_datapipe
         self.device = device
         self.prefetch_count = check_count("prefetch", prefetch, at_least=0)
-        self.options = DeviceOptions.among(locals() | {"device_prefetch": self.prefetch_count})
+        self.options = DeviceOptions(device_prefetch=self.prefetch_count, **options)
         resolve(device, self.options)  # complain now, where the mistake is
 
     @classmethod

@@ -156,6 +156,9 @@ class _SequenceIterator(NodeIterator[T]):
         read = (lambda place: copy_item(items[place])) if self.node.deepcopy else (lambda place: items[place])
         return self.with_retries(read)
 
+    def current(self) -> object:
+        return self._passed - 1
+
     def leave_out(self) -> bool:
         return True
 
