@@ -162,6 +162,7 @@ def test_L6_a_signal_handler_that_ends_the_epoch_is_refused_while_it_begins(name
             except IteratorInvalidated:  # it came when the epoch had begun
                 assert not isinstance(handler.result, Exception)
                 assert plain(loader) == (expected if loads else following), handler.hit
+        del stream  # which keeps the processes' objects, as torch's does
         assert leaks.wait_nothing_left(before) == [], handler.hit
         if handler.hit is None:
             break

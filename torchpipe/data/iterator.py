@@ -87,12 +87,17 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     @untraced
     def __next__(self) -> T_co:
+        guard, me = self._guard, threading.get_ident()
+        if guard.taker == me:
+            raise guard.refusal(inside=True)
         try:
             if profiler_runs():
                 with torch.autograd.profiler.record_function(_PROFILE):
                     return self._next()
             return self._next()
         except BaseException:
+            if guard.taker == me:  # an interrupt has kept it from being cleared
+                guard.taker = 0
             hold_at_exit()
             raise
 
@@ -102,8 +107,6 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         guard = self._guard
         check_process(guard.pid, "loader")  # before the lock, which a forked copy may have inherited locked
         with guard.lock:
-            if guard.taker:  # of this thread: another one would hold the lock
-                raise guard.refusal(inside=True)
             guard.taker = threading.get_ident()
             try:
                 return self._advance()

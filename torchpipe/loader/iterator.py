@@ -114,9 +114,9 @@ class DataLoader2Iterator(Iterator[T_co]):
         if _traced and COMPILER in sys.modules:
             return without_tracing(type(self).__next__, self, False)
         guard = self._guard
+        if guard.taker or guard.pid != Process.pid:
+            guard.check()
         try:
-            if guard.taker or guard.pid != Process.pid:
-                guard.check()
             with guard.lock:
                 guard.taker = get_ident()
                 try:
@@ -124,6 +124,8 @@ class DataLoader2Iterator(Iterator[T_co]):
                 finally:
                     guard.taker = 0
         except BaseException:
+            if guard.taker == get_ident():  # an interrupt has kept it from being cleared
+                guard.taker = 0
             hold_at_exit()
             raise
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from torchpipe.errors import StateError
 from torchpipe.iter._shared.bases import OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -38,7 +39,11 @@ class _CycleIterator(NodeIterator[T]):
     def set_state(self, state: dict[str, Any]) -> None:
         most = None if self.node.count is None else max(0, self.node.count - 1)
         self._enter(stored_count(state, "round", at_most=most))
-        self.found = bool(state["found"])
+        self.found = state["found"]
+        if type(self.found) is not bool or (self.round and not self.found and self.node.count is None):
+            raise StateError(
+                f"cycle() is saved after an item of its round, and the state has none of round {self.round}"
+            )
 
     def run(self) -> Iterator[T]:
         count = self.node.count
