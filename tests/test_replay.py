@@ -462,7 +462,7 @@ def test_an_unknown_iterator_type_is_an_error() -> None:
 
     with pytest.raises(TypeError, match="must return a NodeIterator"):
         iter(Odd())
-    with pytest.raises(NotImplementedError, match=r"Nothing must define iterate\(self, context\)"):
+    with pytest.raises(NotImplementedError, match=r"Nothing must name its NodeIterator"):
         iter(Nothing())
 
 

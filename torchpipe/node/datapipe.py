@@ -12,7 +12,7 @@ import difflib
 import functools
 from abc import ABC
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from torchpipe.compat.torch_datapipes import DataChunk, TorchIterDataPipe, TorchMapDataPipe, TorchMeta
 from torchpipe.node.context import Context
@@ -22,6 +22,7 @@ from torchpipe.node.hidden import refuse_hidden_inputs
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.replay import BOUND
+from torchpipe.node.traits import inputs_of
 
 __all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "iterate"]
 
@@ -73,9 +74,9 @@ class _NoAttribute(AttributeError):
 class IterDataPipe(IterMethods[T_co], NodeProtocol, TorchIterDataPipe[T_co], metaclass=_NodeMeta):  # type: ignore[misc]
     """A step of a pipeline that yields items of type ``T_co``: a description without position, file or thread.
 
-    Write your own in one of two ways. With state: define ``iterate(self, context)`` and return a
-    :class:`~torchpipe.NodeIterator`. As a plain generator: define ``__iter__`` as for torch; it works everywhere and is
-    resumed by replay, unless the iterator it returns (or the node) has ``state_dict`` and ``load_state_dict``.
+    Write your own in one of two ways. With state: name its :class:`~torchpipe.NodeIterator` in ``iterator``, or return
+    one from ``iterate(self, context)``. As a plain generator: define ``__iter__`` as for torch; it works everywhere and
+    is resumed by replay, unless the iterator it returns (or the node) has ``state_dict`` and ``load_state_dict``.
 
     The inputs of a node are the nodes among its attributes, in lists, tuples, dicts and dataclasses too; one that it
     holds in another object, other than a function, raises :class:`~torchpipe.errors.GraphError`. ``iter(node)`` starts
@@ -84,11 +85,19 @@ class IterDataPipe(IterMethods[T_co], NodeProtocol, TorchIterDataPipe[T_co], met
 
     _is_base = True
 
+    iterator: ClassVar[Any] = None
+    """The class of its passes, a ``NodeIterator``: made with the node, the context and its inputs, each once."""
+
     def iterate(self, context: Context) -> NodeIterator[T_co]:
-        """A new pass over this node. Raises: NotImplementedError if the class defines neither way to iterate."""
-        raise NotImplementedError(
-            f"{type(self).__name__} must define iterate(self, context), returning a NodeIterator, or __iter__(self)"
-        )
+        """A new pass over this node. Raises: NotImplementedError if the class does not say how to iterate."""
+        kind = type(self).iterator
+        if kind is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} must name its NodeIterator (iterator = ...), or define iterate(self, context), "
+                "which returns one, or __iter__(self)"
+            )
+        inputs = [item for item in inputs_of(self) if isinstance(item, TorchIterDataPipe)]
+        return cast("NodeIterator[T_co]", kind(self, context, *inputs))
 
     def __iter__(self) -> Iterator[T_co]:
         bound = self.__dict__.get(BOUND)

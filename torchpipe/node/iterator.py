@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from torchpipe.errors import StateError, TorchpipeError
 from torchpipe.node.traits import node_name
@@ -63,6 +63,10 @@ def stored_items(state: Mapping[str, Any], name: str, at_most: int | None = None
     return list(value)
 
 
+def _taken_down(value: Any) -> Any:
+    return copy.deepcopy(value.state_dict()) if is_stateful(value) else copy.copy(value)
+
+
 @contextmanager
 def refusing_misfits(what: str) -> Iterator[None]:
     """What code raises over a state that is not its own becomes a StateError that names ``what``."""
@@ -79,14 +83,20 @@ def refusing_misfits(what: str) -> Iterator[None]:
 class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     """One pass over a node: it holds all the state there is, and can save and load it.
 
-    A node's author writes :meth:`run`, a generator that goes on from the attributes of ``self``, and, if there are
-    such attributes, :meth:`get_state` and :meth:`set_state`. The one rule: at every ``yield`` the attributes say all
-    that is needed to go on after that item, and no more has been pulled from the inputs than the items yielded need.
+    A node's author writes :meth:`run`, a generator that goes on from the attributes of ``self``, and names these in
+    ``saved``. The one rule: at every ``yield`` the attributes say all that is needed to go on after that item, and no
+    more has been pulled from the inputs than the items yielded need.
 
     State: plain data that describes the items handed out so far, including the state of all inputs; an independent
     copy, valid while the iterator goes on. Saving and loading is exact at every position: before the first item,
     after the last, and straight after loading. Not thread-safe. After an exception the state is exact only if
     ``exact_after_error`` says so; a loader's is, whatever its nodes say.
+    """
+
+    saved: ClassVar[tuple[str, ...]] = ()
+    """The attributes that say where the pass stands: numbers of items, texts, lists, dicts, other plain data, or
+    objects that have ``state_dict`` and ``load_state_dict``. What else there is to save, or to check, is for
+    :meth:`get_state` and :meth:`set_state`.
     """
 
     exact_after_error = False  # may be a property
@@ -107,10 +117,25 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     def get_state(self) -> dict[str, Any]:
         """This iterator's own position as plain data, without its inputs; copies of buffers, not the buffers."""
-        return {}
+        return {name: _taken_down(getattr(self, name)) for name in self.saved}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take the position that :meth:`get_state` described. Called before :meth:`run`, and before the inputs load."""
+        """Take the position that :meth:`get_state` described. Called before :meth:`run`, and before the inputs load.
+
+        Of what ``saved`` names, a value is of the type that it replaces, and a number at least 0. Raises: StateError.
+        """
+        for name in self.saved:
+            present = getattr(self, name)
+            if is_stateful(present):
+                present.load_state_dict(state[name])
+            elif type(present) is int:
+                setattr(self, name, stored_count(state, name))
+            elif type(present) is list:
+                setattr(self, name, stored_items(state, name))
+            elif present is None or type(state[name]) in (type(present), type(None)):
+                setattr(self, name, copy.copy(state[name]))
+            else:
+                raise StateError(f"{name} is a {type(present).__name__}, and the state says {state[name]!r:.40}")
 
     def adopt(self, fn: F) -> F:
         """Use this for a user's function: one that has state is copied for this pass and saved with the iterator."""

@@ -23,9 +23,6 @@ class OneInput(IterDataPipe[T_co]):
     form: ClassVar[str]
     """Its functional form, for messages: ``functional_datapipe`` sets it."""
 
-    iterator: ClassVar[Any]
-    """The class of its passes, made with the node, the context and the input."""
-
     def __init__(self, source: IterDataPipe[Any]) -> None:
         check_input(self.form, source)
         self.source = source
@@ -45,8 +42,6 @@ class SeveralInputs(IterDataPipe[T_co]):
     """A node with inputs of equal standing, ``datapipes``."""
 
     form: ClassVar[str]
-    iterator: ClassVar[Any]
-    """The class of its passes, made with the node, the context and the inputs."""
 
     def __init__(self, datapipes: tuple[IterDataPipe[Any], ...]) -> None:
         if not datapipes:
@@ -56,7 +51,7 @@ class SeveralInputs(IterDataPipe[T_co]):
         self.datapipes = datapipes  # the name is part of the graph's identity in saved states
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
-        return self.iterator(self, context, *self.datapipes)  # type: ignore[no-any-return]
+        return self.iterator(self, context, *self.datapipes)  # type: ignore[no-any-return]  # one node may be several
 
 
 class ItemIterator(NodeIterator[T_co]):

@@ -7,20 +7,14 @@ from typing import Any
 
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import stored_count
 
 __all__ = ["IndexAdder"]
 
 
 class _IndexIterator(ItemIterator[dict[Any, Any]]):
     node: IndexAdder
+    saved = ("number",)
     number = 0
-
-    def get_state(self) -> dict[str, Any]:
-        return {"number": self.number}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.number = stored_count(state, "number")
 
     def run(self) -> Iterator[dict[Any, Any]]:
         for item in self.source.items():

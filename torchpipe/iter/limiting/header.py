@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torchpipe.iter._shared.bases import OneInput
-from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, Positions, stored_count
+from torchpipe.node.iterator import NodeIterator, Positions
 from torchpipe.node.validate import check_count
 
 __all__ = ["Header", "Taker"]
@@ -18,10 +17,8 @@ T = TypeVar("T")
 
 class _HeadIterator(NodeIterator[T]):
     node: Header[T]
-
-    def __init__(self, node: Header[T], context: Context, source: IterDataPipe[Any]) -> None:
-        super().__init__(node, context, source)
-        self.count = 0
+    saved = ("count",)
+    count = 0
 
     @property
     def positional(self) -> bool:
@@ -29,12 +26,6 @@ class _HeadIterator(NodeIterator[T]):
 
     def by_position(self) -> Positions:
         return self.source.by_position()
-
-    def get_state(self) -> dict[str, Any]:
-        return {"count": self.count}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.count = stored_count(state, "count", at_most=self.node.limit)
 
     def run(self) -> Iterator[T]:
         limit = self.node.limit

@@ -7,9 +7,7 @@ from typing import Any, TypeVar
 
 from torchpipe.indexed.selecting import SelectingIterator
 from torchpipe.iter._shared.bases import OneInput
-from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import stored_count
 from torchpipe.node.validate import check_count
 
 __all__ = ["Skipper"]
@@ -19,16 +17,8 @@ T = TypeVar("T")
 
 class _SkipIterator(SelectingIterator[T]):
     node: Skipper[T]
-
-    def __init__(self, node: Skipper[T], context: Context, source: IterDataPipe[Any]) -> None:
-        super().__init__(node, context, source)
-        self.skipped = 0
-
-    def get_state(self) -> dict[str, Any]:
-        return {"skipped": self.skipped}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.skipped = stored_count(state, "skipped", at_most=self.node.count)
+    saved = ("skipped",)
+    skipped = 0
 
     def choose(self) -> Iterator[Any]:
         for item in self.source.items():

@@ -9,7 +9,6 @@ from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.pairs import pair_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import stored_items
 from torchpipe.node.validate import check_columns
 
 __all__ = ["ParagraphAggregator"]
@@ -20,17 +19,13 @@ def _joined(lines: list[str]) -> str:
 
 
 class _ParagraphIterator(ItemIterator[tuple[str, Any]]):
+    saved = ("path", "lines")
+
     def __init__(self, node: ParagraphAggregator, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         self.joiner = self.adopt(node.joiner)
         self.path: Any = None  # of the lines
         self.lines: list[Any] = []
-
-    def get_state(self) -> dict[str, Any]:
-        return {"path": self.path, "lines": list(self.lines)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.path, self.lines = state["path"], stored_items(state, "lines")
 
     def run(self) -> Iterator[tuple[str, Any]]:
         for item in self.source.items():
