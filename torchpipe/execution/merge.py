@@ -214,6 +214,11 @@ class MergeIterator(NodeIterator[Any]):
         return sum(count for _, _, count in position.places) + position.taken
 
     @property
+    def block(self) -> list[Any]:
+        """Items that are there, the next one last. To pop one is to be handed it."""
+        return self._position.block
+
+    @property
     def exhausted(self) -> bool:
         """Is it known already that no item follows? False says nothing: shards may not have told yet."""
         with self._lock:

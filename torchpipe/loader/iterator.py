@@ -22,7 +22,7 @@ from torchpipe.loader.observing import Observed, left_over_of, merges_of, stages
 from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import OneUser, Process, refuse_pickling
 from torchpipe.loader.state import LoaderState
-from torchpipe.loader.untraced import without_tracing
+from torchpipe.loader.untraced import untraced
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_count
 from torchpipe.stats import FeedStats
@@ -51,6 +51,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._limit: int | None = None
         self._left: int | None = None  # items until the next pause
         self._over = self._invalid = False
+        self._block: list[Any] = []  # items that are there, the next one last: to pop one hands it out
         self._loaded_at = 0 if loaded is None else loaded.delivered
         self._resumed = loaded is not None and loaded.has_begun
         self._looked_at = False
@@ -96,6 +97,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         Raises: TypeError or ValueError unless it is None or at least 1.
         """
         self._limit = self._left = None if num_batches is None else check_count("num_batches", num_batches, at_least=1)
+        self._block = []
 
     def resume(self) -> None:
         """End a pause; without one, nothing happens."""
@@ -109,10 +111,19 @@ class DataLoader2Iterator(Iterator[T_co]):
         """
         self._paused = True
         self._left = self._limit
+        self._block = []
 
-    def __next__(self, _traced: bool = True) -> T_co:
-        if _traced and COMPILER in sys.modules:
-            return without_tracing(type(self).__next__, self, False)
+    def __next__(self) -> T_co:
+        block = self._block
+        if block and COMPILER not in sys.modules and self._guard.pid == Process.pid:
+            try:
+                return block.pop()  # type: ignore[no-any-return]
+            except IndexError:  # another thread has taken the last one
+                pass
+        return self._next()
+
+    @untraced
+    def _next(self) -> T_co:
         guard = self._guard
         if guard.taker or guard.pid != Process.pid:
             guard.check()
@@ -147,11 +158,14 @@ class DataLoader2Iterator(Iterator[T_co]):
             self._left -= 1
             if not self._left:
                 self.pause()
+        elif isinstance(self._stream, MergeIterator):
+            self._block = self._stream.block
         return item
 
     def _take_stream(self, numbers: Epoch, stream: NodeIterator[Any]) -> None:
         """From now on, ``stream`` is read. A merge counts its items and times them, a block at a time."""
         self._numbers, self._stream = numbers, stream
+        self._block = []
         if isinstance(stream, MergeIterator):
             self._pull, self._clock = stream.items().__next__, stream.clock
         else:
@@ -244,6 +258,7 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     def _close(self) -> None:
         self._invalid = True
+        self._block = []
         self._clock.close()
         self._stream.close()
 
