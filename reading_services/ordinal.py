@@ -54,6 +54,10 @@ class OrdinalReadingService(RankedReadingService):
         self._executing = InProcessReadingService(prefetch_cnt=1)
 
     @property
+    def fixed_seed(self) -> int:
+        return self._seed
+
+    @property
     def rank(self) -> int:
         return self._ordinal.rank
 

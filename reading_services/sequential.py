@@ -73,6 +73,10 @@ class SequentialReadingService(ReadingServiceInterface):
         return self._executing.fixed_num_shards
 
     @property
+    def fixed_seed(self) -> int | None:
+        return self._ranked.fixed_seed
+
+    @property
     def rank(self) -> int:
         return self._ranked.rank
 

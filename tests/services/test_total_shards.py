@@ -23,6 +23,7 @@ from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs, text_of
 from tests.laws.test_L2_exact_resume import rest_of
 from tests.services.ranks import FixedRank, Table, TogetherRank, on_all_ranks
+from torchpipe import DataLoader2
 from torchpipe.errors import GraphError, RankError, StateError, StateMismatchError, UnevenWarning
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
 from torchpipe.state import merge
@@ -446,3 +447,20 @@ def test_the_length_is_that_of_the_rounds() -> None:
             assert len(loader) == len(on_ranks(graph, 4, world)[0][0]) == 16 // world
         with make_loader(graph, FixedRank(0, world, 4)) as loader:
             assert len(loader) == len(text_of(loader))
+
+
+def test_ordinals_states_before_the_first_epoch_are_one_state() -> None:
+    """Each said the seed that its loader would have drawn, so states of several processes were of several runs."""
+
+    def loader(rank: int, ranks: int) -> DataLoader2[int]:
+        graph = IterableWrapper(range(12)).shuffle().sharding_filter()
+        return DataLoader2(graph, reading_service=OrdinalReadingService(7, rank, ranks, total_shards=4))
+
+    states = []
+    for rank in range(2):
+        torch.manual_seed(rank)  # another process
+        states.append(loader(rank, 2).state_dict())
+    assert [state["seed"] for state in states] == [7, 7]
+    with loader(0, 1) as alone, loader(0, 1) as resumed:
+        resumed.load_state_dict(merge(states))
+        assert list(resumed) == list(alone)

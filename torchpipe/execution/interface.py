@@ -62,6 +62,11 @@ class ReadingServiceInterface(ABC):
         return None
 
     @property
+    def fixed_seed(self) -> int | None:
+        """The seed of the run, if this service has been given it and not the loader."""
+        return None
+
+    @property
     def rank(self) -> int:
         """Which of ``world_size`` processes that divide the stream this is. Known once initialized."""
         return 0

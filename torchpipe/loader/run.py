@@ -60,7 +60,9 @@ class Run:
         return self.seed
 
     def foretell_seed(self) -> int:
-        """The seed that :meth:`draw_seed` will give: a state must not draw, and says how the run begins."""
+        """The seed that the run will have: a state must not draw, and says how the run begins."""
+        if self.service.fixed_seed is not None:
+            return self.service.fixed_seed
         if self.seed is None:
             self._foretold = next_fresh_seed() if self._foretold is None else self._foretold
             return self._foretold
