@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from torchpipe.errors import RankError, StateError
 from torchpipe.execution.epoch import LeftOver, Uneven, no_item
 from torchpipe.execution.merge import MergeIterator
+from torchpipe.execution.rounds import RoundsMerge
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.state.copying import copy_item
 
@@ -218,8 +219,8 @@ class AgreementIterator(NodeIterator[Any]):
     def _note_left_over(self, verdict: Verdict) -> None:
         """Agree on what is left out, now that all end after this block."""
         left, exact = self._left(len(self._buffer) - verdict.count)
-        merge = self.source if isinstance(self.source, MergeIterator) else None
-        first = merge.ended_first[0] if merge is not None and merge.ended_first else -1
+        ended = self.source.ended_first if isinstance(self.source, RoundsMerge) else []
+        first = ended[0] if ended else -1
         told = self._exchange.numbers((left, exact, first))
         if any(count or not all_of_them for count, all_of_them, _ in told):
             self.left_over = LeftOver(

@@ -1,6 +1,4 @@
-"""The merge: takes from the shards in rounds and remembers, by a cursor for each shard, what was handed out.
-
-Where order does not matter (torch's ``in_order=False``), it takes from whichever shard has something first.
+"""The merge: takes from the shards in turn and remembers, by a cursor for each shard, what was handed out.
 
 Runs in the consumer's process. It decides the order; who produces the items, and where, is behind
 :class:`ShardProvider`.
@@ -16,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
-from torchpipe.errors import GraphError, IteratorInvalidated, RankError
-from torchpipe.execution.epoch import EpochStart, LeftOver, Uneven, no_item
+from torchpipe.errors import GraphError, IteratorInvalidated
+from torchpipe.execution.epoch import EpochStart
 from torchpipe.execution.provider import ShardPosition, ShardProvider, StartShards
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.announce import announce_replays
@@ -32,7 +30,7 @@ from torchpipe.state.rotation import Rotation, turn_of
 from torchpipe.stats import MergeStats
 from torchpipe.stats.clock import Clock
 
-__all__ = ["MergeIterator", "Merges"]
+__all__ = ["MergeIterator", "Merges", "Place", "Standing", "ring_of"]
 
 
 class Merges:
@@ -91,7 +89,8 @@ class Merges:
 
 
 _ALL = 1 << 62
-_Place: TypeAlias = tuple[bytes | None, int, int]  # a snapshot, the items to drop after it, the items before all
+Place: TypeAlias = tuple[bytes | None, int, int]
+"""A shard's position: a snapshot, the items to drop after it, the items before all."""
 
 
 @dataclass(slots=True)
@@ -131,13 +130,13 @@ class _Rest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class Standing:
     """Where the merge stands: before a block, after the items that have been popped from it.
 
     One object, so that an interrupt leaves either the one before or the one after, whole.
     """
 
-    places: list[_Place]  # of each shard, before the block
+    places: list[Place]  # of each shard, before the block
     live: list[int]  # the shards in rotation
     turn: int = 0  # whose item is next, as a place among the live ones
     ragged: bool = False  # some have given more than the rounds say
@@ -152,7 +151,7 @@ class _Standing:
         """The number of items of the block that have been handed out."""
         return self.size - len(self.block)
 
-    def after(self, taken: int) -> tuple[list[_Place], int, bool]:
+    def after(self, taken: int) -> tuple[list[Place], int, bool]:
         """The places of all shards, the turn, and are they ragged, after the first ``taken`` items of the block."""
         places, among = list(self.places), len(self.ring)
         for number, shard in enumerate(self.ring[:taken]):
@@ -175,8 +174,18 @@ class _Standing:
         return Rotation(tuple(Cursor(*place) for place in places), tuple(self.live), turn, ragged, lag)
 
 
+def ring_of(places: list[Place], live: list[int], turn: int, ragged: bool) -> tuple[list[int], int, bool]:
+    """(the shards in the order of their turns, whose turn it is, are some ahead of others). Those ahead wait."""
+    if not ragged:
+        return live[turn:] + live[:turn], turn, False
+    turn, ahead = turn_of([count for _, _, count in places], live)
+    if any(ahead):
+        return [shard for shard, rounds in zip(live[turn:], ahead[turn:]) if not rounds], turn, True
+    return live[turn:] + live[:turn], turn, False
+
+
 class MergeIterator(NodeIterator[Any]):
-    """One item from each shard in turn; a shard that has ended leaves the rotation, or, with ``start.rounds``, ends it.
+    """One item from each shard in turn; a shard that has ended leaves the rotation.
 
     Items are put in order a block at a time, of what is at hand, and popped from its end; how many are left tells the
     position, so that handing out one costs nothing more. State: the rotation, and for each shard a cursor and the
@@ -192,17 +201,13 @@ class MergeIterator(NodeIterator[Any]):
         self._numbers = start.shards
         self._total = start.num_shards
         self._first_lane = branch * start.num_shards
-        self._rounds = start.rounds if start.rounds is not Uneven.PAD else None
-        self._in_order = start.in_order
         self._merges = merges
         places = list(range(len(self._numbers)))
-        self._position = _Standing([(None, 0, 0)] * len(places), places)
+        self._position = Standing([(None, 0, 0)] * len(places), places)
         self._lag = 0  # items by which another rank is ahead: so many are left when all end with the same round
         self._rests = [_Rest() for _ in places]
         self._between = True  # no block is being made, nor was that interrupted
         self._lock = threading.RLock()
-        self.left_over: LeftOver | None = None  # by an end with the first shard that has no more
-        self.ended_first: list[int] = []  # the numbers of such shards
         self.clock = Clock()
         self._pull_s = [0.0] * len(places)  # of each shard: how long it was waited for
         merges.join(self)
@@ -243,7 +248,7 @@ class MergeIterator(NodeIterator[Any]):
         known = Rotation.from_state(state, len(self._rests))
         announce_replays((cursor, cursor.count) for cursor in known.cursors)
         places = [(cursor.snapshot, cursor.skip, cursor.count) for cursor in known.cursors]
-        self._position = _Standing(places, list(known.live), known.turn, known.ragged)
+        self._position = Standing(places, list(known.live), known.turn, known.ragged)
         self._lag = known.lag
 
     def positions(self) -> list[ShardPosition]:
@@ -292,46 +297,23 @@ class MergeIterator(NodeIterator[Any]):
             while block:
                 yield pop()
 
-    def _next_position(self, provider: ShardProvider) -> _Standing:
+    def _next_position(self, provider: ShardProvider) -> Standing:
         """After the block, with a new one of what is at hand; if nothing is, of the chunk that is pulled for it."""
         places, turn, ragged = self._position.after(self._position.size)
         live = list(self._position.live)
         while live:
-            if ragged:
-                turn, ahead = turn_of([count for _, _, count in places], live)
-                ragged = any(ahead)
-            ring = live[turn:] + live[:turn]
-            if ragged:
-                ring = [shard for shard, rounds in zip(live[turn:], ahead[turn:]) if not rounds]
-            if self._rounds is not None:
-                size = self._fill_rounds(provider, places, set(live)) - self._lag
-                if size <= 0:
-                    self._note_left_over(places)
-                    break
-                return self._with_block(places, live, turn, ragged, ring, size)
-            if not self._in_order:
-                ring = self._at_hand(ring)
-                turn = live.index(ring[0])
+            ring, turn, ragged = ring_of(places, live, turn, ragged)
             rest = self._rests[ring[0]]
             if rest.items:
-                if self._in_order:
-                    return self._with_block(places, live, turn, ragged, ring)
-                return replace(self._with_block(places, live, turn, ragged, ring[:1]), alone=True)
+                return self._with_block(places, live, turn, ragged, ring)
             if rest.error is not None:
                 rest.fail()
             if rest.ended:
                 live.remove(ring[0])
                 turn = turn % len(live) if live else 0
             else:
-                self._pull(provider, ring[:1] if self._in_order else ring)
-        return _Standing(places, live)
-
-    def _at_hand(self, ring: list[int]) -> list[int]:
-        """Where order does not matter: ``ring`` from the first on that has anything to say."""
-        place = next(
-            (place for place, shard in enumerate(ring) if (rest := self._rests[shard]).items or not rest.open), 0
-        )
-        return ring[place:] + ring[:place]
+                self._pull(provider, ring[:1])
+        return Standing(places, live)
 
     def _pull(self, provider: ShardProvider, shards: list[int]) -> None:
         began = time.perf_counter()
@@ -339,45 +321,6 @@ class MergeIterator(NodeIterator[Any]):
         came = next(shard for shard in shards if self._lane(shard) == lane)
         self._rests[came].add(chunk)
         self._pull_s[came] += time.perf_counter() - began
-
-    def _fill_rounds(self, provider: ShardProvider, places: list[_Place], live: set[int]) -> int:
-        """How many items are left in rounds that are whole, with more at hand than another rank is ahead, if there are.
-
-        Raises: the error that stands in the place of an item of the first round that is not whole; RankError if only
-        some shards have ended there, and that is not to be, or before their first item.
-        """
-        while True:
-            ends = [count + len(rest.items) for (_, _, count), rest in zip(places, self._rests)]
-            whole = min(ends)
-            left = sum(max(0, whole - count) for _, _, count in places)
-            first = [shard for shard, end in enumerate(ends) if end == whole]
-            more = [shard for shard in first if shard in live and self._rests[shard].open]
-            if left > self._lag:
-                return left
-            if more:
-                self._pull(provider, more[:1])
-                continue
-            for shard in first:
-                if self._rests[shard].error is not None:
-                    self._rests[shard].fail()
-            names = ", ".join(str(self._numbers[shard]) for shard in first)
-            if not whole and len(first) < len(ends):
-                raise RankError(no_item(f"shard {names}", f"{self._total} shards"))
-            if self._rounds is Uneven.RAISE and len(first) < len(ends):
-                raise RankError(
-                    f"shard {names} has no more items after {whole}, while others have: the numbers of items are "
-                    'uneven. Choose uneven="drop" to end everywhere with the last round that all have, or "pad" to '
-                    "have all items"
-                )
-            return left
-
-    def _note_left_over(self, places: list[_Place]) -> None:
-        ends = [count + len(rest.items) for (_, _, count), rest in zip(places, self._rests)]
-        self.ended_first = [self._numbers[shard] for shard, end in enumerate(ends) if end == min(ends)]
-        items, exact = self.left()
-        if items or not exact:
-            names = ", ".join(map(str, self.ended_first))
-            self.left_over = LeftOver(ended=f"shard {names}", by_rank=(items,), exact=exact, parts=len(ends))
 
     def left(self) -> tuple[int, bool]:
         """The number of items that are made and not handed out; are there no others? Called by the consumer.
@@ -394,8 +337,8 @@ class MergeIterator(NodeIterator[Any]):
             return items, all(self._rests[place].ended for place in live)
 
     def _with_block(
-        self, places: list[_Place], live: list[int], turn: int, ragged: bool, ring: list[int], most: int = _ALL
-    ) -> _Standing:
+        self, places: list[Place], live: list[int], turn: int, ragged: bool, ring: list[int], most: int = _ALL
+    ) -> Standing:
         """The position before a block of what is at hand, ``most`` items of it, in order and reversed."""
         ready = [len(self._rests[shard].items) for shard in ring]
         # Full rounds, and of one more round as many as come before the first shard that has nothing left
@@ -407,7 +350,7 @@ class MergeIterator(NodeIterator[Any]):
             block[place :: len(ring)] = items
             snapshots.append(on_the_way)
         block.reverse()
-        return _Standing(places, live, turn, ragged, ring, block, size, snapshots)
+        return Standing(places, live, turn, ragged, ring, block, size, snapshots)
 
     def stats(self) -> MergeStats:
         """How long it waited, for whom. Any thread."""

@@ -18,12 +18,14 @@ from typing import Any
 from torchpipe.ahead.iterators import exact_after_error
 from torchpipe.errors import GraphError, ReplayWarning, ReplicatedSourceWarning
 from torchpipe.execution.dispatch import Dispatched, DispatchSource, dispatch_start
-from torchpipe.execution.epoch import EpochStart, ShardSpec
+from torchpipe.execution.epoch import EpochStart, ShardSpec, Uneven
 from torchpipe.execution.interface import ReadingServiceInterface
 from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
 from torchpipe.execution.provider import ShardPosition, ShardProvider
+from torchpipe.execution.rounds import RoundsMerge
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
+from torchpipe.execution.unordered import UnorderedMerge
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.iter.running.prefetch import Prefetcher
@@ -140,7 +142,7 @@ class ShardedReadingService(ReadingServiceInterface):
         trace = self._measured().trace_main() if self.measuring and plan.main_nodes else None
 
         def merge(branch: int, context: Context) -> NodeIterator[Any]:
-            return MergeIterator(plan.cuts[branch], context, start, merges, branch)
+            return _kind_of_merge(start)(plan.cuts[branch], context, start, merges, branch)
 
         context = Context.for_graph(
             root,
@@ -209,6 +211,12 @@ class ShardedReadingService(ReadingServiceInterface):
             return made
 
         return LocalShards(shard, start, positions, source)
+
+
+def _kind_of_merge(start: EpochStart) -> type[MergeIterator]:
+    if not start.in_order:
+        return UnorderedMerge
+    return RoundsMerge if start.rounds in (Uneven.DROP, Uneven.RAISE) else MergeIterator
 
 
 def warn_of_replicated(checked: Plan, num_shards: int) -> None:
