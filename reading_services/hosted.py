@@ -21,7 +21,7 @@ from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import DataPipe, node_name, thins, walk
+from torchpipe.node.traits import DataPipe, node_name, walk
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 from torchpipe.stats.budget import Budget, budget_of
@@ -257,7 +257,6 @@ class HostedReadingService(ShardedReadingService):
             self._prepare()
             workers = self._workers = self._new_workers(most)
             workers.measure_nodes(self._wants_nodes)
-            workers.supervisor.uneven = any(map(thins, self.plan.shard_nodes))
         return self._workers
 
     @property

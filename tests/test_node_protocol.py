@@ -15,7 +15,7 @@ from torchpipe.graph.plan import plan
 from torchpipe.iter import IterableWrapper
 from torchpipe.node.fingerprint import describe_graph
 from torchpipe.node.protocol import NodeProtocol
-from torchpipe.node.traits import divides, reads_late, runs_in_main, thins, traits_of
+from torchpipe.node.traits import divides, reads_late, runs_in_main, traits_of
 
 NAMES = sorted(name for name in vars(NodeProtocol) if not name.startswith("_"))
 
@@ -53,7 +53,6 @@ def test_what_a_node_keeps_under_such_a_name_says_nothing() -> None:
     assert (split.main_nodes, split.dispatch, len(split.sharding_points)) == ((), None, 1)
     assert not divides(node)
     assert not reads_late(node)
-    assert thins(node)
 
 
 class OfTorch(TorchIterDataPipe[Any]):
@@ -77,7 +76,6 @@ def test_a_node_derived_from_torchs_says_the_same_or_has_the_defaults() -> None:
     plain, in_main, alone = (kind(source()) for kind in (OfTorch, InMain, NotReplicable))
     assert [getattr(traits_of(plain), name) for name in NAMES] == [getattr(NodeProtocol, name) for name in NAMES]
     assert [runs_in_main(node) for node in (plain, in_main, alone)] == [False, True, True]
-    assert thins(plain)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -73,7 +73,7 @@ class Supervisor:
         self.num_workers, self.limits, self.restarts = num_workers, limits, restarts
         self.rebuild_s = 0.0
         # Items that have waited in the dispatcher for one shard; may a shard drop more items than others?
-        self.longest_backlog, self.uneven = 0, True
+        self.longest_backlog = 0
         self.accounts = Accounts()
         self._places, self._dispatch_branch, self._clock = places, dispatch_branch, clock
         self._calls = WholeCalls()  # of its methods from outside
@@ -341,7 +341,7 @@ class Supervisor:
 
     def _note_backlog(self, items: int) -> None:
         self.longest_backlog = max(self.longest_backlog, items)
-        level = logging.WARNING if items >= _LONG_BACKLOG and self.uneven else logging.DEBUG
+        level = logging.WARNING if items >= _LONG_BACKLOG else logging.DEBUG
         _log.log(level, "%d dispatched items wait for a shard that drops less than others", items)
 
     # --- places that will end, or have ended

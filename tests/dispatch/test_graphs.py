@@ -17,7 +17,6 @@ from tests.laws.kills import Kill, run_with_kills
 from torchpipe import IterDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
-from torchpipe.node.traits import node_name, thins, walk
 from torchpipe.testing import check_node
 
 MULTIPROCESSING = SHARDING_PRIORITIES.MULTIPROCESSING
@@ -81,29 +80,6 @@ def test_a_buffer_that_grows_is_counted_and_reported(caplog: pytest.LogCaptureFi
         assert service.stats().longest_dispatch_buffer >= 1000
     assert service.stats().longest_dispatch_buffer >= 1000  # kept over a shutdown
     assert "dispatched items wait for a shard that drops less than others" in caplog.text
-
-
-class EvenOdd(IterDataPipe[int]):
-    """Drops the even numbers, and says of itself that it drops nothing."""
-
-    thins = False
-
-    def __init__(self, datapipe: Any) -> None:
-        self.datapipe = datapipe
-
-    def __iter__(self) -> Iterator[int]:
-        return filter(odd_ones, self.datapipe)
-
-
-def test_without_a_node_that_drops_items_nobody_is_blamed(caplog: pytest.LogCaptureFixture) -> None:
-    graph = EvenOdd(IterableWrapper(range(4001)).sharding_round_robin_dispatch())
-    service = MultiProcessingReadingService(2, "fork", worker_prefetch_cnt=1, num_shards=2)
-    with make_loader(graph, service) as loader, caplog.at_level("WARNING", "torchpipe"):
-        assert len(list(loader)) == 2000
-        assert service.stats().longest_dispatch_buffer >= 1000
-    assert not caplog.records
-    names = {node_name(node): thins(node) for node in walk(graph.datapipe.map(str).batch(2).unbatch().filter(bool))}
-    assert [name for name, answer in names.items() if answer] == ["UnBatcher", "Filter"]
 
 
 def test_shards_that_keep_pace_have_nothing_to_report() -> None:

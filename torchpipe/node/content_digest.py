@@ -35,7 +35,7 @@ import torch
 
 from torchpipe.compat.torch_datapipes import NOTED_IN_NODES
 from torchpipe.node.protocol import NodeProtocol
-from torchpipe.node.traits import DataPipe, inputs_of, is_node, node_name, thins, traits_of, walk
+from torchpipe.node.traits import DataPipe, inputs_of, is_node, node_name, traits_of, walk
 
 __all__ = ["Files", "Unseen", "describe_content"]
 
@@ -82,7 +82,7 @@ def describe_content(root: DataPipe, *, lenient: bool) -> str:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     lines = [f"content {_FORMAT}, Python {version}, torchpipe {_release('torchpipe')}"]
     for node in walk(root):
-        if not traits_of(node).alters_stream and not thins(node):
+        if not traits_of(node).alters_stream and traits_of(node).one_to_one:
             numbers[id(node)] = numbers[id(inputs_of(node)[0])]
             continue
         number = len(lines) - 1

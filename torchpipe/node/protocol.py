@@ -61,9 +61,6 @@ class NodeProtocol:
     shared: ClassVar[bool] = False
     """Do the nodes that read it share one pass over it? It reads its input once, however many there are."""
 
-    thins: ClassVar[bool | None] = None
-    """May it make fewer items of some inputs than of others? None: yes, unless the class is one of torchpipe's."""
-
     def made_of(self) -> Mapping[str, Any]:
         """What its items are made of besides those of its inputs, by name: for ``cache``, which keeps them for as long
         as none of that changes. By default all attributes. ``content_digest`` says what these may hold, and has what to

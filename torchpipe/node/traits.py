@@ -45,7 +45,6 @@ __all__ = [
     "reads_shared",
     "runs_in_main",
     "seeded",
-    "thins",
     "times_read",
     "traits_of",
     "walk",
@@ -218,12 +217,6 @@ def reads_late(node: DataPipe) -> bool:
 def reads_shared(node: DataPipe) -> bool:
     """Does ``node`` read, perhaps through others, from a pass that it may share?"""
     return any(traits_of(item).shared for item in walk(node) if item is not node)
-
-
-def thins(node: DataPipe) -> bool:
-    """May ``node`` make fewer items of some inputs than of others? Of nodes of other packages it is assumed."""
-    said = traits_of(node).thins
-    return not type(node).__module__.startswith("torchpipe.") if said is None else said
 
 
 class Division(enum.Flag):

@@ -23,7 +23,6 @@ __all__ = ["Lister"]
 class Lister(IterDataPipe[str]):
     """Base of the nodes that list files. ``roots`` is a node that yields roots, or a tuple of them."""
 
-    thins = True
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("roots",)  # a run may move to where the data lies elsewhere
 
     form: ClassVar[str]

@@ -40,7 +40,6 @@ class FileReader(IterDataPipe[T]):
 
     form: ClassVar[str]
     by_index = True  # a shard does not make the items that others keep
-    thins = True
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
 
     def __init__(self, paths: Any, storage_options: Mapping[str, Any] | None) -> None:
@@ -81,7 +80,6 @@ class ContentReader(FileReader[T]):
 class StreamReader(OneInput[T]):
     """Base of the readers whose input gives pairs (path, open stream). ``length`` is what ``len()`` says."""
 
-    thins = True
     binary: ClassVar[bool] = True  # must the stream be of bytes? For messages
 
     def __init__(self, source: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:

@@ -37,7 +37,6 @@ class Container(IterDataPipe[Any]):
     """What branches have in common. Not iterated itself. Define :meth:`deal`."""
 
     shared = True
-    thins = True
     names_files = True  # if its input does
     in_step = True  # is something of every item for each branch? Then it is a branch's lag that is bounded
     alike = False  # is it the item itself?
@@ -84,7 +83,6 @@ class Container(IterDataPipe[Any]):
 class Branch(IterDataPipe[Any]):
     """One of the streams that a container makes. State: the number of items handed out, and the shared pass."""
 
-    thins = True
     names_files = True
 
     def __init__(self, main_datapipe: Container, instance_id: int) -> None:

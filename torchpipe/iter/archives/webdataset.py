@@ -94,7 +94,6 @@ class WebDataset(OneInput[dict[str, Any]]):
     """
 
     iterator = _SampleIterator
-    thins = True
 
     def __init__(self, source_datapipe: IterDataPipe[tuple[str, Any]]) -> None:
         super().__init__(source_datapipe)

@@ -130,8 +130,6 @@ class _Splitter(IterDataPipe[Any]):
 
 
 class _Part(IterDataPipe[Any]):
-    thins = True
-
     def __init__(self, main_datapipe: _Splitter, target: Hashable) -> None:
         self.source = main_datapipe
         self.target = target

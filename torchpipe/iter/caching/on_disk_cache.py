@@ -102,7 +102,6 @@ class EndOnDiskCacheHolder(IterDataPipe[str]):
     names the process that is waited for, RuntimeError for a file with another hash, and what the part raises.
     """
 
-    thins = True
     fingerprint_ignores = ("timeout",)
 
     def __init__(

@@ -56,7 +56,6 @@ class BatchMapper(OneInput[R]):
     """
 
     iterator = _BatchMapIterator
-    thins = True
 
     def __init__(
         self,

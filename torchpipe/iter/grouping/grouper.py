@@ -100,7 +100,6 @@ class Grouper(OneInput[Any]):
     """
 
     iterator = _GroupIterator
-    thins = True
 
     def __init__(
         self,

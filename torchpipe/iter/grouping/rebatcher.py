@@ -112,7 +112,6 @@ class ReBatcher(OneInput[Any]):
     """
 
     iterator = _ReBatchIterator
-    thins = True
 
     def __init__(
         self, datapipe: IterDataPipe[Any], batch_size: int, drop_last: bool = False, *, collated: bool = False

@@ -68,7 +68,6 @@ class UnBatcher(OneInput[Any]):
     """
 
     iterator = _UnBatchIterator
-    thins = True
 
     def __init__(self, datapipe: IterDataPipe[Any], unbatch_level: int = 1) -> None:
         super().__init__(datapipe)

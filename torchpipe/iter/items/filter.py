@@ -60,7 +60,6 @@ class Filter(OneInput[T]):
     """
 
     iterator = _FilterIterator
-    thins = True
     names_files = True  # if its input does
 
     @overload

@@ -52,7 +52,6 @@ class FlatMapper(OneInput[R]):
     """
 
     iterator = _FlatMapIterator
-    thins = True
 
     @overload
     def __init__(self, datapipe: IterDataPipe[Iterable[R]]) -> None: ...

@@ -30,7 +30,6 @@ class ShardExpander(OneInput[str]):
     """
 
     iterator = _ShardNameIterator
-    thins = True
 
     def __init__(self, source_datapipe: IterDataPipe[str]) -> None:
         super().__init__(source_datapipe)

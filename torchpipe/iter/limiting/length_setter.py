@@ -25,6 +25,7 @@ class LengthSetter(OneInput[T]):
     """
 
     alters_stream = False
+    one_to_one = True
     selects = True
 
     def __init__(self, source_datapipe: IterDataPipe[T], length: int) -> None:

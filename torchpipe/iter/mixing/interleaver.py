@@ -118,7 +118,6 @@ class Interleaver(OneInput[R]):
     """
 
     iterator = _InterleaveIterator
-    thins = True
 
     @overload
     def __init__(

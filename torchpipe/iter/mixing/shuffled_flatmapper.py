@@ -107,7 +107,6 @@ class ShuffledFlatMapper(Switchable[R]):
     """
 
     iterator = _ShuffledIterator
-    thins = True
 
     @overload
     def __init__(

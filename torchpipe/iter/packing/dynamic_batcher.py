@@ -98,7 +98,6 @@ class DynamicBatcher(OneInput[list[T]]):
     """
 
     iterator = _DynamicIterator
-    thins = True
 
     def __init__(
         self,

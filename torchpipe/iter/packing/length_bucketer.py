@@ -71,7 +71,6 @@ class LengthBucketer(OneInput[list[T]]):
     """
 
     iterator = _BucketIterator
-    thins = True
 
     def __init__(
         self,

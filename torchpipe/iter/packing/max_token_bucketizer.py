@@ -94,7 +94,6 @@ class MaxTokenBucketizer(OneInput[list[T]]):
     """
 
     iterator = _BucketizeIterator
-    thins = True
 
     def __init__(
         self,

@@ -204,7 +204,6 @@ class Packer(OneInput[dict[str, Any]]):
     """
 
     iterator = _PackIterator
-    thins = True
 
     def __init__(
         self,

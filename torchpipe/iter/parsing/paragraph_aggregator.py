@@ -54,7 +54,6 @@ class ParagraphAggregator(OneInput[tuple[str, Any]]):
     """
 
     iterator = _ParagraphIterator
-    thins = True
 
     def __init__(
         self, source_datapipe: IterDataPipe[tuple[str, Any]], joiner: Callable[[list[Any]], Any] = _joined

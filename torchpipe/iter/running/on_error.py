@@ -46,7 +46,6 @@ class OnError(OneInput[T_co]):
 
     alters_stream = False  # a run that has met a bad item goes on from its checkpoint, with this node put in
     selects = True
-    thins = True
     handles_errors = True
 
     def __init__(

@@ -61,6 +61,7 @@ class _Pinned(OnePerItem[Any]):
     iterator = _PinIterator
     form = "pin_memory"
     alters_stream = False
+    one_to_one = True
     runs_in_main = True
 
     def __init__(

@@ -32,6 +32,7 @@ class Prefetcher(OnePerItem[T_co]):
     """
 
     alters_stream = False
+    one_to_one = True
     selects = True
 
     def __init__(self, source_datapipe: IterDataPipe[T_co], buffer_size: int = 10) -> None:

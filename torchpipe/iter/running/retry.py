@@ -36,6 +36,7 @@ class Retrier(OnePerItem[T_co]):
     """
 
     alters_stream = False
+    one_to_one = True
     selects = True
 
     def __init__(

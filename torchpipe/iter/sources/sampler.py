@@ -22,8 +22,6 @@ class Sampler(IterDataPipe[Any]):
     ``datapipe`` has no ``len()``.
     """
 
-    thins = True
-
     def __init__(
         self,
         datapipe: IterDataPipe[Any],
