@@ -1,8 +1,8 @@
 """Workers that make an item of each entry that the main process deals to them: what torch's loader does.
 
-Runs in the main process. The graph's one source reads what is dealt (``context.supply``); whoever uses this decides
-which entry goes to which worker, and when. A worker that dies is replaced, and its successor is dealt again what has
-not come back as an item.
+Runs in the main process. The graph's one source reads what is dealt (``context.host.supply``); whoever uses this
+decides which entry goes to which worker, and when. A worker that dies is replaced, and its successor is dealt again
+what has not come back as an item.
 """
 
 from __future__ import annotations

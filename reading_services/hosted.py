@@ -19,7 +19,7 @@ from torchpipe.execution.shard import Chunk, InitFn, ResetFn
 from torchpipe.graph import draw
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
-from torchpipe.node.context import Context
+from torchpipe.node.context import GraphIndex
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name, walk
 from torchpipe.node.validate import check_count
@@ -291,5 +291,5 @@ class _Epoch(ShardProvider):
 
 def numbered_names(*roots: DataPipe) -> dict[int, str]:
     """The names of a section's nodes by the numbers that a worker notes."""
-    numbers = Context.for_graph(*roots, seed=0).numbers
+    numbers = GraphIndex.of(*roots).numbers
     return {numbers[id(node)]: node_name(node) for root in roots for node in walk(root) if id(node) in numbers}

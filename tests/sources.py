@@ -10,7 +10,7 @@ from typing import Any
 
 from torchpipe.ahead.background import RunAhead
 from torchpipe.ahead.iterators import RunAheadIterator
-from torchpipe.node.context import Context
+from torchpipe.node.context import Context, Host
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.state import SnapshotPolicy
@@ -101,7 +101,9 @@ def start(
 ) -> NodeIterator[Any]:
     """A pass over ``node``, from ``state`` on; a snapshot after each ``every`` items, by cost if None."""
     context = Context.for_graph(
-        node, seed=seed, threads=threads, allow_pickle=allow_pickle, policy=lambda: SnapshotPolicy(every=every)
+        node,
+        seed=seed,
+        host=Host(threads=threads, allow_pickle=allow_pickle, policy=lambda: SnapshotPolicy(every=every)),
     )
     iterator = context.iterate(node)
     if state is not None:

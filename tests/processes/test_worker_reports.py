@@ -34,7 +34,7 @@ from torchpipe import IterDataPipe, NodeIterator
 from torchpipe.errors import NotSerializableError, StateError
 from torchpipe.execution.epoch import WorkerInfo
 from torchpipe.iter import IterableWrapper
-from torchpipe.node.context import Context
+from torchpipe.node.context import Context, GraphIndex
 from torchpipe.node.traits import walk
 from torchpipe.randomness.seeds import SeedGenerator
 
@@ -168,7 +168,7 @@ def test_careful_sends_one_by_one_and_notes_the_node(rig: MakeRig) -> None:
     worker = rig(graph)
     sent = worker.run(epoch(shard(), careful=True))
     assert [items for _, items in chunks(sent)] == [[2], [2], []]
-    numbers = Context.for_graph(graph, seed=0).numbers
+    numbers = GraphIndex.of(graph).numbers
     names = {numbers[id(node)]: type(node).__name__ for node in walk(graph)}
     assert [names[number] for number in noted] == ["Mapper", "Mapper", "Mapper"] * 2
     inner, outer = noted[0], noted[2]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from torchpipe import Context
 from torchpipe.iter import IterableWrapper
+from torchpipe.node.context import Host
 from torchpipe.stats import tracing
 from torchpipe.stats.node_sheet import ERRORS, ITEMS, SELF_NS, Figures, NodeSheet, bucket_of
 from torchpipe.stats.tracing import APART, ThreadTracing, Tracing
@@ -31,7 +32,7 @@ def burn(item: Any) -> Any:
 def traced(graph: Any) -> tuple[Iterator[Any], NodeSheet, Tracing]:
     sheet = NodeSheet.local(10)
     tracer = Tracing(sheet)
-    return Context.for_graph(graph, seed=1, trace=tracer).iterate(graph).items(), sheet, tracer
+    return Context.for_graph(graph, seed=1, host=Host(trace=tracer)).iterate(graph).items(), sheet, tracer
 
 
 def test_each_node_is_charged_with_its_own_time() -> None:

@@ -28,23 +28,23 @@ _MARK = "shapes"  # beside the cursor: a stage without a gate, and a graph witho
 class RunAheadIterator(NodeIterator[T_co]):
     """The pass of a node that hands its input's items on unchanged, earlier or elsewhere: the base of such nodes.
 
-    Runs ahead as ``stage`` says; nothing is ahead if ``context.threads`` is False. State: either the input's own state
-    or a cursor over it. Both load here and into the input itself, so a state saved with this stage loads without it,
-    and the other way round.
+    Runs ahead as ``stage`` says; nothing is ahead if ``context.host.threads`` is False. State: either the input's own
+    state or a cursor over it. Both load here and into the input itself, so a state saved with this stage loads without
+    it, and the other way round.
     """
 
     exact_after_error = True
     apart = True
 
     def __init__(self, node: DataPipe, context: Context, source: DataPipe, stage: Stage) -> None:
-        if context.reads_apart(node):
+        if context.graph.reads_apart(node):
             raise GraphError(
                 f"{node_name(node)} stands after some branches of a fork, demux or unzip, of which others are read "
                 "elsewhere: it would run ahead of them in a thread of its own. Join the branches (zip, mux) before it"
             )
         super().__init__(node, context, source)
-        self._stage = stage if context.threads else replace(stage, depth=0)
-        self._ahead = RunAhead(self.source, self._stage, context.policy(), node_name(node))
+        self._stage = stage if context.host.threads else replace(stage, depth=0)
+        self._ahead = RunAhead(self.source, self._stage, context.host.policy(), node_name(node))
 
     @property
     def positional(self) -> bool:
@@ -119,7 +119,7 @@ class _Delivered(NodeIterator[Any]):
     def __init__(self, node: DataPipe, context: Context, inner: NodeIterator[Any]) -> None:
         super().__init__(node, context)
         self.inputs = (inner,)
-        self._snapshots = Snapshots(inner, context.policy(), node_name(node))
+        self._snapshots = Snapshots(inner, context.host.policy(), node_name(node))
         self._cursor = Cursor()
         self._mark: Callable[[], dict[str, Any]] | None = None  # in the cursor's stead
         self._pulling = False  # stays True when a pull ended in an exception

@@ -199,11 +199,11 @@ class _FetchIterator(NodeIterator[Any]):
             self.node.fetch.dataset.load_state_dict(state["dataset"])
 
     def run(self) -> Iterator[Any]:
-        supply, context, node = self.context.supply, self.context, self.node
+        supply, context, node = self.context.host.supply, self.context, self.node
         assert isinstance(supply, DispatchSupply)
-        worker, trace = context.local_shard, context.trace
+        worker, trace = context.local_shard, context.host.trace
         fetch = TimedFetch(node.fetch, trace.sheet) if isinstance(trace, Tracing) else node.fetch
-        collate_fn = collating_in(fetch.collate_fn, context.memory)
+        collate_fn = collating_in(fetch.collate_fn, context.host.memory)
         where = f"in DataLoader worker process {worker}"
         if node.as_torch and not self._begun:
             seed_worker(node.base_seed, worker)

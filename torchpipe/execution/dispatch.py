@@ -71,9 +71,9 @@ class Dispatched(IterDataPipe[Any]):
                 "a dispatched stream can be read once in an epoch: put cycle() or cache() before "
                 "sharding_round_robin_dispatch()"
             )
-        if not isinstance(context.supply, DispatchSupply):
+        if not isinstance(context.host.supply, DispatchSupply):
             raise GraphError("a dispatched part of a graph runs only under a reading service")
-        return DispatchedIterator(self, context, context.supply)
+        return DispatchedIterator(self, context, context.host.supply)
 
 
 class DispatchedIterator(NodeIterator[Any]):

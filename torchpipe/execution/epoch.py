@@ -69,7 +69,7 @@ class ShardSpec(Epoch):
     @property
     def in_context(self) -> dict[str, int]:
         """What it is by the names that a context has for it."""
-        shards = {"shard": self.global_shard, "num_shards": self.total_shards, "local_shard": self.shard}
+        shards = {"shard": self.global_shard, "num_shards": self.total_shards}
         return {"seed": self.seed, "epoch": self.epoch, "rank": self.rank, "world_size": self.world_size} | shards
 
     def describe(self, item: int, what: str = "item", part: str = "shard") -> str:

@@ -13,7 +13,7 @@ from torchpipe.execution.dispatch import Dispatched
 from torchpipe.execution.shard import Shard
 from torchpipe.graph.plan import Plan
 from torchpipe.graph.rows import rows_of
-from torchpipe.node.context import Context
+from torchpipe.node.context import GraphIndex
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.stats import NodeStats
 from torchpipe.stats.model import Section
@@ -97,11 +97,11 @@ class Measuring:
     def _find_numbers(self, section: Section) -> dict[int, int]:
         rows = [row for row in self._rows if row.section == section and row.node is not None]
         if section == "main":
-            numbers = Context.for_graph(self._root, seed=0).numbers
+            numbers = GraphIndex.of(self._root).numbers
         elif section == "dispatch":
-            numbers = {} if self._plan.dispatch is None else Context.for_graph(self._plan.dispatch, seed=0).numbers
+            numbers = {} if self._plan.dispatch is None else GraphIndex.of(self._plan.dispatch).numbers
         else:
-            numbers = Context.for_graph(*self._branches, seed=0).numbers
+            numbers = GraphIndex.of(*self._branches).numbers
             nodes = {id(node): node for branch in self._branches for node in walk(branch)}.values()
             stand_ins = [node for node in nodes if not isinstance(node, Dispatched)]
             # In the order of the graph, as the rows are: what reads from the dispatcher was copied

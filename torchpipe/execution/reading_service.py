@@ -31,7 +31,7 @@ from torchpipe.graph.rewrite import replace_nodes
 from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.iter.running.to_device import ToDevice
 from torchpipe.node.announce import warn_user
-from torchpipe.node.context import Context
+from torchpipe.node.context import Context, Host
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.node.validate import check_count
@@ -148,11 +148,13 @@ class ShardedReadingService(ReadingServiceInterface):
             root,
             **start.alone.in_context,
             section=1,
-            threads=self._threads_in_main(),
-            allow_pickle=True,  # the loader has checked the state
-            trace=trace,
-            policy=self._policy,
-            on_left_out=partial(self._tell_left_out, None),
+            host=Host(
+                threads=self._threads_in_main(),
+                allow_pickle=True,  # the loader has checked the state
+                trace=trace,
+                policy=self._policy,
+                on_left_out=partial(self._tell_left_out, None),
+            ),
             leaves={id(cut): partial(merge, branch) for branch, cut in enumerate(plan.cuts)},
         )
         iterator = exact_after_error(root, context, context.iterate(root))

@@ -16,7 +16,7 @@ from torchpipe.errors import StateError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
 from torchpipe.node.containers import PLAIN
-from torchpipe.node.context import Context, Memory, Replayed, Trace
+from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
@@ -130,16 +130,18 @@ class Shard:
             graph,
             *self.graphs[self.branch + 1 :],
             **spec.in_context,
-            presumed=presumed,
             section=self.section,
-            supply=self.supply,
-            threads=False,  # threads would make the order of global random draws depend on timing
-            allow_pickle=True,  # loaders check a state when it is loaded; what comes here is safe or allowed
-            trace=self.trace,
-            memory=self.memory,
-            policy=self.policy,
-            announces=self.announces,
-            on_left_out=self.on_left_out,
+            shared=SharedByPass(presumed=presumed),
+            host=Host(
+                threads=False,  # threads would make the order of global random draws depend on timing
+                allow_pickle=True,  # loaders check a state when it is loaded; what comes here is safe or allowed
+                announces=self.announces,
+                trace=self.trace,
+                memory=self.memory,
+                supply=self.supply,
+                policy=self.policy,
+                on_left_out=self.on_left_out,
+            ),
         )
         self._iterator = context.iterate(graph)
         self._context = context
@@ -215,7 +217,7 @@ class Shard:
         """Let ``chunk`` carry a snapshot, if one can be taken here; an older one and more items to drop do as well."""
         self._policy.begin()
         try:
-            state = self._state_now([] if self._context is None else self._context.replays)
+            state = self._state_now([] if self._context is None else self._context.shared.replays)
             chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
             if self._owed:
@@ -240,7 +242,7 @@ class Shard:
         # a replay of the whole shard is exact.
         whole = any(item.replayed and (random_state is not None or reads_shared(item.node)) for item in replays)
         own = None if whole else self._iterator.state_dict()
-        torn = "" if whole or self._context is None or random_state is None else self._context.torn()
+        torn = "" if whole or self._context is None or random_state is None else self._context.shared.torn()
         if torn:
             lengths.append((f"{torn}, before which functions draw from the global random states,", self.produced))
         state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]} | self._premise()

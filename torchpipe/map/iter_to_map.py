@@ -8,7 +8,7 @@ from typing import Any
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import GraphError
 from torchpipe.node.announce import warn_user
-from torchpipe.node.context import Context
+from torchpipe.node.context import Context, Host
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.node.traits import divides, node_name, traits_of, walk
 from torchpipe.node.validate import check_columns
@@ -69,7 +69,7 @@ class IterToMapConverter(MapDataPipe[Any]):
 
     def _read(self) -> dict[Any, Any]:
         items: dict[Any, Any] = {}
-        context = Context.for_graph(self.source, seed=0, threads=False)  # which would not have those states
+        context = Context.for_graph(self.source, seed=0, host=Host(threads=False))  # which would not have those states
         with context.iterate(self.source) as stream:
             for item in stream:
                 key, value = self._pair(item)

@@ -20,13 +20,11 @@ from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_
 from torchpipe.randomness.seeds import StreamKey, derive_seed, fresh_seed
 from torchpipe.state import LeftOut, SnapshotPolicy
 
-__all__ = ["Context", "Memory", "Replayed", "Trace"]
+__all__ = ["Context", "GraphIndex", "Host", "Memory", "Replayed", "SharedByPass", "Trace"]
 
 # What gives an array of so many bytes to make a large item in, from where it travels without a copy; None if there is
 # no such place just now.
 Memory: TypeAlias = Callable[[int], Any]
-
-_INHERITED = ("shard", "num_shards", "rank", "world_size", "threads")  # by graphs made inside a user's __iter__
 
 
 class Trace(Protocol):
@@ -57,51 +55,40 @@ class Replayed(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Context:
-    """What a pass over a graph depends on. Make one with :meth:`for_graph`.
+class Host:
+    """What a pass is given by whoever runs it.
 
-    ``seed``, ``epoch``, ``shard`` and ``num_shards`` fix the stream. With several ranks, ``shard`` counts those of all:
-    number ``rank`` and every ``world_size``-th after it belong to one rank. ``threads`` says whether nodes may run
-    ahead in threads of their own; ``allow_pickle`` whether states being loaded may hold pickles. ``memory``, if there
-    is one, is where large items are best made.
+    ``threads`` says whether nodes may run ahead in threads of their own; ``allow_pickle`` whether states being loaded
+    may hold pickles; ``announces`` whether iterators say what they replay. ``memory``, if there is one, is where large
+    items are best made; ``supply`` is where dispatched items come from; ``policy`` says when snapshots are due.
+    ``on_left_out`` is told of each item that is left out and noted.
     """
 
-    seed: int
-    epoch: int = 0
-    shard: int = 0
-    num_shards: int = 1
-    rank: int = 0
-    world_size: int = 1
-    local_shard: int = 0  # the shard's number within its rank
-    section: int = 0  # 0: inside a shard, 1: after the merge of shards, 2: before they are dealt their items
     threads: bool = True
     allow_pickle: bool = False
-    announces: bool = True  # do iterators say what they replay? A shard's do not: the merge does
-    rounds: tuple[int, ...] = ()
+    announces: bool = True
     trace: Trace | None = None
     memory: Memory | None = None
-    supply: Any = None  # where dispatched items come from, in a shard that gets any
+    supply: Any = None
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
-    numbers: Mapping[int, int] = field(default_factory=dict)  # id(node) -> its place in the graph
-    divided: Mapping[int, Division] = field(default_factory=dict)  # id(node), after sharding points
-    leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
-    replays: list[Replayed] = field(default_factory=list)
-    presumed: Mapping[int, Any] = field(
-        default_factory=dict
-    )  # node_id -> premise(), of what is replayed from its start
-    restoring: list[object] = field(default_factory=list)  # not empty while items are made again
-    failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
-    retries: Retries | None = None  # of users' functions, of the nodes before a retry()
-    on_left_out: Callable[[LeftOut], None] | None = None  # told of each item that is left out and noted
-    kept: tuple[DataPipe, ...] = ()  # keeps the nodes alive, so that their ids stay theirs
-    roots: tuple[DataPipe, ...] = ()
-    passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators share, of whoever shares them
-    _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
+    on_left_out: Callable[[LeftOut], None] | None = None
+
+
+@dataclass(frozen=True)
+class GraphIndex:
+    """The nodes of a graph by their ids: their places, which are the same in every process, and what divides the
+    stream up to each.
+    """
+
+    roots: tuple[DataPipe, ...]
+    nodes: tuple[DataPipe, ...]  # inputs first; kept, so that their ids stay theirs
+    numbers: Mapping[int, int]
+    divided: Mapping[int, Division]
 
     @classmethod
-    def for_graph(cls, *roots: DataPipe, seed: int | None = None, **options: Any) -> Context:
-        """The context for a pass over the graph that ends in ``roots``. Without a seed, torch's generator gives one."""
-        nodes = list({id(node): node for root in roots for node in walk(root)}.values())
+    def of(cls, *roots: DataPipe) -> GraphIndex:
+        """The index of the graph that ends in ``roots``."""
+        nodes = tuple({id(node): node for root in roots for node in walk(root)}.values())
         numbers: dict[int, int] = {}
         divided: dict[int, Division] = {}
         for node in nodes:
@@ -113,65 +100,40 @@ class Context:
                 among |= divided.get(id(item), Division.NONE)
             if among:
                 divided[id(node)] = among
-        if seed is None:
-            bound = next((node for node in nodes if isinstance(node, BoundInput)), None)
-            if bound is not None:  # a graph made inside a user's __iter__: it belongs to the outer pass
-                outer = bound.context
-                options = {name: getattr(outer, name) for name in _INHERITED} | options
-                seed = derive_seed(*outer.stream_key(bound.owner))
-            else:
-                seed = fresh_seed()
-        return cls(seed=seed, numbers=numbers, divided=divided, kept=tuple(nodes), roots=roots, **options)
+        return cls(roots, nodes, numbers, divided)
 
-    def iterate(self, node: DataPipe) -> NodeIterator[Any]:
-        """A new iterator over ``node`` in this context.
+    def with_copy(self, copied: DataPipe, node: DataPipe) -> GraphIndex:
+        """The same, where ``copied`` stands in the place of ``node``."""
+        number, among = {id(copied): self.numbers.get(id(node), -1)}, {id(copied): self.division(node)}
+        return replace(self, numbers={**self.numbers, **number}, divided={**self.divided, **among})
 
-        Raises: TypeError if the node is map-style or defines neither ``iterate`` nor ``__iter__``.
-        """
-        leaf = self.leaves.get(id(node))
-        if leaf is not None:
-            return leaf(self)
-        for cls in type(node).__mro__:
-            if "iterate" in vars(cls):
-                iterator = node.iterate(self)
-                if not isinstance(iterator, NodeIterator):
-                    raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
-                return iterator
-            if "__iter__" in vars(cls):
-                return ReplayIterator(node, self)
-        raise TypeError(f"{node_name(node)} is no iterable node: convert a map-style one with to_iter_datapipe()")
-
-    def for_round(self, number: int) -> Context:
-        """The context of the ``number``-th pass over an input that is read several times within one epoch."""
-        return replace(self, rounds=(*self.rounds, number))
-
-    def share(self, among: Division) -> tuple[int, int]:
-        """(parts, which one): what a sharding point that divides ``among`` these keeps in this pass."""
-        if among is Division.RANKS:
-            return self.world_size, self.rank
-        if among is Division.SHARDS:
-            return self.num_shards // self.world_size, self.shard // self.world_size
-        return self.num_shards, self.shard
-
-    @contextmanager
-    def making_again(self) -> Iterator[None]:
-        """Meanwhile, items are made that a state counts: to be dropped, or to go on within one."""
-        self.restoring.append(self)
-        try:
-            yield
-        finally:
-            self.restoring.pop()
+    def division(self, node: DataPipe) -> Division:
+        """Among whom the stream is divided at ``node``, and before it."""
+        return self.divided.get(id(node), Division.NONE)
 
     def reads(self, node: DataPipe) -> int:
-        """How many passes over ``node`` begin in this context, as far as the graph tells."""
+        """How many passes over ``node`` begin in a pass over the graph, as far as that tells."""
         return reads(*self.roots).get(id(node), 0)
 
     def reads_apart(self, node: DataPipe) -> bool:
         """Does ``node`` read some branches of a shared pass, of which the graph reads others elsewhere?"""
         below = {id(item): item for item in walk(node)}
         shared = {key for key, item in below.items() if traits_of(item).shared}
-        others = (item for item in self.kept if id(item) not in below) if shared else ()
+        others = (item for item in self.nodes if id(item) not in below) if shared else ()
         return any(id(item) in shared for other in others for item in inputs_of(other))
+
+
+@dataclass(eq=False)
+class SharedByPass:
+    """What the iterators of one pass have in common."""
+
+    presumed: Mapping[int, Any] = field(
+        default_factory=dict
+    )  # node_id -> premise(), of what is replayed from its start
+    replays: list[Replayed] = field(default_factory=list)
+    restoring: list[object] = field(default_factory=list)  # not empty while items are made again
+    passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators read, of whoever shares them
+    _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
@@ -201,15 +163,115 @@ class Context:
         """The name of a shared pass whose readers' states, in the state taken last, are of different moments; or ""."""
         return next((name for item in self.passes.values() if (name := item.torn())), "")
 
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a pass over a graph depends on. Make one with :meth:`for_graph`.
+
+    ``seed``, ``epoch``, ``shard`` and ``num_shards`` fix the stream. With several ranks, ``shard`` counts those of all:
+    number ``rank`` and every ``world_size``-th after it belong to one rank.
+    """
+
+    seed: int
+    epoch: int = 0
+    shard: int = 0
+    num_shards: int = 1
+    rank: int = 0
+    world_size: int = 1
+    section: int = 0  # 0: inside a shard, 1: after the merge of shards, 2: before they are dealt their items
+    rounds: tuple[int, ...] = ()
+    graph: GraphIndex
+    host: Host = Host()
+    shared: SharedByPass = field(default_factory=SharedByPass)
+    leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
+    failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
+    retries: Retries | None = None  # of users' functions, of the nodes before a retry()
+
+    @classmethod
+    def for_graph(cls, *roots: DataPipe, seed: int | None = None, **options: Any) -> Context:
+        """The context for a pass over the graph that ends in ``roots``. Without a seed, torch's generator gives one."""
+        graph = GraphIndex.of(*roots)
+        if seed is None:
+            bound = next((node for node in graph.nodes if isinstance(node, BoundInput)), None)
+            if bound is not None:  # a graph made inside a user's __iter__: it belongs to the outer pass
+                outer = bound.context
+                return cls(
+                    seed=derive_seed(*outer.stream_key(bound.owner)),
+                    shard=outer.shard,
+                    num_shards=outer.num_shards,
+                    rank=outer.rank,
+                    world_size=outer.world_size,
+                    graph=graph,
+                    host=Host(threads=outer.host.threads),
+                )
+            seed = fresh_seed()
+        return cls(seed=seed, graph=graph, **options)
+
+    def inside(self, graph: GraphIndex, seed: int) -> Context:
+        """The context for a graph that is made within this pass: of the same shard, with streams of its own."""
+        return replace(
+            self,
+            seed=seed,
+            rounds=(),
+            graph=graph,
+            host=replace(self.host, trace=None, supply=None),
+            shared=SharedByPass(),
+            leaves={},
+        )
+
+    @property
+    def local_shard(self) -> int:
+        """The shard's number within its rank."""
+        return self.shard // self.world_size
+
+    def iterate(self, node: DataPipe) -> NodeIterator[Any]:
+        """A new iterator over ``node`` in this context.
+
+        Raises: TypeError if the node is map-style or defines neither ``iterate`` nor ``__iter__``.
+        """
+        leaf = self.leaves.get(id(node))
+        if leaf is not None:
+            return leaf(self)
+        for cls in type(node).__mro__:
+            if "iterate" in vars(cls):
+                iterator = node.iterate(self)
+                if not isinstance(iterator, NodeIterator):
+                    raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
+                return iterator
+            if "__iter__" in vars(cls):
+                return ReplayIterator(node, self)
+        raise TypeError(f"{node_name(node)} is no iterable node: convert a map-style one with to_iter_datapipe()")
+
+    def for_round(self, number: int) -> Context:
+        """The context of the ``number``-th pass over an input that is read several times within one epoch."""
+        return replace(self, rounds=(*self.rounds, number))
+
+    def share(self, among: Division) -> tuple[int, int]:
+        """(parts, which one): what a sharding point that divides ``among`` these keeps in this pass."""
+        if among is Division.RANKS:
+            return self.world_size, self.rank
+        if among is Division.SHARDS:
+            return self.num_shards // self.world_size, self.local_shard
+        return self.num_shards, self.shard
+
+    @contextmanager
+    def making_again(self) -> Iterator[None]:
+        """Meanwhile, items are made that a state counts: to be dropped, or to go on within one."""
+        self.shared.restoring.append(self)
+        try:
+            yield
+        finally:
+            self.shared.restoring.pop()
+
     def node_id(self, node: DataPipe) -> int:
         """The node's place in the graph, the same in every process; -1 for nodes that are not in it."""
-        return self.numbers.get(id(node), -1)
+        return self.graph.numbers.get(id(node), -1)
 
     def stream_key(self, node: DataPipe) -> StreamKey:
         """The key of ``node``'s random stream: by seed, epoch, shard (after a sharding point), node and round."""
-        number = self.numbers.get(id(node))
+        number = self.graph.numbers.get(id(node))
         if number is None:
             raise GraphError(f"{node_name(node)} is not part of the graph that this context was made for")
-        among = self.divided.get(id(node), Division.NONE)
+        among = self.graph.division(node)
         shard = self.share(among)[1] + 1 if among else 0
         return (self.seed, self.epoch, self.section, shard, number, *self.rounds)

@@ -31,7 +31,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 def _context(node: IterDataPipe[Any], **options: Any) -> Context:
     context = Context.for_graph(node, **options)
-    refuse_hidden_inputs(context.kept)
+    refuse_hidden_inputs(context.graph.nodes)
     return context
 
 

@@ -196,7 +196,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 return iter(())
             failures = self.context.failures
             stream = self.run() if failures is None else failures.watch(self)
-            trace = self.context.trace
+            trace = self.context.host.trace
             self._stream = stream if trace is None else trace.watch(stream, self.number_to_trace)
         return self._stream
 
@@ -215,8 +215,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         state = self.get_state()
         if self._functions:
             state["functions"] = [copy.deepcopy(fn.state_dict()) for fn in self._functions]
-        if len(self.inputs) > 1 and self.context.passes:
-            with self.context.gathering():
+        if len(self.inputs) > 1 and self.context.shared.passes:
+            with self.context.shared.gathering():
                 state["inputs"] = [item.state_dict() for item in self.inputs]
         elif self.inputs:
             state["inputs"] = [item.state_dict() for item in self.inputs]
@@ -244,7 +244,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         cursor = Cursor.from_state(state)
         if cursor is not None:
             if cursor.snapshot is not None:
-                self.load_state_dict(decode(cursor.snapshot, allow_pickle=self.context.allow_pickle))
+                self.load_state_dict(decode(cursor.snapshot, allow_pickle=self.context.host.allow_pickle))
             self.drop(cursor.skip)
             return
         with refusing_misfits(node_name(self.node)):
@@ -297,7 +297,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             return
         self._closed = True
         stream, self._stream = self._stream, iter(())
-        replays: list[Any] = self.context.replays
+        replays: list[Any] = self.context.shared.replays
         if self in replays:
             replays.remove(self)
         with ExitStack() as stack:  # all is closed, whatever a part of it raises
@@ -334,7 +334,9 @@ class Positions:
         """The items at ``positions``, each made when it is asked for; a crash meanwhile is the owner's."""
         items = self._items(positions)
         context = self.owner.context
-        return items if context.trace is None else context.trace.watch(items, context.node_id(self.owner.node))
+        return (
+            items if context.host.trace is None else context.host.trace.watch(items, context.node_id(self.owner.node))
+        )
 
     def _items(self, positions: Iterator[Any]) -> Iterator[Any]:
         read = self.reader()

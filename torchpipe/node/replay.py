@@ -106,13 +106,11 @@ class ReplayIterator(NodeIterator[Any]):
         self._copy = with_inputs(node, self._bind, private=True)
         self._copy.__dict__[BOUND] = self._with_copy(context)
         self._prepare()
-        context.replays.append(self)
+        context.shared.replays.append(self)
 
     def _with_copy(self, context: Context) -> Context:
         """A context in which the copy stands in the node's place, for ``super().__iter__()``."""
-        place = {id(self._copy): context.node_id(self.node)}
-        divided = {id(self._copy): context.divided.get(id(self.node), Division.NONE)}
-        return replace(context, numbers={**context.numbers, **place}, divided={**context.divided, **divided})
+        return replace(context, graph=context.graph.with_copy(self._copy, self.node))
 
     def _bind(self, item: DataPipe) -> DataPipe:
         if isinstance(item, TorchMapDataPipe):
@@ -208,7 +206,7 @@ class ReplayIterator(NodeIterator[Any]):
                 bound.begin_at(value)
             target: Any = self._copy if state["of"] == "node" else self._open()
             target.load_state_dict(copy.deepcopy(state["user"]))
-        elif self.count and not self._ended and self.context.announces:
+        elif self.count and not self._ended and self.context.host.announces:
             announce_replay(node_name(self.node), self.count)
 
     def close(self) -> None:

@@ -128,11 +128,11 @@ class Failures:
         if refusal is None:
             noted = self._note(node_name(iterator.node), error, item)
             context = iterator.context
-            if context.trace is not None:
-                context.trace.left_out(iterator.number_to_trace)
+            if context.host.trace is not None:
+                context.host.trace.left_out(iterator.number_to_trace)
             # What a resume makes again was told when it happened
-            if noted is not None and context.on_left_out is not None and not context.restoring:
-                context.on_left_out(noted)
+            if noted is not None and context.host.on_left_out is not None and not context.shared.restoring:
+                context.host.on_left_out(noted)
             return True
         if refusal:
             add_note(error, f"torchpipe: {refusal}")

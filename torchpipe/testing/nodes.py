@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
-from torchpipe.node.context import Context
+from torchpipe.node.context import Context, Host
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name, walk
@@ -125,7 +125,7 @@ class _Check:
                 epoch=where.epoch,
                 shard=where.shard,
                 num_shards=where.num_shards,
-                allow_pickle=self.opaque,
+                host=Host(allow_pickle=self.opaque),
             )
             iterator = context.iterate(node)
         opened = _Pass(iterator, random)

@@ -18,7 +18,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from tests.processes.values import DTYPES, bits, make
 from torchpipe.iter import IterableWrapper
 from torchpipe.iter._shared.collating import default_collate_in, stack_without_files
-from torchpipe.node.context import Context
+from torchpipe.node.context import Context, Host
 from torchpipe.testing import CountingSource, check_node
 
 
@@ -62,7 +62,7 @@ class Offer:
 
 def collated(samples: list[Any], offer: Offer) -> Any:
     graph = IterableWrapper([samples]).collate()
-    with Context.for_graph(graph, seed=0, memory=offer).iterate(graph) as iterator:
+    with Context.for_graph(graph, seed=0, host=Host(memory=offer)).iterate(graph) as iterator:
         return next(iterator)
 
 

@@ -53,7 +53,7 @@ class ExpandingIterator(NodeIterator[T]):
         self._refused = ""  # why it was not
         self._current: Any = None  # the iterator of its parts
         self._loaded: Any = None  # that iterator's state, before there is one
-        context.replays.append(self)
+        context.shared.replays.append(self)
 
     @abstractmethod
     def expand(self, item: Any) -> Iterable[T]:
@@ -92,7 +92,7 @@ class ExpandingIterator(NodeIterator[T]):
             self._handed_out = stored_count(state, "handed_out")
             self._start = _Start({}, _loaded(state["random"]))
             self._loaded = copy.deepcopy(state.get("iterator"))
-            if self.context.announces and self.to_replay()[1]:
+            if self.context.host.announces and self.to_replay()[1]:
                 announce_replay(*self.to_replay())
         else:
             self._parts = stored_items(state, "left")

@@ -10,13 +10,13 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from torchpipe.errors import GraphError, StateError
 from torchpipe.iter._shared.positioned import positioned
 from torchpipe.node.announce import announce_replay
-from torchpipe.node.context import Context
+from torchpipe.node.context import Context, GraphIndex, SharedByPass
 from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, callable_name, is_node, node_name
 from torchpipe.randomness.global_random import GlobalRandom, may_change_states
@@ -27,11 +27,6 @@ __all__ = ["END", "Opened", "SeveralOpenIterator"]
 R = TypeVar("R")
 
 END: Any = object()
-_INNER = (
-    "epoch", "shard", "num_shards", "rank", "world_size", "local_shard", "section", "threads", "allow_pickle",
-    "announces", "memory", "policy", "replays", "restoring", "failures", "retries",
-    "on_left_out",
-)  # fmt: skip
 _SCRATCH = (0x1E4F,)  # any key: what is drawn from it is thrown away
 
 
@@ -90,7 +85,7 @@ class SeveralOpenIterator(NodeIterator[R]):
         self.form = form
         self.fn = self.with_retries(fn)
         self.opened = 0  # items of the input
-        context.replays.append(self)
+        context.shared.replays.append(self)
 
     @abstractmethod
     def those_open(self) -> Iterable[Opened]:
@@ -110,7 +105,7 @@ class SeveralOpenIterator(NodeIterator[R]):
 
     def announce(self) -> None:
         """Say what will be replayed, once a state is loaded."""
-        if self.context.announces and self.to_replay()[1]:
+        if self.context.host.announces and self.to_replay()[1]:
             announce_replay(*self.to_replay())
 
     def next_of(self, place: Opened) -> Any:
@@ -135,13 +130,11 @@ class SeveralOpenIterator(NodeIterator[R]):
     def _open(self, place: Opened, before: GlobalRandom) -> None:
         result: Any = self.fn(place.item)
         if is_node(result):
-            inner = self.context
-            context = Context.for_graph(
-                result,
-                seed=derive_seed(*inner.stream_key(self.node), place.number),
-                **{name: getattr(inner, name) for name in _INNER},
-            )
-            place.parts = context.iterate(result)
+            outer = self.context
+            inner = outer.inside(GraphIndex.of(result), derive_seed(*outer.stream_key(self.node), place.number))
+            shared = outer.shared  # what it replays, this pass replays: it is in the state of this
+            inner = replace(inner, shared=SharedByPass(replays=shared.replays, restoring=shared.restoring))
+            place.parts = inner.iterate(result)
             return
         parts = positioned(self.form, result, self.fn)
         self._check_draws(before, place.item)

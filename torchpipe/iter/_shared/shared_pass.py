@@ -211,7 +211,7 @@ class SharedPass(NodeIterator[Any]):
     # --- state
 
     def state_dict(self) -> dict[str, Any]:
-        for item in self.context.replays:
+        for item in self.context.shared.replays:
             if item.replayed and self.node in walk(item.node):
                 raise StateError(
                     f"{node_name(item.node)} reads a branch of {node_name(self.node)} and has no state: it would be "
@@ -222,7 +222,7 @@ class SharedPass(NodeIterator[Any]):
 
     def state_for(self, branch: int) -> dict[str, Any]:
         """What ``branch`` saves of this pass: another branch's state, beside it, may have all of it already."""
-        return {"reached": self._reached()} if self.context.gather(self, branch) else self.state_dict()
+        return {"reached": self._reached()} if self.context.shared.gather(self, branch) else self.state_dict()
 
     def gathered(self, branches: set[int]) -> None:
         """A state was taken, in which these branches are as they are now; others are as they were before."""
@@ -289,7 +289,7 @@ class _BranchIterator(NodeIterator[Any]):
         super().__init__(node, context)
         self.count = 0
         key = (id(node.source), context.rounds)
-        self.shared: SharedPass = context.passes.setdefault(key, _Passes()).join(node, context)
+        self.shared: SharedPass = context.shared.passes.setdefault(key, _Passes()).join(node, context)
         self.inputs = (self.shared,)
 
     def get_state(self) -> dict[str, Any]:
@@ -348,5 +348,5 @@ class _Passes:
 
     def _expected(self, container: Container, context: Context) -> set[int]:
         """The branches that will join too, as far as the graph tells."""
-        branches = (node for node in context.kept if isinstance(node, Branch) and node.source is container)
-        return {node.instance_id for node in branches if context.reads(node) > self.begun}
+        branches = (node for node in context.graph.nodes if isinstance(node, Branch) and node.source is container)
+        return {node.instance_id for node in branches if context.graph.reads(node) > self.begun}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -14,10 +15,10 @@ from torchpipe.iter._shared.bases import OnePerItem
 from torchpipe.iter.caching._stores import Chunk, DiskStore, Store, memory_store
 from torchpipe.node.announce import announce_replay
 from torchpipe.node.content_digest import Unseen, describe_content
-from torchpipe.node.context import Context
+from torchpipe.node.context import Context, GraphIndex
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
-from torchpipe.node.traits import Division, node_name, walk
+from torchpipe.node.traits import node_name, walk
 from torchpipe.node.validate import check_count, check_seconds
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor, decode, encode, opaque_notes
@@ -29,9 +30,6 @@ T = TypeVar("T")
 _END: Any = object()
 _contents: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of nodes: descriptions, which keep nothing themselves
 _SEED, _ROUND = 0, 0xCAC4E  # of the one pass that is kept: no run's and no epoch's
-_PASSED_ON = (
-    "shard", "num_shards", "rank", "world_size", "local_shard", "section", "supply", "policy", "retries", "on_left_out",
-)  # fmt: skip
 
 
 class _CacheIterator(NodeIterator[T]):
@@ -48,7 +46,7 @@ class _CacheIterator(NodeIterator[T]):
         self.allows = True  # may that hold pickles?
         self.replay = 0  # how many items of the input going on from there would make again
         self.making: _Making | None = None
-        context.replays.append(self)
+        context.shared.replays.append(self)
 
     @property
     def replayed(self) -> bool:
@@ -72,11 +70,11 @@ class _CacheIterator(NodeIterator[T]):
                 f"a cache stands in a chunk of {self.node.chunk_items} items, the state says {cursor!r:.60}"
             )
         self.chunk, self.ended = stored_count(state, "chunk"), bool(state["ended"])
-        self.before, self.place, self.allows = cursor.snapshot, cursor.skip, self.context.allow_pickle
+        self.before, self.place, self.allows = cursor.snapshot, cursor.skip, self.context.host.allow_pickle
         self.replay = stored_count(state, "replay")
         if (self.chunk > 0) != (self.before is not None):
             raise StateError(f"chunk {self.chunk} of a cache begins at a position of its input, the state has none")
-        if self.context.announces and self.to_replay()[1]:
+        if self.context.host.announces and self.to_replay()[1]:
             announce_replay(*self.to_replay())
 
     def run(self) -> Iterator[T]:
@@ -192,14 +190,17 @@ class Cacher(OnePerItem[T]):
                 "cache() stands behind nodes that run in other processes or once for all shards, whose items are those "
                 "of one epoch: put it before them"
             )
-        passed = {name: getattr(outer, name) for name in _PASSED_ON}
-        return Context.for_graph(
-            source, seed=_SEED, epoch=0, rounds=(_ROUND,), threads=False, announces=False, allow_pickle=True, **passed
+        return replace(
+            outer.inside(GraphIndex.of(source), _SEED),
+            epoch=0,
+            rounds=(_ROUND,),
+            host=replace(outer.host, threads=False, announces=False, allow_pickle=True, trace=None, memory=None),
+            failures=None,
         )
 
     def share(self, inner: Context) -> tuple[int, int]:
         """(parts, which one) of the stream that this pass makes: the same part has the same items."""
-        among = inner.divided.get(id(self.source), Division.NONE)
+        among = inner.graph.division(self.source)
         return inner.share(among) if among else (1, 0)
 
     def open_store(self, inner: Context) -> Store:
@@ -283,14 +284,14 @@ class _Making:
 
     def _position(self, made: int) -> tuple[bytes, int]:
         """Where the input stands, and how many items going there makes again."""
-        replays = self._context.replays
+        replays = self._context.shared.replays
         random = self._random.state_dict()
         count = self._count + made
         try:
             if any(item.replayed for item in replays):  # what it drew is known by a replay alone
                 raise StateError("to be replayed")
             reached = self.stream.state_dict()
-            if self._context.torn():  # and here, in which order
+            if self._context.shared.torn():  # and here, in which order
                 raise StateError("to be replayed")
             return encode({"input": reached, "random": random}), sum(item.to_replay()[1] for item in replays)
         except StateError:

@@ -223,11 +223,9 @@ class _CacheIterator(ExpandingIterator[str]):
             num_shards=1,
             rank=0,
             world_size=1,
-            local_shard=0,
             leaves={**self.context.leaves, id(holder): lambda inner: _OneItem(holder, inner, item)},
-            threads=False,
-            replays=[],
-            passes={},
+            host=replace(self.context.host, threads=False),
+            shared=replace(self.context.shared, replays=[], passes={}),
         )
         names: list[str] = []
         with (

@@ -25,7 +25,7 @@ class _CollateIterator(ItemIterator[R]):
     def __init__(self, node: Collator[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         if node.fn is default_collate:
-            self.fn: Any = partial(_collate_batch, default_collate_in(context.memory))
+            self.fn: Any = partial(_collate_batch, default_collate_in(context.host.memory))
         else:
             self.fn = self.adopt(node.fn)
 

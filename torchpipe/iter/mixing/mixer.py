@@ -12,7 +12,7 @@ from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
-from torchpipe.node.traits import Division, node_name
+from torchpipe.node.traits import node_name
 from torchpipe.node.validate import check_choice, check_count, check_function, check_input
 from torchpipe.randomness.seeds import IndexStream
 
@@ -184,7 +184,7 @@ class _MixIterator(NodeIterator[T]):
         self.agreed: float = math.inf  # until where these weights are those of the state that was loaded
         self.past: _Schedule | None = None  # those, until all is made again that was made by them
         self.in_hand: int | None = None  # the input of the item whose size is being told
-        presumed = context.presumed.get(context.node_id(node))
+        presumed = context.shared.presumed.get(context.node_id(node))
         if presumed is not None and self.schedule.fn is None:
             with refusing_misfits(node_name(node)):
                 self._agree_with(presumed)
@@ -295,7 +295,7 @@ class _MixIterator(NodeIterator[T]):
 
     def _weigh(self) -> None:
         """Look up the weights that hold now, and share those of inputs that are done with among the others."""
-        if self.past is not None and not self.context.restoring:
+        if self.past is not None and not self.context.shared.restoring:
             # Where items stand before, that the state has made, or are made again since
             if self.count > self.agreed or (self.count == self.agreed and self.items_before and not self.weights):
                 raise self._other_weights(self.past.at(self.count)[0])
@@ -346,7 +346,7 @@ class _MixIterator(NodeIterator[T]):
         Raises: RuntimeError where the shard would end with it, and give next to nothing of the other inputs.
         """
         node, context = self.node.datapipes[number], self.context
-        among = context.divided.get(id(node), Division.NONE)
+        among = context.graph.division(node)
         parts = context.share(among)[0] if among else 1
         if parts == 1:
             return
@@ -359,7 +359,7 @@ class _MixIterator(NodeIterator[T]):
         )
         if self.node.stop == "first_exhausted":
             raise RuntimeError(text)
-        if not context.restoring:
+        if not context.shared.restoring:
             warn_user(text, UserWarning)
 
     def _all_have_ended(self) -> bool:

@@ -40,6 +40,6 @@ class Prefetcher(OnePerItem[T_co]):
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
-        if not context.threads or context.reads_apart(self):  # branches of one pass are read in one thread
+        if not context.host.threads or context.graph.reads_apart(self):  # branches of one pass are read in one thread
             return context.iterate(self.source)
         return RunAheadIterator(self, context, self.source, Stage(depth=self.buffer_size))

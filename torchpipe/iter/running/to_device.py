@@ -74,7 +74,7 @@ class ToDevice(IterDataPipe[T_co]):
         return len(self.source)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
-        if self.prefetch_count and not context.threads and self not in _told:
+        if self.prefetch_count and not context.host.threads and self not in _told:
             self._tell_of_no_thread()
         backend = self.device if isinstance(self.device, Backend) else resolve(self.device, self.options)
         stage = stage_for(backend, self.options, node_name(self))

@@ -222,7 +222,7 @@ class _IterableIterator(NodeIterator[T]):
         self._loaded: dict[str, Any] = {"position": 0}
         self._ended = False
         if not self._stateful:
-            context.replays.append(self)
+            context.shared.replays.append(self)
 
     @property
     def replayed(self) -> bool:
@@ -267,7 +267,7 @@ class _IterableIterator(NodeIterator[T]):
         elif self.position:
             if self.node._once is not None and self.node._once.taken:
                 raise StateError(f"{self._read_once()}, and was read already: item {self.position} cannot be reached")
-            if self.context.announces:
+            if self.context.host.announces:
                 announce_replay(*self.to_replay())
 
     def to_replay(self) -> tuple[str, int]:

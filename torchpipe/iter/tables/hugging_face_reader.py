@@ -118,22 +118,22 @@ class _StreamIterator(NodeIterator[Any]):
     def __init__(self, node: HuggingFaceReader, context: Context) -> None:
         super().__init__(node, context)
         self._rows = _Rows(node, context.epoch)
-        context.replays.append(self._rows)
+        context.shared.replays.append(self._rows)
 
     def get_state(self) -> dict[str, Any]:
         return self._rows.state_dict()
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._rows.load_state_dict(state)
-        if self.context.announces and self._rows.to_replay()[1]:
+        if self.context.host.announces and self._rows.to_replay()[1]:
             announce_replay(*self._rows.to_replay())
 
     def run(self) -> Iterator[Any]:
         return self._rows
 
     def close(self) -> None:
-        if not self._closed and self._rows in self.context.replays:
-            self.context.replays.remove(self._rows)
+        if not self._closed and self._rows in self.context.shared.replays:
+            self.context.shared.replays.remove(self._rows)
         super().close()
 
 
