@@ -12,7 +12,7 @@ import torch
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe
-from torchpipe.execution.shard import may_draw
+from torchpipe.execution.shard import runs_users_code
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 from torchpipe.state import SnapshotPolicy
@@ -206,7 +206,7 @@ class Drawing:
     ],
 )
 def test_random_states_are_changed_over_where_code_of_the_users_runs(make: Callable[[], Any], draws: bool) -> None:
-    assert may_draw(make()) is draws
+    assert runs_users_code(make()) is draws
 
 
 def test_L3_a_graph_that_draws_nothing_is_the_same_everywhere() -> None:

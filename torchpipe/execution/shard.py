@@ -25,7 +25,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs", "may_draw"]
+__all__ = ["MOST_AT_ONCE", "Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs", "runs_users_code"]
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ _PLAIN = PLAIN | {complex, range}
 _MADE = (list, tuple, dict, DataChunk)  # classes that a node may hold, to make items of
 _PREMISES = "premises"  # in a shard's snapshot: [node_id, premise()] of nodes
 _QUICK_S = 50e-6
-_MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
+MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
 
 
 @dataclass(slots=True)
@@ -98,8 +98,9 @@ class Shard:
         self._stream: Any = iter(())
         apart = ([self.section] if self.section else []) + ([_BRANCH, self.branch] if self.branch else [])
         key = (spec.seed, spec.epoch, spec.global_shard, *apart)
-        draws = self.manage_random and (self.reset_fn is not None or may_draw(self.graphs[self.branch]))
-        self._random = GlobalRandom(key) if draws else None
+        own = self.reset_fn is not None or runs_users_code(self.graphs[self.branch])
+        self.runs_users_code = own or self.supply is not None  # what is dispatched is made when it is asked for
+        self._random = GlobalRandom(key) if own and self.manage_random else None
 
     def enter(self) -> None:
         """Put the shard's global random states in place, until :meth:`leave`."""
@@ -209,7 +210,7 @@ class Shard:
     def _set_pace(self, seconds: float, items: int) -> None:
         """Make more items at once if they are quick, down to one if they are not: 0.1 ms or so between two looks."""
         if seconds < _QUICK_S and items == self._at_once:
-            self._at_once = min(_MOST_AT_ONCE, 2 * items)
+            self._at_once = min(MOST_AT_ONCE, 2 * items)
         elif seconds > 4 * _QUICK_S:
             self._at_once = max(1, items // 4)
 
@@ -280,7 +281,7 @@ class ShardGraphs:
         return self._made[key]
 
 
-def may_draw(graph: DataPipe) -> bool:
+def runs_users_code(graph: DataPipe) -> bool:
     """Whether any code of the user's runs in ``graph``, which may draw from the global random states.
 
     None does where all nodes are torchpipe's and hold plain data alone, items included: their own random choices come
