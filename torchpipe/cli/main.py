@@ -159,6 +159,7 @@ def _watch(options: argparse.Namespace) -> tuple[int, Any]:
                     pass
             except KeyboardInterrupt:  # what was seen until then is told all the same
                 code = 130
+                loader.shutdown()
             stats = loader.stats()
         if options.report is not None:
             loader.report(options.report, title=options.target)

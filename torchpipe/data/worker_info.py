@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from torchpipe.compat.torch_private import WORKER_GENERATORS, worker
+from torchpipe.iter._shared.collating import stack_as_torch, stack_without_files
 from torchpipe.randomness.seeds import BatchSeeds
 
 __all__ = ["BatchGenerators", "answer", "enter", "is_worker", "leave", "put_info", "thread_fields"]
@@ -78,6 +79,7 @@ class _Switch:
     def enter(self) -> None:
         with self._lock:
             self._threads += 1
+            stack_without_files()  # nothing is sent from here
             if _torchs.__code__ is not _stand_in_code:
                 self._before = _torchs.__code__
                 self.original = FunctionType(self._before, _torchs.__globals__)
@@ -90,6 +92,7 @@ class _Switch:
                 self.restore()
 
     def restore(self) -> None:
+        stack_as_torch()
         if _torchs.__code__ is _stand_in_code:  # else somebody has put other code there since, and keeps it
             _torchs.__code__ = self._before
 

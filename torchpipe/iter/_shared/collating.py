@@ -17,7 +17,7 @@ from torchpipe.compat.torch_private import collate, collate_tensor_fn, default_c
 from torchpipe.node.context import Memory
 from torchpipe.state.tensors import is_plain
 
-__all__ = ["default_collate_in", "stack_without_files"]
+__all__ = ["default_collate_in", "stack_as_torch", "stack_without_files"]
 
 _LARGE_BYTES = 64 << 10  # what is smaller is quicker made anywhere and copied
 _NO_DICTS = (torch.Tensor, np.ndarray, np.generic, float, int, str, bytes)  # what torch's map has entries for
@@ -37,13 +37,19 @@ def default_collate_in(memory: Memory | None) -> Callable[[Any], Any]:
 
 
 def stack_without_files() -> None:
-    """Let a user's own ``default_collate`` in this process, a worker's, make no file of shared memory for each tensor.
+    """Let ``default_collate`` in this process make no file of shared memory for each tensor.
 
     torch's does so where ``get_worker_info()`` says that it is in a worker: for torch's queues, and of no use here. A
     file costs 50 us.
     """
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
         default_collate_fn_map[torch.Tensor] = _stack
+
+
+def stack_as_torch() -> None:
+    """Let ``default_collate`` be torch's again."""
+    if default_collate_fn_map.get(torch.Tensor) is _stack:
+        default_collate_fn_map[torch.Tensor] = collate_tensor_fn
 
 
 def _stack_in(memory: Memory | None, batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
