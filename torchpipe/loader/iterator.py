@@ -114,8 +114,10 @@ class DataLoader2Iterator(Iterator[T_co]):
         self._block = []
 
     def __next__(self) -> T_co:
+        if COMPILER in sys.modules:  # it would look into the block
+            return self._next()
         block = self._block
-        if block and COMPILER not in sys.modules and self._guard.pid == Process.pid:
+        if block and self._guard.pid == Process.pid:
             try:
                 return block.pop()  # type: ignore[no-any-return]
             except IndexError:  # another thread has taken the last one
