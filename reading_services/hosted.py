@@ -47,10 +47,10 @@ def worker_limits(
     )
 
 
-def device_options(device: Any, device_prefetch: int, keywords: DeviceKeywords) -> DeviceOptions:
+def device_options(form: str, device: Any, device_prefetch: int, keywords: DeviceKeywords) -> DeviceOptions:
     """The options of a service's device stage. Raises: ValueError for any without a device; ValueError, TypeError."""
     ahead = check_count("device_prefetch", device_prefetch, at_least=1)
-    options, plain = DeviceOptions(device_prefetch=ahead, **keywords), DeviceOptions(device_prefetch=ahead)
+    options, plain = DeviceOptions.of(form, ahead, keywords), DeviceOptions(device_prefetch=ahead)
     given = [name for name in keywords if getattr(options, name) != getattr(plain, name)]
     if device is None and given:
         raise ValueError(

@@ -104,7 +104,7 @@ class MultiProcessingReadingService(HostedReadingService):
             limits=worker_limits(worker_prefetch_cnt, worker_prefetch_bytes, max_deaths, max_restarts),
             main_prefetch_cnt=main_prefetch_cnt,
             device=device,
-            device_options=device_options(device, device_prefetch, options),
+            device_options=device_options(type(self).__name__, device, device_prefetch, options),
             timeout=timeout,
             autotune=autotune,
         )

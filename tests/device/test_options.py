@@ -34,6 +34,15 @@ def test_constructors_take_every_option() -> None:
     assert {name: hint.__forward_arg__ for name, hint in DeviceKeywords.__annotations__.items()} == options
 
 
+def test_a_name_that_is_no_option_is_an_error_of_who_was_called() -> None:
+    with pytest.raises(
+        TypeError, match=r"^MultiProcessingReadingService\(\) got an unexpected keyword argument 'num_worker'"
+    ):
+        MultiProcessingReadingService(num_worker=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^to_device\(\) got an unexpected keyword argument 'host_prefech'"):
+        IterableWrapper([1]).to_device("cpu", host_prefech=2)  # type: ignore[call-arg]
+
+
 def service_and_node() -> list[Any]:
     return [
         lambda graph, fake, **options: (graph, MultiProcessingReadingService(device=fake, **options)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict, get_args
+from typing import Any, Literal, Self, TypeAlias, TypedDict, get_args
 
 import torch
 
@@ -69,6 +69,14 @@ class DeviceOptions:
     on_new_shape: OnNewShape = "allow"
     pad_value: float = 0
     pad_to: PadTo | None = None
+
+    @classmethod
+    def of(cls, form: str, device_prefetch: int, keywords: DeviceKeywords) -> Self:
+        """The options of ``form``. Raises: TypeError, as Python would of ``form`` itself, for a name that is none."""
+        unknown = sorted(keywords.keys() - DeviceKeywords.__annotations__.keys())
+        if unknown:
+            raise TypeError(f"{form}() got an unexpected keyword argument {unknown[0]!r}")
+        return cls(device_prefetch=device_prefetch, **keywords)
 
     def __post_init__(self) -> None:
         for name, least in (("device_prefetch", 0), ("host_prefetch", 0), ("transfer_threads", 1)):

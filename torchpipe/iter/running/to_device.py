@@ -58,7 +58,7 @@ class ToDevice(IterDataPipe[T_co]):
         self.source = source_datapipe
         self.device = device
         self.prefetch_count = check_count("prefetch", prefetch, at_least=0)
-        self.options = DeviceOptions(device_prefetch=self.prefetch_count, **options)
+        self.options = DeviceOptions.of("to_device", self.prefetch_count, options)
         resolve(device, self.options)  # complain now, where the mistake is
 
     @classmethod
