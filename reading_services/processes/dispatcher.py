@@ -133,7 +133,10 @@ class Dispatcher:
             while (frame := link.channel.receive(wait=False)) is not None:
                 want = frame[0]
                 assert isinstance(want, Want)
-                self._wants[want.shard] = link, want
+                known = self._wants.get(want.shard)
+                # A worker that was one too many may still ask for a shard that another one has taken over
+                if known is None or known[1].generation <= want.generation:
+                    self._wants[want.shard] = link, want
         except ChannelClosed:
             self._drop(link)
 
