@@ -114,17 +114,17 @@ def test_L4_a_worker_that_was_one_too_many_asks_once_more_for_a_shard_that_anoth
         time.sleep(0.01)  # so that wishes are looked at between two items
         return item
 
-    with dispatcher(IterableWrapper(range(8)).map(slow), num_shards=8) as (address, control):
-        with closing(SocketChannel(connect(address), queued=False)) as former:
-            former.send(Want(generation=0, shard=6, items=1))
-            new = RemoteSupply(
-                SocketChannel(connect(address), queued=False), control, generation=1, shards=[7], window=1
-            )
-            making.wait()
-            former.send(Want(generation=0, shard=7, items=1))
-            asked.set()
-            while isinstance(entry := new.take(7), Mark):
-                pass
-            assert entry is not None
-            assert entry[0] == 7
-            new.close()
+    with (
+        dispatcher(IterableWrapper(range(8)).map(slow), num_shards=8) as (address, control),
+        closing(SocketChannel(connect(address), queued=False)) as former,
+    ):
+        former.send(Want(generation=0, shard=6, items=1))
+        new = RemoteSupply(SocketChannel(connect(address), queued=False), control, generation=1, shards=[7], window=1)
+        making.wait()
+        former.send(Want(generation=0, shard=7, items=1))
+        asked.set()
+        while isinstance(entry := new.take(7), Mark):
+            pass
+        assert entry is not None
+        assert entry[0] == 7
+        new.close()
