@@ -89,6 +89,38 @@ def test_a_state_is_no_part_of_the_pass_that_goes_on() -> None:
     assert list(again) == rest
 
 
+class _Groups(NodeIterator[Any]):
+    saved = ("groups", "order")
+    groups: dict[int, list[int]] = {}
+    order: list[int] = []
+
+    def run(self) -> Iterator[Any]:
+        for item in self.source.items():
+            self.groups.setdefault(item % 3, []).append(item)
+            self.order.append(item)
+            yield {key: list(items) for key, items in self.groups.items()}, list(self.order)
+
+
+class Groups(IterDataPipe[Any]):
+    iterator = _Groups
+
+    def __init__(self, datapipe: Any) -> None:
+        self.datapipe = datapipe
+
+
+def test_L2_what_the_class_holds_is_no_pass_s_and_what_is_nested_stays_as_it_was_saved() -> None:
+    check_node(lambda: Groups(CountingSource(range(9))), pulls=lambda k: k)
+    whole = list(iterate(Groups(IterableWrapper(range(9)))))
+    assert list(iterate(Groups(IterableWrapper(range(9))))) == whole
+    iterator = iterate(Groups(IterableWrapper(range(9))))
+    states = [iterator.state_dict() for _ in iterator]
+    for place, state in enumerate(states):
+        again = iterate(Groups(IterableWrapper(range(9))))
+        again.load_state_dict(state)
+        assert list(again) == whole[place + 1 :]
+    assert _Groups.groups == {}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -72,8 +72,7 @@ class Supervisor:
     ) -> None:
         self.num_workers, self.limits, self.restarts = num_workers, limits, restarts
         self.rebuild_s = 0.0
-        # Items that have waited in the dispatcher for one shard; may a shard drop more items than others?
-        self.longest_backlog = 0
+        self.longest_backlog = 0  # items that have waited in the dispatcher for one shard
         self.accounts = Accounts()
         self._places, self._dispatch_branch, self._clock = places, dispatch_branch, clock
         self._calls = WholeCalls()  # of its methods from outside

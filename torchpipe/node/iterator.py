@@ -64,7 +64,7 @@ def stored_items(state: Mapping[str, Any], name: str, at_most: int | None = None
 
 
 def _taken_down(value: Any) -> Any:
-    return copy.deepcopy(value.state_dict()) if is_stateful(value) else copy.copy(value)
+    return copy.deepcopy(value.state_dict() if is_stateful(value) else value)
 
 
 @contextmanager
@@ -110,6 +110,10 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self._functions: list[Any] = []
         self._stream: Iterator[T_co] | None = None
         self._closed = False
+        for name in self.saved:
+            default = getattr(type(self), name, None)
+            if isinstance(default, list | dict | set):  # of the class: a pass that changes it must not change others
+                setattr(self, name, copy.copy(default))
 
     @abstractmethod
     def run(self) -> Iterator[T_co]:
@@ -131,9 +135,9 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             elif type(present) is int:
                 setattr(self, name, stored_count(state, name))
             elif type(present) is list:
-                setattr(self, name, stored_items(state, name))
+                setattr(self, name, copy.deepcopy(stored_items(state, name)))
             elif present is None or type(state[name]) in (type(present), type(None)):
-                setattr(self, name, copy.copy(state[name]))
+                setattr(self, name, copy.deepcopy(state[name]))
             else:
                 raise StateError(f"{name} is a {type(present).__name__}, and the state says {state[name]!r:.40}")
 
