@@ -39,9 +39,16 @@ class Holders:
             except StateError:
                 continue
             if any(name == type_name for name, _ in opaque_notes(data)):
-                return node_name(iterator.node)
+                return node_name(iterator.node) + self._attribute(iterator, own, type_name)
             waiting.extend(iterator.inputs)
         return ""
+
+    def _attribute(self, iterator: NodeIterator[Any], own: dict[str, Any], type_name: str) -> str:
+        """Of those that the author has named in ``saved``: which holds the type."""
+        holds = (
+            name for name in iterator.saved if any(kind == type_name for kind, _ in opaque_notes(encode(own[name])))
+        )
+        return next((f".{name}" for name in holds), "")
 
 
 class OpaqueWarnings:

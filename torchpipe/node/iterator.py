@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from numbers import Number
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+import torch
 
 from torchpipe.errors import StateError, TorchpipeError
 from torchpipe.node.traits import node_name
 from torchpipe.state import Cursor, decode
+from torchpipe.state.copying import copy_item
 from torchpipe.stats.tracing import APART
 
 if TYPE_CHECKING:
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     from torchpipe.node.traits import DataPipe
 
 _MOST = 1 << 62
+_FAMILIES = (list, tuple, dict, set, frozenset, deque, np.ndarray, torch.Tensor)
 _MISFIT = (
     ArithmeticError,
     AssertionError,
@@ -64,7 +71,16 @@ def stored_items(state: Mapping[str, Any], name: str, at_most: int | None = None
 
 
 def _taken_down(value: Any) -> Any:
-    return copy.deepcopy(value.state_dict() if is_stateful(value) else value)
+    return copy_item(value.state_dict() if is_stateful(value) else value)
+
+
+def _family(value: object) -> type:
+    """What a value of ``saved`` may turn into during a pass: a number into any other, a list into any other list."""
+    if isinstance(value, str | bytes):
+        return str if isinstance(value, str) else bytes
+    if isinstance(value, Number | np.generic) or (isinstance(value, torch.Tensor | np.ndarray) and value.ndim == 0):
+        return Number
+    return next((kind for kind in _FAMILIES if isinstance(value, kind)), type(value))
 
 
 @contextmanager
@@ -94,9 +110,10 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     """
 
     saved: ClassVar[tuple[str, ...]] = ()
-    """The attributes that say where the pass stands: numbers of items, texts, lists, dicts, other plain data, or
-    objects that have ``state_dict`` and ``load_state_dict``. What else there is to save, or to check, is for
-    :meth:`get_state` and :meth:`set_state`.
+    """The attributes that say where the pass stands: numbers, texts, lists, dicts, other plain data, or objects that
+    have ``state_dict`` and ``load_state_dict``. Each pass begins with copies of what the class gives them. A value may
+    change, but not its kind: a number stays a number, a list a list; what begins as None may become anything. What else
+    there is to save, or to check, is for :meth:`get_state` and :meth:`set_state`.
     """
 
     exact_after_error = False  # may be a property
@@ -110,36 +127,68 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self._functions: list[Any] = []
         self._stream: Iterator[T_co] | None = None
         self._closed = False
+        self._kinds: dict[str, type] | None = None  # of what ``saved`` names, as a pass begins with it
         for name in self.saved:
-            default = getattr(type(self), name, None)
-            if isinstance(default, list | dict | set):  # of the class: a pass that changes it must not change others
-                setattr(self, name, copy.copy(default))
+            default = getattr(type(self), name, NodeIterator)
+            if not hasattr(default, "__get__") and default is not NodeIterator:
+                setattr(self, name, copy_item(default))  # a pass that changes it must not change others
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if isinstance(cls.__dict__.get("saved"), str):
+            raise TypeError(
+                f"{cls.__name__}.saved is the text {cls.saved!r}, and names of attributes belong in a tuple: "
+                f"saved = ({cls.saved!r},)"
+            )
 
     @abstractmethod
     def run(self) -> Iterator[T_co]:
         """Yield the items from the position that the attributes of ``self`` describe. Called at most once."""
 
     def get_state(self) -> dict[str, Any]:
-        """This iterator's own position as plain data, without its inputs; copies of buffers, not the buffers."""
-        return {name: _taken_down(getattr(self, name)) for name in self.saved}
+        """This iterator's own position as plain data, without its inputs; copies of buffers, not the buffers.
+
+        Raises: StateError if what ``saved`` names is of another kind than at the start of the pass: it would not load.
+        """
+        state = {}
+        for name in self.saved:
+            value = getattr(self, name)
+            began_as = _family(value) if self._kinds is None else self._kinds[name]
+            if value is not None and not is_stateful(value) and _family(value) != began_as is not type(None):
+                raise StateError(
+                    f"{node_name(self.node)} saves {name}, which begins as a {began_as.__name__} and now is "
+                    f"{value!r:.40}, a {type(value).__name__}, so that the state would not load: keep to one kind, or "
+                    "let it begin as None"
+                )
+            state[name] = _taken_down(value)
+        return state
+
+    def _note_kinds(self) -> None:
+        """Called once, before a state is loaded or the first item is pulled."""
+        if self._kinds is not None:
+            return
+        for name in self.saved:
+            if not hasattr(self, name):
+                raise AttributeError(
+                    f"{type(self).__name__}.saved names {name!r}, which the iterator does not have: give it a value in "
+                    "the class, or in __init__()"
+                )
+        self._kinds = {name: _family(getattr(self, name)) for name in self.saved}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take the position that :meth:`get_state` described. Called before :meth:`run`, and before the inputs load.
 
-        Of what ``saved`` names, a value is of the type that it replaces, and a number at least 0. Raises: StateError.
+        Of what ``saved`` names, a value is of the kind that it replaces. Raises: StateError.
         """
+        self._note_kinds()
         for name in self.saved:
-            present = getattr(self, name)
+            present, value = getattr(self, name), state[name]
             if is_stateful(present):
-                present.load_state_dict(state[name])
-            elif type(present) is int:
-                setattr(self, name, stored_count(state, name))
-            elif type(present) is list:
-                setattr(self, name, copy.deepcopy(stored_items(state, name)))
-            elif present is None or type(state[name]) in (type(present), type(None)):
-                setattr(self, name, copy.deepcopy(state[name]))
+                present.load_state_dict(copy_item(value))
+            elif present is None or value is None or _family(value) == _family(present):
+                setattr(self, name, copy_item(value))
             else:
-                raise StateError(f"{name} is a {type(present).__name__}, and the state says {state[name]!r:.40}")
+                raise StateError(f"{name} is a {type(present).__name__}, and the state says {value!r:.40}")
 
     def adopt(self, fn: F) -> F:
         """Use this for a user's function: one that has state is copied for this pass and saved with the iterator."""
@@ -199,6 +248,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             if self._closed:
                 return iter(())
             failures = self.context.failures
+            self._note_kinds()
             stream = self.run() if failures is None else failures.watch(self)
             trace = self.context.host.trace
             self._stream = stream if trace is None else trace.watch(stream, self.number_to_trace)
@@ -218,7 +268,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     def state_dict(self) -> dict[str, Any]:
         state = self.get_state()
         if self._functions:
-            state["functions"] = [copy.deepcopy(fn.state_dict()) for fn in self._functions]
+            state["functions"] = [copy_item(fn.state_dict()) for fn in self._functions]
         if len(self.inputs) > 1 and self.context.shared.passes:
             with self.context.shared.gathering():
                 state["inputs"] = [item.state_dict() for item in self.inputs]
@@ -276,7 +326,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 f"{node_name(self.node)} has {len(self.inputs)} and {len(self._functions)}"
             )
         for fn, value in zip(self._functions, functions):
-            fn.load_state_dict(value)
+            fn.load_state_dict(copy_item(value))
         return inner
 
     def drop(self, count: int) -> None:

@@ -40,6 +40,7 @@ _NO_NOTES = msgpack.packb([])
 _OPAQUE, _CURSOR, _EXTENSION = 8, 12, 42  # the codes of tags, beside those of kinds: part of the format
 _MAX_SNAPSHOTS_DEEP = 32  # one for each stage that runs ahead of another, and two for the dispatcher
 _MAX_COUNT = 1 << 62
+_LONGEST_PLACE = 400  # characters
 _TAGS = {code: msgpack.ExtType(code, b"") for code in (*MAKERS, _OPAQUE, _CURSOR, _EXTENSION, NAMED)}
 _MARKED = {bytearray, memoryview, msgpack.ExtType}  # msgpack would pack these its own way, without asking ``extend``
 
@@ -160,12 +161,33 @@ def encode(value: Any, *, locate: Callable[[str], str] | None = None) -> bytes:
         notes = msgpack.packb(list(encoder.notes)) if encoder.notes else _NO_NOTES
     except Exception as error:
         raise StateError(
-            f"a buffered item cannot be saved ({type(error).__name__}: {error}). Buffer plain data instead: put "
-            "shuffle() or batch() before files are opened, or after they are read"
+            f"a buffered item cannot be saved ({type(error).__name__}: {error}){_place_of_refusal(value)}. Buffer "
+            "plain data instead: put shuffle() or batch() before files are opened, or after they are read"
         ) from error
     length = len(notes).to_bytes(4, "big")
     checksum = zlib.crc32(data, zlib.crc32(notes, zlib.crc32(length))).to_bytes(4, "big")
     return b"".join((_MAGIC, bytes((FORMAT_VERSION,)), checksum, length, notes, data))
+
+
+def _place_of_refusal(value: Any) -> str:
+    """Where in the lists and dicts of a state the value is that cannot be encoded, for people; or ""."""
+    place = ""
+    while len(place) < _LONGEST_PLACE:
+        parts = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
+        found = next(((key, part) for key, part in parts if not _can_be_packed(part)), None)
+        if found is None:
+            break
+        key, value = found
+        place += f".{key}" if type(key) is str and key.isidentifier() else f"[{key!r:.40}]"
+    return f", at {place.lstrip('.')}" if place else ""
+
+
+def _can_be_packed(value: Any) -> bool:
+    try:
+        _Encoder(None).pack(value)
+    except Exception:
+        return False
+    return True
 
 
 def opaque_notes(data: bytes) -> list[Note]:

@@ -1,9 +1,10 @@
-"""Copies of items: for nodes that keep what they hand out. Runs in every process."""
+"""Copies of items: for nodes that keep what others hold too, and for states. Runs in every process."""
 
 from __future__ import annotations
 
 import copy
 import pathlib
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,7 +24,8 @@ _IMMUTABLE = frozenset(
 def copy_item(item: Any) -> Any:
     """``item``, or a copy of it if it could be changed in place; what cannot be copied (an open file) itself.
 
-    Arrays and tensors are copied alone, where ``copy.deepcopy`` would copy all the memory that a view looks into.
+    Arrays and tensors are copied alone, also those in deques and objects, where ``copy.deepcopy`` would copy all the
+    memory that a view looks into. As in a state, a list that is in an item twice is two lists in the copy.
     """
     try:
         return _copied(item)
@@ -50,14 +52,37 @@ def _copied(item: Any) -> Any:
         return {key: _copied(value) for key, value in item.items()}
     if kind is list:
         return [_copied(part) for part in item]
+    if kind is deque:
+        return deque(map(_copied, item), item.maxlen)
     return _deep(item)
 
 
 def _deep(item: Any) -> Any:
     try:
-        return _error(item) if is_made_otherwise(type(item)) else copy.deepcopy(item)
+        return _error(item) if is_made_otherwise(type(item)) else copy.deepcopy(item, _copied_tensors(item))
     except Exception:  # objects refuse in many ways: TypeError, NotImplementedError, errors of their own
         return item
+
+
+def _copied_tensors(item: Any) -> dict[int, Any]:
+    """Copies of the plain tensors in an object, by their ids, as ``copy.deepcopy`` is to find them."""
+    found: dict[int, Any] = {}
+    waiting, seen = [item], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if type(part) in _IMMUTABLE or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if type(part) is torch.Tensor:
+            if not part.requires_grad:
+                found[id(part)] = copy_tensor(part)
+        elif isinstance(part, dict):
+            waiting += part.values()
+        elif isinstance(part, list | tuple | set | frozenset | deque):
+            waiting += part
+        elif not isinstance(part, type):
+            waiting += getattr(part, "__dict__", {}).values()
+    return found
 
 
 def _error(error: BaseException) -> BaseException:
