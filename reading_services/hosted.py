@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from reading_services.engine.options import WorkerLimits
 from torchpipe.device import DeviceKeywords, DeviceOptions, resolve
+from torchpipe.errors import IteratorInvalidated
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.reading_service import EpochStart, ShardedReadingService
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn
@@ -200,11 +201,11 @@ class HostedReadingService(ShardedReadingService):
     def initialize_iteration(self, start: EpochStart) -> NodeIterator[Any]:
         if self._num_workers:
             self._prepare()
-        stream = super().initialize_iteration(start)  # first: it may warn, and a warning be an error
         if self._num_workers:
-            # Here, in the caller's thread, and not in the one that will pull: the processes outlive that.
-            self._workers_for(start).supervisor.start()
-        return stream
+            # Before the stream is made: a state that is loaded into it may pull items in another thread at once. And
+            # in the caller's thread, not in the one that will pull: the processes outlive that.
+            self._choose_workers(start).supervisor.start()
+        return super().initialize_iteration(start)
 
     def finalize_iteration(self) -> None:
         if self._workers is None:
@@ -242,12 +243,16 @@ class HostedReadingService(ShardedReadingService):
     def _start_shards(self, start: EpochStart, positions: list[ShardPosition]) -> ShardProvider:
         if not self._num_workers:
             return self._start_local_shards(start, positions)
-        workers = self._workers_for(start)
+        workers = self._workers
+        if workers is None:
+            raise IteratorInvalidated("the workers of this epoch have been ended: make a new iterator")
         workers.begin_epoch(start, positions)
         return _Epoch(workers, self._wait_s)
 
-    def _workers_for(self, start: EpochStart) -> Workers:
-        """The workers for this epoch; other ones than before only if a loaded state brought another shard count."""
+    def _choose_workers(self, start: EpochStart) -> Workers:
+        """The workers for this epoch, chosen once, before it begins: other ones than before only if a loaded state
+        brought another number of shards, or if these cannot go on.
+        """
         most = min(self._num_workers, len(start.shards))
         if self._workers is not None and (self._workers.most != most or not self._workers.usable):
             self._end_workers()

@@ -85,7 +85,7 @@ class _ScriptIterator(NodeIterator[Any]):
             yield items[self.index - 1]
 
     def close(self) -> None:
-        if not self._closed:
+        if not self.is_closed:
             self.node.journal.closed_in.append(threading.current_thread())
         super().close()
 

@@ -191,7 +191,7 @@ class _VulnerableIterator(NodeIterator[Any]):
             yield item
 
     def close(self) -> None:
-        if not self._closed:
+        if not self.is_closed:
             super().close()
             self.node.fault.at("pass given up")
 

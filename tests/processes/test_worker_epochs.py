@@ -100,7 +100,7 @@ class _TellsItsEnd(NodeIterator[int]):
         yield from range(3)
 
     def close(self) -> None:
-        if not self._closed:
+        if not self.is_closed:
             self.node.closed.append(1)
         super().close()
 

@@ -157,8 +157,7 @@ class LeavesInputOpen(NodeIterator[Any]):
         yield from self.source.items()
 
     def close(self) -> None:
-        self._closed = True
-        self._stream = iter(())
+        self._end_stream()
 
 
 class Opaque(Right):
@@ -176,7 +175,7 @@ class Holder:
 
 class IgnoresLateLoad(Right):
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self._stream is None:
+        if not self.is_begun:
             super().load_state_dict(state)
 
 

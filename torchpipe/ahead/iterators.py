@@ -63,7 +63,7 @@ class RunAheadIterator(NodeIterator[T_co]):
         return self.mark()()
 
     def mark(self) -> Callable[[], dict[str, Any]]:
-        if self._stream is None:
+        if not self.is_begun:
             self._ahead.begin_at(self.source.mark())
         state, seen = self._ahead.state(), self._ahead.mark
         return state if seen is None else lambda: state() | {_MARK: seen}
@@ -96,8 +96,7 @@ class RunAheadIterator(NodeIterator[T_co]):
         self._ahead.interrupt()
 
     def close(self) -> None:
-        self._closed = True
-        self._stream = iter(())
+        self._end_stream()
         self._ahead.close()
 
 

@@ -282,7 +282,7 @@ class MergeIterator(NodeIterator[Any]):
         provider = self._merges.provider()
         while True:
             with self._lock:
-                if self._closed:  # by another thread, between two blocks
+                if self.is_closed:  # by another thread, between two blocks
                     raise IteratorInvalidated("the epoch was ended from another thread while it was being read")
                 clock.begin_wait()
                 self._between = False

@@ -8,13 +8,13 @@ from typing import Any
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.graph.plan import plan
 from torchpipe.graph.rewrite import replace_nodes, rewrite
-from torchpipe.node.traits import DataPipe, Division, division, with_inputs
+from torchpipe.node.traits import DataPipe, Division, divides, division, with_inputs
 
 __all__ = ["total_length"]
 
 
 class _Sized(TorchIterDataPipe[Any]):
-    """Stands for the merged shards: known by its length alone."""
+    """Stands for the merged shards, or for a shard's part of a stream: known by its length alone."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -51,9 +51,11 @@ def _for_shard(root: DataPipe, shares: dict[Division, tuple[int, int]]) -> DataP
     """The graph with its sharding points told, on private copies, which part they keep."""
 
     def divide(node: DataPipe) -> DataPipe:
-        apply_sharding = getattr(type(node), "apply_sharding", None)
-        if apply_sharding is None:
+        if not divides(node):
             return node
+        if not callable(getattr(type(node), "apply_sharding", None)):
+            parts, part = shares[division(node)]
+            return _Sized(len(range(part, len(node), parts)))  # type: ignore[abstract, arg-type]
         private = with_inputs(node, lambda item: item, private=True)
         group = getattr(node, "sharding_group_filter", None)
         private.apply_sharding(*shares[division(node)], *([] if group is None else [group]))

@@ -1,8 +1,9 @@
 """Look for objects inside the containers of an attribute, and replace them there. Runs in every process.
 
 Looked through are lists, tuples, named tuples, dicts, ordered and default dicts, deques, simple namespaces and
-dataclasses (other than functions), nested in each other. The search gives up after ``SHORT`` other things in a row and
-below ``DEEP`` levels, so that a list of a million file names costs microseconds.
+dataclasses (other than functions), nested in each other. The search leaves a container after ``SHORT`` other things in
+a row, goes no deeper than ``DEEP`` levels and looks at ``MOST`` things, so that a list of a million file names costs
+microseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 __all__ = ["DEEP", "PLAIN", "SHORT", "found_in", "replaced_in"]
 
-SHORT, DEEP = 200, 50
+SHORT, DEEP, MOST = 200, 50, 10_000
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 PLAIN = frozenset({type(None), bool, int, float, str, bytes})
@@ -47,26 +48,33 @@ def _is_named_tuple(value: Any) -> bool:
 def _search(value: Any, wanted: Callable[[Any], bool]) -> Iterator[tuple[Any, list[int]]]:
     """Every wanted object in ``value``, with the ids of the containers around it."""
     levels: list[Iterator[Any]] = [iter((value,))]
+    others = [0]  # in a row, of each level
     around: list[int] = []
-    others = 0
+    seen = 0
     while levels:
         for item in levels[-1]:
             plain = type(item) in PLAIN  # isinstance() of a node's class takes ten times as long
             if not plain and wanted(item):
-                others = 0
+                others[-1] = 0
                 yield item, around
                 continue
-            others += 1
-            if others > SHORT:
+            others[-1] += 1
+            seen += 1
+            if seen > MOST:
                 return
+            if others[-1] > SHORT:
+                levels[-1] = iter(())
+                break
             inner = not plain and len(around) < DEEP and id(item) not in around
             parts = _parts(item) if inner else None
             if parts is not None:
                 levels.append(iter(parts))
+                others.append(0)
                 around.append(id(item))
                 break
         else:
             levels.pop()
+            others.pop()
             if around:
                 around.pop()
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
-from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.iterator import NodeIterator, refuse_taken_attributes
+from torchpipe.node.private import for_pass
 from torchpipe.node.replay import BoundInput, ReplayIterator
 from torchpipe.node.tolerance import Failures, Retries
 from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_name, reads, traits_of, walk
@@ -84,6 +85,7 @@ class GraphIndex:
     nodes: tuple[DataPipe, ...]  # inputs first; kept, so that their ids stay theirs
     numbers: Mapping[int, int]
     divided: Mapping[int, Division]
+    copies: Mapping[int, DataPipe] = field(default_factory=dict)  # id of a pass's copy -> the node
 
     @classmethod
     def of(cls, *roots: DataPipe) -> GraphIndex:
@@ -103,9 +105,16 @@ class GraphIndex:
         return cls(roots, nodes, numbers, divided)
 
     def with_copy(self, copied: DataPipe, node: DataPipe) -> GraphIndex:
-        """The same, where ``copied`` stands in the place of ``node``."""
-        number, among = {id(copied): self.numbers.get(id(node), -1)}, {id(copied): self.division(node)}
-        return replace(self, numbers={**self.numbers, **number}, divided={**self.divided, **among})
+        """The same, where ``copied`` has the place of ``node``: questions about either have one answer."""
+        added = {id(copied): self.original(node)}
+        numbers, divided = dict(self.numbers), dict(self.divided)
+        numbers[id(copied)] = self.numbers.get(id(node), -1)
+        divided[id(copied)] = self.division(node)
+        return replace(self, numbers=numbers, divided=divided, copies={**self.copies, **added})
+
+    def original(self, node: DataPipe) -> DataPipe:
+        """The node of the graph whose place ``node`` has: itself, or what it is a pass's copy of."""
+        return self.copies.get(id(node), node)
 
     def division(self, node: DataPipe) -> Division:
         """Among whom the stream is divided at ``node``, and before it."""
@@ -113,11 +122,11 @@ class GraphIndex:
 
     def reads(self, node: DataPipe) -> int:
         """How many passes over ``node`` begin in a pass over the graph, as far as that tells."""
-        return reads(*self.roots).get(id(node), 0)
+        return reads(*self.roots).get(id(self.original(node)), 0)
 
     def reads_apart(self, node: DataPipe) -> bool:
         """Does ``node`` read some branches of a shared pass, of which the graph reads others elsewhere?"""
-        below = {id(item): item for item in walk(node)}
+        below = {id(item): item for item in walk(self.original(node))}
         shared = {key for key, item in below.items() if traits_of(item).shared}
         others = (item for item in self.nodes if id(item) not in below) if shared else ()
         return any(id(item) in shared for other in others for item in inputs_of(other))
@@ -232,15 +241,14 @@ class Context:
         leaf = self.leaves.get(id(node))
         if leaf is not None:
             return leaf(self)
-        for cls in type(node).__mro__:
-            if "iterate" in vars(cls):
-                iterator = node.iterate(self)
-                if not isinstance(iterator, NodeIterator):
-                    raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
-                return iterator
-            if "__iter__" in vars(cls):
-                return ReplayIterator(node, self)
-        raise TypeError(f"{node_name(node)} is no iterable node: convert a map-style one with to_iter_datapipe()")
+        way = _way_to_iterate(node)
+        private, context, functions = for_pass(node, self, is_torchs=way == "__iter__")
+        iterator = ReplayIterator(private, context) if way == "__iter__" else private.iterate(context)
+        if not isinstance(iterator, NodeIterator):
+            raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
+        refuse_taken_attributes(iterator)
+        iterator.take_over(functions)
+        return iterator
 
     def for_round(self, number: int) -> Context:
         """The context of the ``number``-th pass over an input that is read several times within one epoch."""
@@ -275,3 +283,12 @@ class Context:
         among = self.graph.division(node)
         shard = self.share(among)[1] + 1 if among else 0
         return (self.seed, self.epoch, self.section, shard, number, *self.rounds)
+
+
+def _way_to_iterate(node: DataPipe) -> str:
+    """``iterate`` or ``__iter__``, whichever the class nearer to the node's own defines."""
+    for cls in type(node).__mro__:
+        for name in ("iterate", "__iter__"):
+            if name in vars(cls):
+                return name
+    raise TypeError(f"{node_name(node)} is no iterable node: convert a map-style one with to_iter_datapipe()")

@@ -22,7 +22,7 @@ from torchpipe.node.hidden import refuse_hidden_inputs
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.protocol import NodeProtocol
 from torchpipe.node.replay import BOUND
-from torchpipe.node.traits import inputs_of
+from torchpipe.node.traits import inputs_of, named_inputs
 
 __all__ = ["DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe", "iterate"]
 
@@ -86,7 +86,9 @@ class IterDataPipe(IterMethods[T_co], NodeProtocol, TorchIterDataPipe[T_co], met
     _is_base = True
 
     iterator: ClassVar[Any] = None
-    """The class of its passes, a ``NodeIterator``: made with the node, the context and its inputs, each once."""
+    """The class of its passes, a ``NodeIterator``: made with the node, the context and its inputs, which are those that
+    ``inputs`` names, else all nodes among its attributes, each once.
+    """
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
         """A new pass over this node. Raises: NotImplementedError if the class does not say how to iterate."""
@@ -96,7 +98,8 @@ class IterDataPipe(IterMethods[T_co], NodeProtocol, TorchIterDataPipe[T_co], met
                 f"{type(self).__name__} must name its NodeIterator (iterator = ...), or define iterate(self, context), "
                 "which returns one, or __iter__(self)"
             )
-        inputs = [item for item in inputs_of(self) if isinstance(item, TorchIterDataPipe)]
+        held = named_inputs(self) if type(self).inputs else inputs_of(self)
+        inputs = [item for item in held if isinstance(item, TorchIterDataPipe)]
         return cast("NodeIterator[T_co]", kind(self, context, *inputs))
 
     def __iter__(self) -> Iterator[T_co]:

@@ -18,11 +18,12 @@ import torch
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import GraphError
+from torchpipe.node.containers import PLAIN
 from torchpipe.node.traits import DataPipe, inputs_of, is_node, node_name, walk
 
 __all__ = ["refuse_hidden_inputs"]
 
-_MOST = 10_000  # objects looked at in one node
+_MOST = 100_000  # objects looked at in one node; numbers, texts and the like are none
 _LIBRARIES = ("torchpipe", "torch", "torchdata")
 _OPAQUE = (str, bytes, int, float, complex, type, types.ModuleType, np.ndarray, torch.Tensor)
 
@@ -60,9 +61,9 @@ def _held_by(root: DataPipe) -> Iterable[DataPipe]:
         elif isinstance(value, _OPAQUE) or is_node(value):
             continue
         elif isinstance(value, dict):
-            rest.extend([*value.keys(), *value.values()])
+            rest.extend(item for pair in value.items() for item in pair if type(item) not in PLAIN)
         elif isinstance(value, list | tuple | set | frozenset | deque):
-            rest.extend(value)
+            rest.extend(item for item in value if type(item) not in PLAIN)
         elif not callable(value):
             rest.append(getattr(value, "__dict__", None))
             rest.extend(getattr(value, name, None) for name in getattr(type(value), "__slots__", ()))

@@ -5,10 +5,9 @@ Runs in every process that executes a part of a graph.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from numbers import Number
@@ -46,8 +45,18 @@ F = TypeVar("F")
 
 
 def is_stateful(value: object) -> bool:
-    """Does ``value`` offer ``state_dict`` and ``load_state_dict``?"""
+    """True if ``value`` has a state of its own: ``state_dict`` and ``load_state_dict``.
+
+    A module of torch's has both, for its weights, which no pass changes: it counts only if its class says what else
+    there is to save (``get_extra_state``, or a ``state_dict`` of its own).
+    """
+    if isinstance(value, torch.nn.Module) and not _says_its_state(type(value)):
+        return False
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _says_its_state(kind: type) -> bool:
+    return any(getattr(kind, name) is not getattr(torch.nn.Module, name) for name in ("state_dict", "get_extra_state"))
 
 
 def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None) -> int:
@@ -120,26 +129,25 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     last_item: Any = None  # handed out, where ``on_error`` watches
     apart = False  # is what it does the work of others: waiting for a thread, or for processes?
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Raises: TypeError for what would break the pass: the name of a method that authors do not define, a value
+        where the method of an author is expected, or a ``saved`` that is no tuple of names.
+        """
+        super().__init_subclass__(**options)
+        refuse_taken_names(cls)
+
     def __init__(self, node: DataPipe, context: Context, *inputs: DataPipe) -> None:
         self.node = node
         self.context = context
         self.inputs: tuple[NodeIterator[Any], ...] = tuple(context.iterate(item) for item in inputs)
-        self._functions: list[Any] = []
-        self._stream: Iterator[T_co] | None = None
-        self._closed = False
-        self._kinds: dict[str, type] | None = None  # of what ``saved`` names, as a pass begins with it
+        self.__functions: list[Any] = []
+        self.__stream: Iterator[T_co] | None = None
+        self.__closed = False
+        self.__kinds: dict[str, type] | None = None  # of what ``saved`` names, as a pass begins with it
         for name in self.saved:
             default = getattr(type(self), name, NodeIterator)
             if not hasattr(default, "__get__") and default is not NodeIterator:
                 setattr(self, name, copy_item(default))  # a pass that changes it must not change others
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if isinstance(cls.__dict__.get("saved"), str):
-            raise TypeError(
-                f"{cls.__name__}.saved is the text {cls.saved!r}, and names of attributes belong in a tuple: "
-                f"saved = ({cls.saved!r},)"
-            )
 
     @abstractmethod
     def run(self) -> Iterator[T_co]:
@@ -153,7 +161,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         state = {}
         for name in self.saved:
             value = getattr(self, name)
-            began_as = _family(value) if self._kinds is None else self._kinds[name]
+            began_as = _family(value) if self.__kinds is None else self.__kinds[name]
             if value is not None and not is_stateful(value) and _family(value) != began_as is not type(None):
                 raise StateError(
                     f"{node_name(self.node)} saves {name}, which begins as a {began_as.__name__} and now is "
@@ -165,7 +173,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     def _note_kinds(self) -> None:
         """Called once, before a state is loaded or the first item is pulled."""
-        if self._kinds is not None:
+        if self.__kinds is not None:
             return
         for name in self.saved:
             if not hasattr(self, name):
@@ -173,7 +181,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                     f"{type(self).__name__}.saved names {name!r}, which the iterator does not have: give it a value in "
                     "the class, or in __init__()"
                 )
-        self._kinds = {name: _family(getattr(self, name)) for name in self.saved}
+        self.__kinds = {name: _family(getattr(self, name)) for name in self.saved}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take the position that :meth:`get_state` described. Called before :meth:`run`, and before the inputs load.
@@ -190,18 +198,19 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             else:
                 raise StateError(f"{name} is a {type(present).__name__}, and the state says {value!r:.40}")
 
-    def adopt(self, fn: F) -> F:
-        """Use this for a user's function: one that has state is copied for this pass and saved with the iterator."""
-        if is_stateful(fn) and not isinstance(fn, type):
-            fn = copy.deepcopy(fn)
-            self._functions.append(fn)
-        ours = str(getattr(fn, "__module__", "")).startswith("torchpipe.")
-        return fn if ours else self.with_retries(fn)
+    def take_over(self, functions: Sequence[Any]) -> None:
+        """Save these with the iterator: copies, made for this pass, of the node's functions that have state."""
+        self.__functions += functions
+
+    def _saves_functions(self, state: dict[str, Any]) -> bool:
+        """True if :meth:`get_state`, which gave ``state``, says nothing of what the node's functions remember."""
+        return True
 
     def with_retries(self, fn: F) -> F:
         """``fn``, a function of the user's or one that reads, such that it is called again as ``retry`` says."""
         retries = self.context.retries
-        return fn if retries is None else retries.around(fn)  # type: ignore[return-value, arg-type]
+        ours = retries is None or str(getattr(fn, "__module__", "")).startswith("torchpipe.")
+        return fn if ours else retries.around(fn)  # type: ignore[union-attr, return-value, arg-type]
 
     def leave_out(self) -> bool:
         """An exception has ended :meth:`run`, and was raised by this node's own code: forget the item in hand.
@@ -244,15 +253,24 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     def items(self) -> Iterator[T_co]:
         """The stream itself, the quickest way to pull items; pulling from it advances this iterator."""
-        if self._stream is None:
-            if self._closed:
+        if self.__stream is None:
+            if self.__closed:
                 return iter(())
             failures = self.context.failures
             self._note_kinds()
             stream = self.run() if failures is None else failures.watch(self)
             trace = self.context.host.trace
-            self._stream = stream if trace is None else trace.watch(stream, self.number_to_trace)
-        return self._stream
+            self.__stream = stream if trace is None else trace.watch(stream, self.number_to_trace)
+        return self.__stream
+
+    @property
+    def is_begun(self) -> bool:
+        """True once the stream has been asked for."""
+        return self.__stream is not None
+
+    @property
+    def is_closed(self) -> bool:
+        return self.__closed
 
     @property
     def number_to_trace(self) -> int:
@@ -263,12 +281,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         return self
 
     def __next__(self) -> T_co:
-        return next(self._stream or self.items())
+        return next(self.__stream or self.items())
 
     def state_dict(self) -> dict[str, Any]:
         state = self.get_state()
-        if self._functions:
-            state["functions"] = [copy_item(fn.state_dict()) for fn in self._functions]
+        if self.__functions and self._saves_functions(state):
+            state["functions"] = [_taken_down(fn) for fn in self.__functions]
         if len(self.inputs) > 1 and self.context.shared.passes:
             with self.context.shared.gathering():
                 state["inputs"] = [item.state_dict() for item in self.inputs]
@@ -281,12 +299,17 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
         Called between two items, by whoever pulls them.
         """
-        kind = type(self)
-        plain = kind.state_dict is NodeIterator.state_dict and kind.get_state is NodeIterator.get_state
-        if not plain or self._functions or not self.inputs:
+        if self._has_position or self.__functions or not self.inputs:
             return None
         marks = [mark for item in self.inputs if (mark := item.mark()) is not None]
         return (lambda: {"inputs": [mark() for mark in marks]}) if len(marks) == len(self.inputs) else None
+
+    @property
+    def _has_position(self) -> bool:
+        """True if there is something to save besides the inputs."""
+        kind = type(self)
+        inherits = kind.state_dict is NodeIterator.state_dict and kind.get_state is NodeIterator.get_state
+        return bool(self.saved) or not inherits
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the position that ``state`` describes; only before the first item.
@@ -307,7 +330,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             item.load_state_dict(value)
 
     def _check_unstarted(self) -> None:
-        if self._stream is not None or self._closed:
+        if self.__stream is not None or self.__closed:
             raise StateError(
                 f"{type(self).__name__} has already started: load a state into a new iterator, before its first item"
             )
@@ -320,12 +343,13 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         if not isinstance(inner, list) or not isinstance(functions, list):
             raise TypeError("its inputs and functions are no lists")
         self.set_state(state)
-        if len(inner) != len(self.inputs) or len(functions) != len(self._functions):
+        own = self.__functions if self._saves_functions(state) else []
+        if len(inner) != len(self.inputs) or len(functions) != len(own):
             raise StateError(
                 f"the state has {len(inner)} inputs and {len(functions)} stateful functions, "
-                f"{node_name(self.node)} has {len(self.inputs)} and {len(self._functions)}"
+                f"{node_name(self.node)} has {len(self.inputs)} and {len(own)}"
             )
-        for fn, value in zip(self._functions, functions):
+        for fn, value in zip(own, functions):
             fn.load_state_dict(copy_item(value))
         return inner
 
@@ -347,10 +371,9 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     def close(self) -> None:
         """End this pass and let go of everything it holds: files, threads, inputs. Idempotent."""
-        if self._closed:
+        if self.__closed:
             return
-        self._closed = True
-        stream, self._stream = self._stream, iter(())
+        stream = self._end_stream()
         replays: list[Any] = self.context.shared.replays
         if self in replays:
             replays.remove(self)
@@ -361,11 +384,57 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             if close is not None:
                 stack.callback(close)
 
+    def _end_stream(self) -> Iterator[T_co] | None:
+        """From now on the stream gives nothing more; returns what it was."""
+        self.__closed = True
+        stream, self.__stream = self.__stream, iter(())
+        return stream
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_OF_AUTHORS = frozenset(
+    {"apart", "by_position", "close", "current", "exact_after_error", "get_state", "interrupt", "leave_out"}
+    | {"load_state_dict", "positional", "run", "saved", "set_state", "state_dict", "stride"}
+)  # what a class may define anew; the rest of NodeIterator is the engine's
+_OF_PASSES = frozenset({"node", "context", "inputs"})
+_LIBRARY = ("torchpipe", "reading_services")
+
+
+def refuse_taken_names(cls: type[NodeIterator[Any]]) -> None:
+    """Raises: TypeError if a class of the user's takes a name that the engine uses for something else."""
+    if isinstance(cls.saved, str):
+        raise TypeError(
+            f"{cls.__name__}.saved is the text {cls.saved!r}, and names of attributes belong in a tuple: "
+            f"saved = ({cls.saved!r},)"
+        )
+    if cls.__module__.partition(".")[0] in _LIBRARY:
+        return
+    for name in sorted({*vars(cls), *cls.saved}):
+        if name.startswith("__") and name.endswith("__"):
+            continue
+        present = getattr(NodeIterator, name, None)
+        engines = name in _OF_PASSES or (hasattr(NodeIterator, name) and name not in _OF_AUTHORS)
+        is_value = callable(present) and not callable(getattr(cls, name))
+        if engines or is_value or (name in cls.saved and name in _OF_AUTHORS):
+            raise TypeError(
+                f"{cls.__name__} has an attribute {name!r}, which every NodeIterator has for a purpose of its own: "
+                "choose another name"
+            )
+
+
+def refuse_taken_attributes(iterator: NodeIterator[Any]) -> None:
+    """Raises: TypeError if the pass has set an attribute over a method of :class:`NodeIterator`."""
+    for name in vars(iterator):
+        if callable(getattr(NodeIterator, name, None)):
+            raise TypeError(
+                f"{type(iterator).__name__} sets self.{name}, which is a method of every NodeIterator: choose another "
+                "name"
+            )
 
 
 @dataclass

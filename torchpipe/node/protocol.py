@@ -39,10 +39,17 @@ class NodeProtocol:
     """Is all before it, and it, to run once for all shards, whom the items are dealt to?"""
 
     divides: ClassVar[bool] = False
-    """Is it a sharding point: does it keep one shard's part? A class with torch's ``apply_sharding`` is one anyhow."""
+    """True for a sharding point, whose iterator keeps one shard's part (``context.share``). A class that has torch's
+    ``apply_sharding`` alone is one too: it is called on each pass's copy. ``len()`` counts the items of all shards.
+    """
 
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ()
     """Its attributes that are no part of the graph's identity."""
+
+    inputs: ClassVar[tuple[str, ...]] = ()
+    """The attributes that hold its inputs, in the order in which its iterator gets them: as often as they stand there.
+    By default all nodes among its attributes, each once, in the order in which they were set.
+    """
 
     one_to_one: ClassVar[bool] = False
     """Does it make each item of one item of each input, in their order, and of nothing else?"""

@@ -6,8 +6,7 @@ Runs in every process that executes a part of a graph.
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -17,8 +16,7 @@ from torchpipe.errors import GraphError, StateError
 from torchpipe.node.announce import announce_replay
 from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
-from torchpipe.node.traits import DataPipe, Division, division, node_name, with_inputs
-from torchpipe.randomness.seeds import derive_seed
+from torchpipe.node.traits import DataPipe, node_name, with_inputs
 
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
@@ -105,7 +103,6 @@ class ReplayIterator(NodeIterator[Any]):
         self._iterator: Iterator[Any] | None = None
         self._copy = with_inputs(node, self._bind, private=True)
         self._copy.__dict__[BOUND] = self._with_copy(context)
-        self._prepare()
         context.shared.replays.append(self)
 
     def _with_copy(self, context: Context) -> Context:
@@ -121,19 +118,6 @@ class ReplayIterator(NodeIterator[Any]):
         bound = BoundInput(item, self.node, self.context)
         self._bound.append(bound)
         return bound
-
-    def _prepare(self) -> None:
-        """Honour torch's protocols on the private copy: ``apply_sharding`` and ``set_seed``."""
-        apply_sharding = _own_method(self._copy, "apply_sharding")
-        if apply_sharding is not None:
-            among = division(self.node)
-            group = () if among is Division.BOTH else (getattr(self.node, "sharding_group_filter", None),)
-            parts, part = self.context.share(among)
-            if parts > 1:  # of one part, what torch's own loaders have told the node holds
-                apply_sharding(parts, part, *group)
-        set_seed = _own_method(self._copy, "set_seed")
-        if set_seed is not None:
-            set_seed(derive_seed(*self.context.stream_key(self.node)) >> 1)  # torch's nodes take 63 bits
 
     def _open(self) -> Iterator[Any]:
         if self._iterator is None:
@@ -181,7 +165,7 @@ class ReplayIterator(NodeIterator[Any]):
                     )
 
     def get_state(self) -> dict[str, Any]:
-        if self._stream is None or self._iterator is None:
+        if not self.is_begun or self._iterator is None:
             return copy.deepcopy(self._loaded)
         if self._ended:  # of itself: a node may begin anew in its own state
             return {"count": self.count, "ended": True}
@@ -197,6 +181,9 @@ class ReplayIterator(NodeIterator[Any]):
             "handed": handed,
         }
 
+    def _saves_functions(self, state: dict[str, Any]) -> bool:
+        return "user" in state  # else the functions see again all that they have seen
+
     def set_state(self, state: dict[str, Any]) -> None:
         self.count = stored_count(state, "count")
         self._loaded = copy.deepcopy(state)
@@ -210,7 +197,7 @@ class ReplayIterator(NodeIterator[Any]):
             announce_replay(node_name(self.node), self.count)
 
     def close(self) -> None:
-        if self._closed:
+        if self.is_closed:
             return
         with ExitStack() as stack:
             for bound in reversed(self._bound):
@@ -220,8 +207,3 @@ class ReplayIterator(NodeIterator[Any]):
             if close is not None:
                 stack.callback(close)
             stack.callback(super().close)
-
-
-def _own_method(node: Any, name: str) -> Callable[..., Any] | None:
-    method = getattr(type(node), name, None)
-    return getattr(node, name) if inspect.isfunction(method) else None

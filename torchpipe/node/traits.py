@@ -39,10 +39,12 @@ __all__ = [
     "has_premise",
     "inputs_of",
     "is_node",
+    "named_inputs",
     "node_name",
     "reads",
     "reads_late",
     "reads_shared",
+    "replaced_in_node",
     "runs_in_main",
     "seeded",
     "times_read",
@@ -66,17 +68,39 @@ def _nodes_in(value: object) -> Iterator[DataPipe]:
 
 
 def inputs_of(node: DataPipe) -> list[DataPipe]:
-    """The nodes that ``node`` reads from, each once, in the order of its attributes."""
-    found: dict[int, DataPipe] = {}
-    for value in vars(node).values():
-        if type(value) not in PLAIN:  # most are: a graph is walked many times before its first item
-            for item in _nodes_in(value):
-                found.setdefault(id(item), item)
-    return list(found.values())
+    """The nodes that ``node`` reads from, each once, in the order that its class names, or that of its attributes."""
+    return list({id(item): item for item in _held_inputs(node)}.values())
+
+
+def _held_inputs(node: DataPipe) -> Iterator[DataPipe]:
+    named = traits_of(node).inputs
+    if named:
+        return iter(named_inputs(node))
+    # Most attributes are plain, and a graph is walked many times before its first item
+    return (item for value in vars(node).values() if type(value) not in PLAIN for item in _nodes_in(value))
+
+
+def named_inputs(node: DataPipe) -> list[DataPipe]:
+    """The nodes in the attributes that the class names in ``inputs``, as often as they stand there.
+
+    Raises: GraphError if an attribute is missing, or holds no node.
+    """
+    found: list[DataPipe] = []
+    for name in traits_of(node).inputs:
+        held = list(_nodes_in(vars(node).get(name)))
+        if not held:
+            what = f"{vars(node)[name]!r:.60}" if name in vars(node) else "nothing"
+            raise GraphError(f"{type(node).__name__}.inputs names {name!r}, which holds {what} and no node")
+        found += held
+    return found
 
 
 def times_read(node: DataPipe, item: DataPipe) -> int:
-    """How often ``node`` holds its input ``item`` in one attribute, and so reads it: twice in ``zip(item, item)``."""
+    """How often ``node`` reads its input ``item``: as often as its named inputs hold it; else, as one attribute holds
+    it: twice in ``zip(item, item)``.
+    """
+    if traits_of(node).inputs:
+        return sum(1 for found in named_inputs(node) if found is item)
     return max(sum(1 for found in _nodes_in(value) if found is item) for value in vars(node).values())
 
 
@@ -249,9 +273,16 @@ def with_inputs(node: Any, replace: Callable[[DataPipe], DataPipe], *, private: 
 
     ``private`` also copies the containers and generators it holds, for nodes that keep their state in themselves.
     """
+    return replaced_in_node(node, is_node, replace, private=private)
+
+
+def replaced_in_node(
+    node: Any, wanted: Callable[[Any], bool], replace: Callable[[Any], Any], *, private: bool = False
+) -> Any:
+    """A copy of ``node`` in which all that is ``wanted``, in its attributes and in containers there, is replaced."""
     clone = object.__new__(type(node))
     for name, value in vars(node).items():
-        value = replaced_in(value, is_node, replace)
+        value = replaced_in(value, wanted, replace)
         if private:
             if isinstance(value, _COPIED):
                 value = copy.copy(value)

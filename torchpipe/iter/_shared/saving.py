@@ -22,7 +22,7 @@ class _SaveIterator(ItemIterator[str]):
 
     def __init__(self, node: FileSaver, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.path_of = os.fspath if node.filepath_fn is None else self.adopt(node.filepath_fn)
+        self.path_of = os.fspath if node.filepath_fn is None else self.with_retries(node.filepath_fn)
 
     def run(self) -> Iterator[str]:
         return map(self._saved, self.source.items())

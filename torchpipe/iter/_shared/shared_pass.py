@@ -25,6 +25,7 @@ from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
+from torchpipe.node.private import own_functions
 from torchpipe.node.traits import node_name, walk
 from torchpipe.node.validate import check_count, check_input
 
@@ -103,12 +104,14 @@ class SharedPass(NodeIterator[Any]):
 
     def __init__(self, node: Container, context: Context, expected: set[int]) -> None:
         super().__init__(node, context, node.source)
+        own, functions = own_functions(node)
+        self.take_over(functions)
         self.expected = expected  # the branches that take part
         self.readers: set[int] = set()  # those of them that have joined
         self.started = False
         self.torn = False
         self.overflown = False
-        self._fn = self.adopt(node.function())
+        self._fn = self.with_retries(own.function())
         self._pulled = 0
         self._ended = False
         self._waiting: list[deque[Any]] = [deque() for _ in range(node.num_instances)]
@@ -315,7 +318,7 @@ class _BranchIterator(NodeIterator[Any]):
             yield hand_out(held.pop())
 
     def close(self) -> None:
-        if not self._closed:
+        if not self.is_closed:
             self.shared.leave(self.node.instance_id)
         super().close()
 

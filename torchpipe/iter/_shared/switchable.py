@@ -18,6 +18,8 @@ T = TypeVar("T")
 class Switchable(OneInput[T]):
     """``set_seed`` and ``set_shuffle``."""
 
+    seeded = True  # from the context: a pass is not told a seed by set_seed
+
     def __init__(self, source: IterDataPipe[Any]) -> None:
         super().__init__(source)
         self.own_seed: int | None = None

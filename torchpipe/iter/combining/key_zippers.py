@@ -26,9 +26,9 @@ class _ZipWithIterIterator(ItemIterator[Any]):
 
     def __init__(self, node: IterKeyZipper, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, node.source, node.reference)
-        self.key_fn = self.adopt(node.key_fn)
-        self.ref_key_fn = self.key_fn if node.ref_key_fn is None else self.adopt(node.ref_key_fn)
-        self.merge = _pair if node.merge_fn is None else self.adopt(node.merge_fn)
+        self.key_fn = self.with_retries(node.key_fn)
+        self.ref_key_fn = self.key_fn if node.ref_key_fn is None else self.with_retries(node.ref_key_fn)
+        self.merge = _pair if node.merge_fn is None else self.with_retries(node.merge_fn)
         self.buffer: dict[Hashable, Any] = {}
         self.warned = False
 
@@ -128,8 +128,8 @@ class _ZipWithMapIterator(ItemIterator[Any]):
 
     def __init__(self, node: MapKeyZipper, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.key_fn = self.adopt(node.key_fn)
-        self.merge = _pair if node.merge_fn is None else self.adopt(node.merge_fn)
+        self.key_fn = self.with_retries(node.key_fn)
+        self.merge = _pair if node.merge_fn is None else self.with_retries(node.merge_fn)
 
     def run(self) -> Iterator[Any]:
         return map(self._merged, self.source.items())

@@ -26,7 +26,7 @@ class _BatchMapIterator(ExpandingIterator[R]):
 
     def __init__(self, node: BatchMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.fn = self.adopt(node.fn)
+        self.fn = self.with_retries(node.fn)
 
     def expand(self, item: Any) -> Iterable[R]:
         column = self.node.input_col

@@ -23,7 +23,7 @@ class _BatchIterator(ItemIterator[list[T]]):
 
     def __init__(self, node: Batcher[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.wrap = self.adopt(node.wrapper_class)
+        self.wrap = self.with_retries(node.wrapper_class)
 
     def run(self) -> Iterator[list[T]]:
         size, wrap = self.node.batch_size, self.wrap

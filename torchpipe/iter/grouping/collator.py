@@ -27,7 +27,7 @@ class _CollateIterator(ItemIterator[R]):
         if node.fn is default_collate:
             self.fn: Any = partial(_collate_batch, default_collate_in(context.host.memory))
         else:
-            self.fn = self.adopt(node.fn)
+            self.fn = self.with_retries(node.fn)
 
     def run(self) -> Iterator[R]:
         fn = self.fn

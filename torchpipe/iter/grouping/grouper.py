@@ -22,7 +22,7 @@ class _GroupIterator(NodeIterator[Any]):
 
     def __init__(self, node: Grouper, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.key_fn = self.adopt(node.group_key_fn)
+        self.key_fn = self.with_retries(node.group_key_fn)
         self.groups: dict[Hashable, list[Any]] = {}
         self.waiting = 0  # items in them
 

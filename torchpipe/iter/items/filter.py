@@ -24,7 +24,7 @@ T = TypeVar("T")
 class _FilterIterator(ItemIterator[T]):
     def __init__(self, node: Filter[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.filter_fn = self.adopt(node.filter_fn)
+        self.filter_fn = self.with_retries(node.filter_fn)
         self.wanted = with_columns(self.filter_fn, node.input_col)
 
     def run(self) -> Iterator[T]:

@@ -26,7 +26,7 @@ def _unchanged(*parts: Any) -> Any:
 class _FlatMapIterator(ExpandingIterator[R]):
     def __init__(self, node: FlatMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.fn = self.adopt(_unchanged if node.fn is None else node.fn)
+        self.fn = self.with_retries(_unchanged if node.fn is None else node.fn)
         self.call = with_columns(self.fn, node.input_col)
 
     def expand(self, item: Any) -> list[R] | Iterator[R]:

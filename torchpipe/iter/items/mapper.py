@@ -20,7 +20,7 @@ R = TypeVar("R")
 class _MapIterator(ItemIterator[R]):
     def __init__(self, node: Mapper[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.fn: Callable[[Any], R] = apply_to_columns(self.adopt(node.fn), node.input_col, node.output_col)
+        self.fn: Callable[[Any], R] = apply_to_columns(self.with_retries(node.fn), node.input_col, node.output_col)
 
     def run(self) -> Iterator[R]:
         fn = self.fn

@@ -23,7 +23,7 @@ R = TypeVar("R")
 class _RandomMapIterator(ItemIterator[R]):
     def __init__(self, node: RandomMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.fn = self.adopt(node.fn)
+        self.fn = self.with_retries(node.fn)
         self.streams = ItemStreams(context.stream_key(node))
         self.index = 0
 

@@ -189,7 +189,7 @@ class _MixIterator(NodeIterator[T]):
             with refusing_misfits(node_name(node)):
                 self._agree_with(presumed)
         by = node.by
-        self.size_of = None if by == "samples" else self.adopt(length_of if by == "tokens" else by)
+        self.size_of = None if by == "samples" else self.with_retries(length_of if by == "tokens" else by)
 
     def get_state(self) -> dict[str, Any]:
         held = self.past or self.schedule

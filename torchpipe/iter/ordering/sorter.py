@@ -30,7 +30,7 @@ class _SortIterator(ItemIterator[T]):
 
     def __init__(self, node: Sorter[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.key_fn = self.adopt(node.key_fn)
+        self.key_fn = self.with_retries(node.key_fn)
         self.left: list[T] = []  # the next one last
         self.window: list[tuple[Any, T]] = []  # that is being gathered, with keys
 

@@ -26,7 +26,7 @@ class _DynamicIterator(ItemIterator[list[T]]):
 
     def __init__(self, node: DynamicBatcher[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.cost_fn = self.adopt(node.cost_fn)
+        self.cost_fn = self.with_retries(node.cost_fn)
         self.begun: list[Any] = []  # the cost of the item that begins the next batch, and the item
         self.batch: list[T] = []  # in the making
         self.total: float = 0  # its costs

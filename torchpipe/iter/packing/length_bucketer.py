@@ -24,7 +24,7 @@ class _BucketIterator(ItemIterator[list[T]]):
 
     def __init__(self, node: LengthBucketer[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.length_fn = self.adopt(node.length_fn)
+        self.length_fn = self.with_retries(node.length_fn)
         self.buckets: list[list[T]] = [[] for _ in node.batch_size]
 
     def get_state(self) -> dict[str, Any]:

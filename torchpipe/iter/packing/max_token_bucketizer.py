@@ -26,7 +26,7 @@ class _BucketizeIterator(ItemIterator[list[T]]):
 
     def __init__(self, node: MaxTokenBucketizer[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.len_fn = self.adopt(node.len_fn)
+        self.len_fn = self.with_retries(node.len_fn)
         self.heap: list[_Sized] = []
         self.batch: list[_Sized] = []
 

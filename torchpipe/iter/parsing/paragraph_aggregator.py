@@ -23,7 +23,7 @@ class _ParagraphIterator(ItemIterator[tuple[str, Any]]):
 
     def __init__(self, node: ParagraphAggregator, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
-        self.joiner = self.adopt(node.joiner)
+        self.joiner = self.with_retries(node.joiner)
         self.path: Any = None  # of the lines
         self.lines: list[Any] = []
 

@@ -147,7 +147,7 @@ class _ParallelIterator(ItemIterator[R]):
         super().interrupt()
 
     def close(self) -> None:
-        if self._closed:
+        if self.is_closed:
             return
         for _, call in self.ahead:
             if call is not None:

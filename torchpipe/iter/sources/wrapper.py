@@ -244,7 +244,7 @@ class _IterableIterator(NodeIterator[T]):
         )
 
     def get_state(self) -> dict[str, Any]:
-        if self._stream is None:
+        if not self.is_begun:
             return copy.deepcopy(self._loaded)
         if self._ended:  # of itself: an iterable may begin anew in its own state
             return {"position": self.position, "ended": True}
