@@ -363,6 +363,8 @@ def _stands_in(module: str, fn: types.FunctionType) -> bool:
 def _release(module: str) -> str | None:
     """The version of the package, or of Python, that a module belongs to; None if it is the user's own code."""
     top = module.partition(".")[0]
+    if top == "__main__":  # of each process another file: pickles of its functions and classes hold their code
+        return None
     found = sys.modules.get(top)
     if top in sys.stdlib_module_names or top == "builtins":
         return f"{sys.version_info.major}.{sys.version_info.minor}"
