@@ -55,7 +55,7 @@ def _for_shard(root: DataPipe, shares: dict[Division, tuple[int, int]]) -> DataP
             return node
         if not callable(getattr(type(node), "apply_sharding", None)):
             parts, part = shares[division(node)]
-            return _Sized(len(range(part, len(node), parts)))  # type: ignore[abstract, arg-type]
+            return _Sized(len(range(part, len(node), parts)))  # type: ignore[abstract]
         private = with_inputs(node, lambda item: item, private=True)
         group = getattr(node, "sharding_group_filter", None)
         private.apply_sharding(*shares[division(node)], *([] if group is None else [group]))

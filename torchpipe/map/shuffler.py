@@ -39,6 +39,7 @@ class Shuffler(IterDataPipe[T]):
     """
 
     by_index = True
+    seeded = True  # from the context: a pass is not told a seed by set_seed
 
     def __init__(
         self, datapipe: MapDataPipe[T], *, indices: Sequence[Any] | None = None, computed: bool | None = None

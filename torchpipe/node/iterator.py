@@ -407,10 +407,10 @@ _LIBRARY = ("torchpipe", "reading_services")
 
 def refuse_taken_names(cls: type[NodeIterator[Any]]) -> None:
     """Raises: TypeError if a class of the user's takes a name that the engine uses for something else."""
-    if isinstance(cls.saved, str):
+    saved: object = cls.saved
+    if isinstance(saved, str):
         raise TypeError(
-            f"{cls.__name__}.saved is the text {cls.saved!r}, and names of attributes belong in a tuple: "
-            f"saved = ({cls.saved!r},)"
+            f"{cls.__name__}.saved is the text {saved!r}, and names belong in a tuple: saved = ({saved!r},)"
         )
     if cls.__module__.partition(".")[0] in _LIBRARY:
         return

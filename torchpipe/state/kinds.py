@@ -75,6 +75,13 @@ def _take_counter(value: Any) -> list[Any]:
     return [dict(value)]
 
 
+def _take_ordered(value: Any) -> list[Any]:
+    """What a module's ``state_dict()`` has of versions (``_metadata``) is left out: its class is the one that loads."""
+    if getattr(value, "__dict__", {}).keys() - {"_metadata"}:
+        raise Unfit
+    return [dict(value)]
+
+
 _FACTORIES: dict[str, Any] = {
     "": None, "list": list, "dict": dict, "set": set, "int": int, "float": float, "str": str, "tuple": tuple,
 }  # fmt: skip
@@ -306,7 +313,7 @@ KINDS: dict[type, Kind] = {
         (16, datetime.time, _take_time, _moment(datetime.time)),
         (17, datetime.timedelta, lambda v: [v.days, v.seconds, v.microseconds], lambda p: datetime.timedelta(*p)),
         (18, datetime.timezone, lambda v: list(v.__getinitargs__()), lambda p: datetime.timezone(*p)),
-        (19, OrderedDict, _take_counter, lambda p: OrderedDict(_one(p, dict))),
+        (19, OrderedDict, _take_ordered, lambda p: OrderedDict(_one(p, dict))),
         (20, defaultdict, _take_defaultdict, _make_defaultdict),
         (21, Counter, _take_counter, lambda p: Counter(_one(p, dict))),
         (22, deque, lambda v: [v.maxlen, *v], lambda p: deque(p[1:], None if p[0] is None else _whole(p[0]))),

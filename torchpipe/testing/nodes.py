@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,10 +13,11 @@ from typing import Any
 import cloudpickle
 
 from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
+from torchpipe.iter.running.prefetch import Prefetcher
 from torchpipe.node.context import Context, Host
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.traits import node_name, walk
+from torchpipe.node.traits import divides, node_name, walk
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import decode, encode
 from torchpipe.testing.compare import Frozen, freeze
@@ -46,8 +48,9 @@ def check_node(
     disturb each other, whatever the global random states are; a state taken at every position (``positions`` of them if
     there are more), also at the end, and encoded, continues bit for bit in a fresh graph, again when saved straight
     after loading, and again when loaded twice; taking a state disturbs nothing and the state stays as it was when the
-    pass goes on; nothing is pulled early; closing is idempotent, final and reaches the inputs; the node pickles, stays
-    unchanged, and its length is true.
+    pass goes on; a thread that runs ahead of the node (``prefetch``) changes none of this; nothing is pulled early;
+    closing is idempotent, final and reaches the inputs; the node pickles, stays unchanged, and its length is true; the
+    shards of a sharding point are together the whole stream.
 
     ``pulls(k)``: how many items of each :class:`CountingSource` in the graph the first k items may pull (default: k).
     ``opaque``: states may hold items that need pickle. ``global_random``: the functions in the graph draw from the
@@ -64,6 +67,8 @@ def check_node(
             check.stream(_Where(epoch, 0, 1))
         for shard in range(num_shards) if num_shards > 1 else ():
             check.stream(_Where(epochs[0], shard, num_shards))
+        check.running_ahead(_Where(epochs[0], 0, 1))
+        check.shards_together(epochs[0], num_shards)
 
 
 @dataclass(frozen=True)
@@ -240,6 +245,35 @@ class _Check:
             self.equal(
                 opened.take(len(rest)), rest, where, f"the {time} of two passes that loaded the same state, {at},"
             )
+
+    def running_ahead(self, where: _Where) -> None:
+        """A stage that runs ahead keeps states of the node, or what gives them later: these are states of the node."""
+        if self.global_random:  # which are each thread's own
+            return
+        expected = self.open(where).take(self.limit)
+        walking = self.open(where, Prefetcher(self.factory(), 2))
+        for position in range(min(len(expected), self.positions) + 1):
+            saved = self.save(walking, position, where)
+            resumed = self.open(where, saved=saved)
+            at = f"a pass saved at item {position} with prefetch(2) behind the node, and loaded without"
+            following = expected[position : position + 3]
+            self.equal(resumed.take(len(following)), following, where, at)
+            resumed.iterator.close()
+            walking.take(1)
+        walking.iterator.close()
+
+    def shards_together(self, epoch: int, num_shards: int) -> None:
+        if not divides(self.factory()):
+            return
+        whole = self.open(_Where(epoch, 0, 1)).take(self.limit)
+        parts = [self.open(_Where(epoch, shard, num_shards)).take(self.limit) for shard in range(num_shards)]
+        given = Counter(map(repr, whole))
+        given.subtract(repr(item) for part in parts for item in part)
+        wrong = [f"{text} {-count:+d}" for text, count in given.items() if count]
+        assert not wrong or max(map(len, [whole, *parts])) == self.limit, (
+            f"{self.name} is a sharding point, but {num_shards} shards together do not give each item once: "
+            f"{', '.join(wrong[:5])}. Keep one shard's part of the input: context.share() says which"
+        )
 
     def node_alone(self) -> None:
         where = _Where(0, 0, 1)
