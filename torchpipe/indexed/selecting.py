@@ -33,6 +33,11 @@ class SelectingIterator(NodeIterator[T]):
         self._reads = not self.skips() and self.source.positional  # else there is no need to, or the node behind does
         self.positions = self.source.by_position() if self._reads else None
 
+    @property
+    def keeps_items(self) -> bool:  # type: ignore[override]
+        """Does its buffer hold items, not positions?"""
+        return self.positions is None
+
     @abstractmethod
     def choose(self) -> Iterator[Any]:
         """As :meth:`run`, over what the input yields."""

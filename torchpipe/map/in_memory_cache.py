@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
 from torchpipe.node.validate import check_map_input
 from torchpipe.randomness.global_random import BatchRandom
+from torchpipe.state.copying import copy_item
 
 __all__ = ["InMemoryCacheHolder"]
 
@@ -36,7 +37,10 @@ class _Held:
 
 @functional_datapipe("in_memory_cache")
 class InMemoryCacheHolder(MapDataPipe[T]):
-    """Reads each item of ``source_dp`` once in a process, and hands out the same object from then on.
+    """Reads each item of ``source_dp`` once in a process, and hands out copies of what was read from then on.
+
+    Copies of what can be changed in place, that is: a function that changes an item does not change what is kept. What
+    cannot be copied is handed out itself.
 
     What is before it has to give the same item for a key every time: put what is random after it. Random numbers that
     its functions draw from the global states are the key's own, the same in every process, epoch and run.
@@ -57,7 +61,7 @@ class InMemoryCacheHolder(MapDataPipe[T]):
             held = self._held = _Held(self.source)
         if index not in held.items:
             held.items[index] = held.read(index)
-        return held.items[index]  # type: ignore[no-any-return]
+        return copy_item(held.items[index])  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return len(self.source)

@@ -13,6 +13,7 @@ from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapi
 from torchpipe.node.traits import divides, node_name, traits_of, walk
 from torchpipe.node.validate import check_columns
 from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.state.copying import copy_item
 
 __all__ = ["IterToMapConverter"]
 
@@ -31,7 +32,7 @@ class _Loaded:
 @functional_datapipe("to_map_datapipe", on="iter")
 class IterToMapConverter(MapDataPipe[Any]):
     """Reads all of ``datapipe`` when the first item is asked for, and keeps it: pairs (key, value), or what
-    ``key_value_fn`` makes such pairs of.
+    ``key_value_fn`` makes such pairs of. Hands out copies of the values, if these can be changed in place.
 
     The pass over ``datapipe`` has a seed and global random states of its own, the same everywhere. What was read before
     the graph goes to worker processes goes with it; else each reads for itself.
@@ -93,7 +94,7 @@ class IterToMapConverter(MapDataPipe[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         try:
-            return self._items()[index]
+            return copy_item(self._items()[index])
         except KeyError:
             raise IndexError(f"Index {index} is invalid for IterToMapConverter.") from None
 

@@ -71,6 +71,7 @@ class Host:
     trace: Trace | None = None
     memory: Memory | None = None
     supply: Any = None
+    encodes: bool = False
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     on_left_out: Callable[[LeftOut], None] | None = None
 
@@ -141,6 +142,8 @@ class SharedByPass:
     )  # node_id -> premise(), of what is replayed from its start
     replays: list[Replayed] = field(default_factory=list)
     restoring: list[object] = field(default_factory=list)  # not empty while items are made again
+    noting: int = 0  # above 0 while a state is taken that is kept as it is while the pass goes on
+    lent: bool = False  # has one been taken? Then items that it holds are handed out as copies
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators read, of whoever shares them
     _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
 
@@ -158,6 +161,18 @@ class SharedByPass:
             del self._gathered[thread]
         for shared, readers in gathered.items():
             shared.gathered(readers)
+
+    @contextmanager
+    def lending(self) -> Iterator[None]:
+        """Meanwhile, a state is taken that holds the items of buffers themselves: whoever keeps some hands out copies
+        from now on. So a state for each item does not cost a copy of all buffers.
+        """
+        self.noting += 1
+        self.lent = True
+        try:
+            yield
+        finally:
+            self.noting -= 1
 
     def gather(self, shared: Any, reader: int) -> bool:
         """``reader`` of the pass ``shared`` is asked for its state: is that of ``shared`` gathered already?"""
@@ -195,6 +210,7 @@ class Context:
     leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
+    lends: bool = False  # may nodes behind take states that hold the items of buffers themselves?
 
     @classmethod
     def for_graph(cls, *roots: DataPipe, seed: int | None = None, **options: Any) -> Context:

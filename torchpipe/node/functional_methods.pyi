@@ -200,7 +200,7 @@ class IterMethods(Generic[T_co]):
         """
 
     def fork(
-        self, num_instances: int, buffer_size: int = 1000, copy: Literal["shallow", "deep"] | None = None
+        self, num_instances: int, buffer_size: int = 1000, copy: Literal["shallow", "deep", "same"] | None = None
     ) -> list[IterDataPipe[T_co]]:
         """``num_instances`` branches that all yield the items of the input, which is read once for all of them."""
 
@@ -662,7 +662,7 @@ class IterMethods(Generic[T_co]):
         """
 
     def repeat(self, times: int) -> IterDataPipe[T_co]:
-        """Hands out every item ``times`` times in a row: the same object, not copies."""
+        """Hands out every item ``times`` times in a row; to repeat whole passes use ``cycle``."""
 
     def retry(
         self,
@@ -851,7 +851,7 @@ class MapMethods(Generic[T_co]):
         """The items of the first input, then those of the second one, and so on, each read by places from 0 on."""
 
     def in_memory_cache(self) -> MapDataPipe[T_co]:
-        """Reads each item of ``source_dp`` once in a process, and hands out the same object from then on."""
+        """Reads each item of ``source_dp`` once in a process, and hands out copies of what was read from then on."""
 
     @overload
     def map(self, fn: Callable[[T_co], R]) -> MapDataPipe[R]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from numbers import Number
@@ -19,7 +19,7 @@ import torch
 from torchpipe.errors import StateError, TorchpipeError
 from torchpipe.node.traits import node_name
 from torchpipe.state import Cursor, decode
-from torchpipe.state.copying import copy_item
+from torchpipe.state.copying import copy_item, copy_items
 from torchpipe.stats.tracing import APART
 
 if TYPE_CHECKING:
@@ -69,18 +69,17 @@ def stored_count(state: Mapping[str, Any], name: str, at_most: int | None = None
 
 
 def stored_items(state: Mapping[str, Any], name: str, at_most: int | None = None) -> list[Any]:
-    """``state[name]``, items that are held, as a list of its own. Raises: StateError if it is none or too long."""
+    """``state[name]``, items that are held, as copies: the state stays as it is.
+
+    Raises: StateError if it is no list or too long.
+    """
     value = state.get(name)
     if type(value) is not list or (at_most is not None and len(value) > at_most):
         held = f"{len(value)} items" if type(value) is list else f"a {type(value).__name__}"
         raise StateError(
             f"{name} is a list of items{'' if at_most is None else f', at most {at_most}'}, the state has {held}"
         )
-    return list(value)
-
-
-def _taken_down(value: Any) -> Any:
-    return copy_item(value.state_dict() if is_stateful(value) else value)
+    return copy_items(value)
 
 
 def _family(value: object) -> type:
@@ -125,6 +124,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     there is to save, or to check, is for :meth:`get_state` and :meth:`set_state`.
     """
 
+    keeps_items = False  # may be a property: does it hand out items that its state has held, through ``kept_items()``?
     exact_after_error = False  # may be a property
     last_item: Any = None  # handed out, where ``on_error`` watches
     apart = False  # is what it does the work of others: waiting for a thread, or for processes?
@@ -168,8 +168,21 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                     f"{value!r:.40}, a {type(value).__name__}, so that the state would not load: keep to one kind, or "
                     "let it begin as None"
                 )
-            state[name] = _taken_down(value)
+            state[name] = self._image(value.state_dict() if is_stateful(value) else value)
         return state
+
+    def kept_items(self, items: Iterable[Any]) -> list[Any]:
+        """For :meth:`get_state`: items that this pass holds, as they are now, whoever changes them later.
+
+        They are copies, unless the state is encoded before anything else happens, or these items will be handed out as
+        copies.
+        """
+        host, shared = self.context.host, self.context.shared
+        return list(items) if shared.noting or host.encodes else copy_items(items)
+
+    def _image(self, value: Any) -> Any:
+        """A part of a state, which stays as it is while the pass goes on."""
+        return value if self.context.host.encodes and not self.context.shared.noting else copy_item(value)
 
     def _note_kinds(self) -> None:
         """Called once, before a state is loaded or the first item is pulled."""
@@ -259,6 +272,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             failures = self.context.failures
             self._note_kinds()
             stream = self.run() if failures is None else failures.watch(self)
+            if self.context.lends and self.keeps_items:
+                stream = self._lending(stream)
             trace = self.context.host.trace
             self.__stream = stream if trace is None else trace.watch(stream, self.number_to_trace)
         return self.__stream
@@ -271,6 +286,14 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     @property
     def is_closed(self) -> bool:
         return self.__closed
+
+    def _lending(self, stream: Iterator[T_co]) -> Iterator[T_co]:
+        """Copies of the items, once a state holds some of them themselves."""
+        shared = self.context.shared
+        for item in stream:
+            held = [copy_item(item) if shared.lent else item]
+            del item  # the consumer alone decides how long an item lives
+            yield held.pop()
 
     @property
     def number_to_trace(self) -> int:
@@ -286,7 +309,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     def state_dict(self) -> dict[str, Any]:
         state = self.get_state()
         if self.__functions and self._saves_functions(state):
-            state["functions"] = [_taken_down(fn) for fn in self.__functions]
+            state["functions"] = [self._image(fn.state_dict()) for fn in self.__functions]
         if len(self.inputs) > 1 and self.context.shared.passes:
             with self.context.shared.gathering():
                 state["inputs"] = [item.state_dict() for item in self.inputs]

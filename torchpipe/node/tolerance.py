@@ -6,7 +6,6 @@ nodes before them.
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import logging
@@ -21,6 +20,7 @@ import numpy as np
 from torchpipe.errors import StateError, TorchpipeError, add_note
 from torchpipe.node.traits import callable_name, node_name
 from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.state.copying import copy_item, holds_mutable
 from torchpipe.state.left_out import MOST_NOTED, LeftOut, is_note
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ _jitter = random.SystemRandom()  # in the waiting alone: no stream depends on it
 
 @dataclass(frozen=True)
 class Retries:
-    """Call again what raised one of ``errors``, at most ``attempts`` times in all, and wait longer each time."""
+    """Call again what raised one of ``errors``, at most ``attempts`` times in all, and wait longer each time.
+
+    Each attempt is called with the same argument: with a copy, if that can be changed in place.
+    """
 
     attempts: int
     errors: tuple[type[BaseException], ...]
@@ -54,11 +57,12 @@ class Retries:
         def call(*args: Any) -> Any:
             drawn = None if in_threads else GlobalRandom.present()
             generators = [(item, item.bit_generator.state) for item in args if isinstance(item, np.random.Generator)]
+            mutable = self.attempts > 1 and holds_mutable(args)
             state_dict = None if isinstance(fn, type) else getattr(fn, "state_dict", None)
-            own = copy.deepcopy(state_dict()) if callable(state_dict) else None
+            own = copy_item(state_dict()) if callable(state_dict) else None
             for attempt in itertools.count(1):
                 try:
-                    return fn(*args)
+                    return fn(*(_copied(args) if mutable and attempt < self.attempts else args))
                 except self.errors as error:
                     if attempt >= self.attempts or getattr(error, _PASSED, False):
                         add_note(error, f"torchpipe: {callable_name(fn)} failed {attempt} times for this item")
@@ -69,7 +73,7 @@ class Retries:
                 for generator, state in generators:
                     generator.bit_generator.state = state
                 if own is not None:
-                    fn.load_state_dict(copy.deepcopy(own))  # type: ignore[attr-defined]
+                    fn.load_state_dict(copy_item(own))  # type: ignore[attr-defined]
 
         call.__qualname__ = callable_name(fn)  # a partial has none that wraps() could take over
         return call
@@ -86,6 +90,10 @@ class Retries:
             self.attempts,
         )
         time.sleep(delay_s)
+
+
+def _copied(args: tuple[Any, ...]) -> list[Any]:
+    return [item if isinstance(item, np.random.Generator) else copy_item(item) for item in args]
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import pathlib
 from collections import deque
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ import torch
 from torchpipe.state.pickling import is_made_otherwise, reduce_error
 from torchpipe.state.tensors import copy_tensor
 
-__all__ = ["copy_item", "holds_mutable"]
+__all__ = ["copy_item", "copy_items", "holds_mutable"]
 
 _IMMUTABLE = frozenset(
     {type(None), bool, int, float, complex, str, bytes, range, type(...), pathlib.PosixPath, pathlib.PurePosixPath}
@@ -31,6 +32,12 @@ def copy_item(item: Any) -> Any:
         return _copied(item)
     except RecursionError:  # a list that holds itself
         return _deep(item)
+
+
+def copy_items(items: Iterable[Any]) -> list[Any]:
+    """A list of items as :func:`copy_item` makes them."""
+    copied = list(items)
+    return [copy_item(item) for item in copied] if holds_mutable(copied) else copied
 
 
 def holds_mutable(items: Iterable[Any]) -> bool:
@@ -58,6 +65,8 @@ def _copied(item: Any) -> Any:
 
 
 def _deep(item: Any) -> Any:
+    if callable(getattr(item, "read", None)) and not isinstance(item, io.BytesIO | io.StringIO):
+        return item  # an open file, perhaps within other objects, of which a copy would be half made
     try:
         return _error(item) if is_made_otherwise(type(item)) else copy.deepcopy(item, _copied_tensors(item))
     except Exception:  # objects refuse in many ways: TypeError, NotImplementedError, errors of their own

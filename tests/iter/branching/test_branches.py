@@ -178,7 +178,10 @@ def test_what_goes_where() -> None:
         assert source.round_robin_demux(1) == [source]
 
 
-@pytest.mark.parametrize(("copy", "same"), [(None, (True, True)), ("shallow", (False, True)), ("deep", (False, False))])
+@pytest.mark.parametrize(
+    ("copy", "same"),
+    [(None, (False, False)), ("same", (True, True)), ("shallow", (False, True)), ("deep", (False, False))],
+)
 def test_copies(copy: Any, same: Any) -> None:
     one, other = IterableWrapper([[[1]]]).fork(2, copy=copy)
     ((first, second),) = list(one.zip(other))

@@ -45,5 +45,6 @@ def test_L2_repeat_resumes_exactly(times: int) -> None:
 def test_repeats() -> None:
     assert list(IterableWrapper("ab").repeat(2)) == list("aabb")
     assert len(IterableWrapper("ab").repeat(3)) == 6
-    one, same, *_ = IterableWrapper([[1]]).repeat(2)
-    assert one is same
+    one, other = IterableWrapper([[1]]).repeat(2)
+    assert one is not other
+    assert one == other

@@ -8,10 +8,9 @@ dropped are announced. So an open file as an item does not matter, and no part i
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
@@ -20,6 +19,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.state.copying import copy_item
 
 __all__ = ["ExpandingIterator"]
 
@@ -43,8 +43,11 @@ class ExpandingIterator(NodeIterator[T]):
     after a list: noting the position before every item would cost too much where lists are the rule.
     """
 
+    keeps_items = True
+
     def __init__(self, node: DataPipe, context: Context, datapipe: DataPipe) -> None:
-        super().__init__(node, context, datapipe)
+        super().__init__(node, context)
+        self.inputs = (replace(context, lends=True).iterate(datapipe),)
         self._parts: list[T] = []
         self._handed_out = 0  # of the parts of the current item
         self._lazy = True  # may the next item's parts come from an iterator? Judged by the last item
@@ -61,7 +64,7 @@ class ExpandingIterator(NodeIterator[T]):
 
     def get_state(self) -> dict[str, Any]:
         if not self._within:
-            return {"left": self._parts[self._handed_out :]}
+            return {"left": self.kept_items(self._parts[self._handed_out :])}
         if self._start is None:
             raise StateError(
                 self._refused
@@ -69,7 +72,7 @@ class ExpandingIterator(NodeIterator[T]):
                 "no state can be taken: make the same of all items, or take the state later"
             )
         state = {"handed_out": self._handed_out, "random": self._start.random.state_dict()}
-        reached = copy.deepcopy(self._current.state_dict()) if is_stateful(self._current) else self._loaded
+        reached = copy_item(self._current.state_dict()) if is_stateful(self._current) else self._loaded
         return state if reached is None else {**state, "iterator": reached}
 
     @property
@@ -91,7 +94,7 @@ class ExpandingIterator(NodeIterator[T]):
         if self._within:
             self._handed_out = stored_count(state, "handed_out")
             self._start = _Start({}, _loaded(state["random"]))
-            self._loaded = copy.deepcopy(state.get("iterator"))
+            self._loaded = copy_item(state.get("iterator"))
             if self.context.host.announces and self.to_replay()[1]:
                 announce_replay(*self.to_replay())
         else:
@@ -137,7 +140,8 @@ class ExpandingIterator(NodeIterator[T]):
     def _note(self, random: GlobalRandom) -> _Start | None:
         """The position now; None if no state can be taken here: an error only for the caller that asks for one."""
         try:
-            state = super().state_dict()
+            with self.context.shared.lending():
+                state = super().state_dict()
         except StateError as error:
             self._refused = str(error)
             return None

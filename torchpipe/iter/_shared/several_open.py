@@ -6,7 +6,6 @@ calls the function again for them.
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits,
 from torchpipe.node.traits import DataPipe, callable_name, is_node, node_name
 from torchpipe.randomness.global_random import GlobalRandom, may_change_states
 from torchpipe.randomness.seeds import derive_seed
+from torchpipe.state.copying import copy_item
 
 __all__ = ["END", "Opened", "SeveralOpenIterator"]
 
@@ -45,15 +45,16 @@ class Opened:
     def __repr__(self) -> str:
         return repr(self.item)
 
-    def state(self) -> dict[str, Any]:
+    def state(self, kept: Callable[[list[Any]], list[Any]]) -> dict[str, Any]:
         if self.left is not None:
-            return {"left": self.left[self.handed_out :]}
+            return {"left": kept(self.left[self.handed_out :])}
+        item = kept([self.item])[0]
         if self.parts is None and not self.again:
-            return {"item": self.item, "number": self.number}
-        state = {"item": self.item, "number": self.number, "handed_out": self.handed_out}
+            return {"item": item, "number": self.number}
+        state = {"item": item, "number": self.number, "handed_out": self.handed_out}
         reached = self.loaded
         if self.parts is not None and is_stateful(self.parts):
-            reached = copy.deepcopy(self.parts.state_dict())
+            reached = copy_item(self.parts.state_dict())
         return state if reached is None else {**state, "iterator": reached}
 
     def close(self) -> None:
@@ -66,17 +67,19 @@ class Opened:
         """Out of a state. Raises: StateError, KeyError."""
         if "left" in saved:
             return Opened(None, 0, left=stored_items(saved, "left"))
-        made = Opened(saved["item"], stored_count(saved, "number"))
+        made = Opened(copy_item(saved["item"]), stored_count(saved, "number"))
         if "handed_out" not in saved:
             return made
         made.handed_out = stored_count(saved, "handed_out")
         made.again = True
-        made.loaded = copy.deepcopy(saved.get("iterator"))
+        made.loaded = copy_item(saved.get("iterator"))
         return made
 
 
 class SeveralOpenIterator(NodeIterator[R]):
     """Base of their passes: say what is open in :meth:`those_open`, pull by :meth:`next_of`."""
+
+    keeps_items = True
 
     def __init__(
         self, node: DataPipe, context: Context, datapipe: DataPipe, form: str, fn: Callable[[Any], Iterable[R]]
@@ -128,7 +131,7 @@ class SeveralOpenIterator(NodeIterator[R]):
         return part
 
     def _open(self, place: Opened, before: GlobalRandom) -> None:
-        result: Any = self.fn(place.item)
+        result: Any = self.fn(copy_item(place.item))  # a resume calls it again with the item as it came
         if is_node(result):
             outer = self.context
             inner = outer.inside(GraphIndex.of(result), derive_seed(*outer.stream_key(self.node), place.number))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torchpipe.errors import StateError
@@ -28,6 +28,7 @@ from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
 from torchpipe.node.private import own_functions
 from torchpipe.node.traits import node_name, walk
 from torchpipe.node.validate import check_count, check_input
+from torchpipe.state.copying import copy_item
 
 __all__ = ["Branch", "Container", "SharedPass"]
 
@@ -73,8 +74,8 @@ class Container(IterDataPipe[Any]):
     def deal(self, item: Any, number: int, fn: Any, branches: Collection[int]) -> Iterable[tuple[int, Any]]:
         """What item ``number`` of the input is to which branches, of those that are read."""
 
-    def hand_out(self, value: Any) -> Any:
-        """What a branch yields of what was dealt to it."""
+    def hand_out(self, value: Any, waits: bool) -> Any:
+        """What a branch yields of what was dealt to it, which ``waits`` for another branch, too."""
         return value
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
@@ -103,7 +104,8 @@ class SharedPass(NodeIterator[Any]):
     node: Container
 
     def __init__(self, node: Container, context: Context, expected: set[int]) -> None:
-        super().__init__(node, context, node.source)
+        # Of which branch the context is, is by chance
+        super().__init__(node, replace(context, lends=True), node.source)
         own, functions = own_functions(node)
         self.take_over(functions)
         self.expected = expected  # the branches that take part
@@ -148,6 +150,10 @@ class SharedPass(NodeIterator[Any]):
             del item
         self._read[branch] += 1
         return waiting.popleft()
+
+    def waits_elsewhere(self, branch: int) -> bool:
+        """Of branches that are ``alike``: has another one yet to read what ``branch`` has read last?"""
+        return self.node.alike and any(self._read[other] < self._read[branch] for other in self.expected)
 
     def _owed(self, branch: int) -> int:
         """Items that had been read when the state was saved, and were not yet again."""
@@ -240,7 +246,7 @@ class SharedPass(NodeIterator[Any]):
             "pulled": self._pulled,
             "ended": self._ended,
             "waiting": [len(waiting) for waiting in self._waiting],
-            "items": items,
+            "items": self.kept_items(items),
         }
 
     def _reached(self) -> list[int]:
@@ -315,7 +321,9 @@ class _BranchIterator(NodeIterator[Any]):
             if held[0] is _END:
                 return
             self.count += 1
-            yield hand_out(held.pop())
+            if self.context.shared.lent:
+                held.append(copy_item(held.pop()))
+            yield hand_out(held.pop(), shared.waits_elsewhere(branch))
 
     def close(self) -> None:
         if not self.is_closed:

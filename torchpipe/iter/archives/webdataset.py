@@ -17,6 +17,7 @@ __all__ = ["WebDataset"]
 
 
 class _SampleIterator(ItemIterator[dict[str, Any]]):
+    keeps_items = True
     held: tuple[str, str, Any] | None = None  # key, ending and content of the next sample's first file
 
     def get_state(self) -> dict[str, Any]:
@@ -24,7 +25,7 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
             return {"held": None}
         key, ending, content = self.held
         if not (isinstance(content, StreamWrapper) or hasattr(content, "read")):
-            return {"held": [key, ending, content]}
+            return {"held": self.kept_items([key, ending, content])}
         name, data = getattr(content, "name", None), content.read()
         name = name if isinstance(name, str) else key + ending
         self.held = key, ending, _reopened(name, data)  # it has not been handed out yet

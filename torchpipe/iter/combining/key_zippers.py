@@ -23,6 +23,7 @@ _END: Any = object()
 
 class _ZipWithIterIterator(ItemIterator[Any]):
     node: IterKeyZipper
+    keeps_items = True
 
     def __init__(self, node: IterKeyZipper, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, node.source, node.reference)
@@ -33,7 +34,7 @@ class _ZipWithIterIterator(ItemIterator[Any]):
         self.warned = False
 
     def get_state(self) -> dict[str, Any]:
-        return {"buffer": [[key, item] for key, item in self.buffer.items()]}
+        return {"buffer": self.kept_items([key, item] for key, item in self.buffer.items())}
 
     def set_state(self, state: dict[str, Any]) -> None:
         pairs = stored_items(state, "buffer", at_most=self.node.buffer_size)

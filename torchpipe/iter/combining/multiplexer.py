@@ -18,6 +18,8 @@ _END: Any = object()
 
 
 class _MuxIterator(NodeIterator[T]):
+    keeps_items = True
+
     left: list[T]
 
     def __init__(self, node: Multiplexer[T], context: Context, *inputs: IterDataPipe[T]) -> None:
@@ -25,7 +27,7 @@ class _MuxIterator(NodeIterator[T]):
         self.left = []  # of the round, the next one last
 
     def get_state(self) -> dict[str, Any]:
-        return {"left": list(self.left)}
+        return {"left": self.kept_items(self.left)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.left = stored_items(state, "left", at_most=len(self.inputs) - 1)

@@ -9,22 +9,32 @@ from typing import Any
 from torchpipe.iter._shared.bases import SeveralInputs
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
+from torchpipe.state.copying import copy_item, holds_mutable
 
 __all__ = ["ZipperLongest"]
+
+_MISSING: Any = object()
 
 
 class _ZipLongestIterator(NodeIterator[tuple[Any, ...]]):
     node: ZipperLongest
 
     def run(self) -> Iterator[tuple[Any, ...]]:
-        yield from zip_longest(*[item.items() for item in self.inputs], fillvalue=self.node.fill_value)
+        streams, fill = [item.items() for item in self.inputs], self.node.fill_value
+        if not holds_mutable([fill]):
+            yield from zip_longest(*streams, fillvalue=fill)
+            return
+        for items in zip_longest(*streams, fillvalue=_MISSING):
+            held = [tuple([copy_item(fill) if item is _MISSING else item for item in items])]
+            del items
+            yield held.pop()
 
 
 @functional_datapipe("zip_longest")
 class ZipperLongest(SeveralInputs[tuple[Any, ...]]):
     """Tuples of the first items of all inputs, then of the second ones ..., until the longest input ends.
 
-    ``fill_value`` stands in the places of those that have ended.
+    ``fill_value`` stands in the places of those that have ended: a copy in each, if it can be changed in place.
 
     State: none of its own. Raises: ValueError without inputs; TypeError for an input that is no iterable node.
     """

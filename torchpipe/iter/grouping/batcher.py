@@ -10,6 +10,7 @@ from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_choice, check_count, check_function
+from torchpipe.state.copying import copy_item
 
 __all__ = ["Batcher"]
 
@@ -43,18 +44,18 @@ class _BatchIterator(ItemIterator[list[T]]):
         if last == "raise":
             raise ValueError(f"the last batch has {len(batch)} items instead of {size}, and last='raise'")
         if last == "repeat":
-            batch.extend(islice(cycle(list(batch)), size - len(batch)))
+            batch.extend(map(copy_item, islice(cycle(list(batch)), size - len(batch))))
 
 
 @functional_datapipe("batch")
 class Batcher(OneInput[list[T]]):
     """Gathers ``batch_size`` consecutive items into a list; a shorter last one is left out with ``drop_last``.
 
-    ``last`` says more of a shorter last one: ``"keep"``, ``"drop"``, ``"repeat"``, which fills it with its own items,
-    from its first on, so that all batches have one size, or ``"raise"``. ``wrapper_class`` is called with each list and
-    makes the batch of it. Behind a sharding point, each shard makes batches of its own items, and has a last one of its
-    own: with 8 shards, ``drop_last`` leaves out up to 8 batches. Where that is too much, take fewer shards, or
-    ``last="repeat"``.
+    ``last`` says more of a shorter last one: ``"keep"``, ``"drop"``, ``"repeat"``, which fills it with copies of its
+    own items, from its first on, so that all batches have one size, or ``"raise"``. ``wrapper_class`` is called with
+    each list and makes the batch of it. Behind a sharding point, each shard makes batches of its own items, and has a
+    last one of its own: with 8 shards, ``drop_last`` leaves out up to 8 batches. Where that is too much, take fewer
+    shards, or ``last="repeat"``.
 
     State: none of its own, since between two batches it holds no item.
 

@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 class _GroupIterator(NodeIterator[Any]):
     node: Grouper
+    keeps_items = True
 
     def __init__(self, node: Grouper, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -27,7 +28,7 @@ class _GroupIterator(NodeIterator[Any]):
         self.waiting = 0  # items in them
 
     def get_state(self) -> dict[str, Any]:
-        return {"groups": [[key, list(items)] for key, items in self.groups.items()]}
+        return {"groups": [[key, self.kept_items(items)] for key, items in self.groups.items()]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         pairs = stored_items(state, "groups", at_most=self.node.buffer_size)

@@ -26,6 +26,7 @@ _DEEPEST = 32
 
 class _ReBatchIterator(ItemIterator[Any]):
     node: ReBatcher
+    keeps_items = True
 
     def __init__(self, node: ReBatcher, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -34,7 +35,7 @@ class _ReBatchIterator(ItemIterator[Any]):
         self.loaded = False  # are some of them a state's, and have not been joined with others?
 
     def get_state(self) -> dict[str, Any]:
-        return {"parts": list(self.parts)}
+        return {"parts": self.kept_items(self.parts)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.parts = stored_items(state, "parts")

@@ -16,6 +16,7 @@ __all__ = ["UnBatcher"]
 
 class _UnBatchIterator(NodeIterator[Any]):
     node: UnBatcher
+    keeps_items = True
 
     def __init__(self, node: UnBatcher, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -23,7 +24,7 @@ class _UnBatchIterator(NodeIterator[Any]):
         self.handed_out = 0  # how many of the parts
 
     def get_state(self) -> dict[str, Any]:
-        return {"left": self.parts[self.handed_out :]}
+        return {"left": self.kept_items(self.parts[self.handed_out :])}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.parts = stored_items(state, "left")

@@ -10,6 +10,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.validate import check_count
+from torchpipe.state.copying import copy_item
 
 __all__ = ["Repeater"]
 
@@ -18,6 +19,7 @@ T = TypeVar("T")
 
 class _RepeatIterator(NodeIterator[T]):
     node: Repeater[T]
+    keeps_items = True
 
     def __init__(self, node: Repeater[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -25,11 +27,11 @@ class _RepeatIterator(NodeIterator[T]):
         self.left = 0
 
     def get_state(self) -> dict[str, Any]:
-        return {"left": self.left, "item": self.item} if self.left else {"left": 0}
+        return {"left": self.left, "item": self.kept_items([self.item])[0]} if self.left else {"left": 0}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.left = stored_count(state, "left", at_most=self.node.times)
-        self.item = state["item"] if self.left else None
+        self.item = copy_item(state["item"]) if self.left else None
 
     def run(self) -> Iterator[T]:
         yield from self._again()
@@ -41,12 +43,18 @@ class _RepeatIterator(NodeIterator[T]):
     def _again(self) -> Iterator[T]:
         while self.left:
             self.left -= 1
-            yield self.item
+            held = [copy_item(self.item) if self.left else self.item]
+            if not self.left:
+                self.item = None
+            yield held.pop()
 
 
 @functional_datapipe("repeat")
 class Repeater(OneInput[T]):
-    """Hands out every item ``times`` times in a row: the same object, not copies. To repeat whole passes use ``cycle``.
+    """Hands out every item ``times`` times in a row; to repeat whole passes use ``cycle``.
+
+    All but the last are copies of the item as it came, of what can be changed in place: who changes one does not change
+    the others.
 
     State: the item, while it is being repeated, and how often it is still to come.
 

@@ -38,7 +38,7 @@ class _InterleaveIterator(SeveralOpenIterator[R]):
 
     def get_state(self) -> dict[str, Any]:
         return {
-            "open": [None if item is None else item.state() for item in self.places],
+            "open": [None if item is None else item.state(self.kept_items) for item in self.places],
             "turn": self.turn,
             "in_block": self.in_block,
             "opened": self.opened,

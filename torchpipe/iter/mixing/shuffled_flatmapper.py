@@ -40,7 +40,7 @@ class _ShuffledIterator(SeveralOpenIterator[R]):
 
     def get_state(self) -> dict[str, Any]:
         random = {"random": self.random.state_dict()} if self.node.enabled else {}
-        return {"open": [item.state() for item in self.open], "opened": self.opened, **random}
+        return {"open": [item.state(self.kept_items) for item in self.open], "opened": self.opened, **random}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.node.check_switched(state)

@@ -32,7 +32,7 @@ class _ShuffleIterator(SelectingIterator[T]):
     def get_state(self) -> dict[str, Any]:
         if not self.node.enabled:
             return {}
-        return {"random": self.random.state_dict(), self._kept: list(self.buffer)}
+        return {"random": self.random.state_dict(), self._kept: self.kept_items(self.buffer)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.node.check_switched(state)

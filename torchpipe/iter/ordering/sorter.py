@@ -27,6 +27,7 @@ def _itself(item: Any) -> Any:
 
 class _SortIterator(ItemIterator[T]):
     node: Sorter[T]
+    keeps_items = True
 
     def __init__(self, node: Sorter[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -35,7 +36,7 @@ class _SortIterator(ItemIterator[T]):
         self.window: list[tuple[Any, T]] = []  # that is being gathered, with keys
 
     def get_state(self) -> dict[str, Any]:
-        return {"left": list(self.left)}
+        return {"left": self.kept_items(self.left)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.left = stored_items(state, "left", at_most=self.node.window)
@@ -92,7 +93,7 @@ class _WindowIterator(SelectingIterator[T]):
         self._kept = "left" if self.positions is None else "places"
 
     def get_state(self) -> dict[str, Any]:
-        return {"key": list(self.key), "windows": self.windows, self._kept: list(self.left)}
+        return {"key": list(self.key), "windows": self.windows, self._kept: self.kept_items(self.left)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.key, self.windows = stored_key(state["key"]), stored_count(state, "windows")

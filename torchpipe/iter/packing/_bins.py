@@ -6,7 +6,7 @@ field. Arrays are numpy's inside; a tensor's memory is read in place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torchpipe.errors import StateError
 from torchpipe.iter._shared.arrays import FIELD, KINDS, as_array, field_name
 from torchpipe.node.iterator import stored_count
+from torchpipe.state.copying import copy_item
 
 __all__ = ["Bin", "Layout", "Segment", "stored_bin", "stored_segment"]
 
@@ -35,7 +36,7 @@ class Segment:
 
     def rest(self, size: int) -> Segment:
         """What :meth:`head` leaves. For one budget alone."""
-        return Segment(tuple(part[size:] for part in self.parts), (self.sizes[0] - size,), self.kept)
+        return Segment(tuple(part[size:] for part in self.parts), (self.sizes[0] - size,), copy_item(self.kept))
 
 
 @dataclass(frozen=True)
@@ -190,12 +191,12 @@ class Bin:
             made[name] = [kept[place] for kept in self.kept]
         return made
 
-    def state(self) -> dict[str, Any]:
+    def state(self, copied: Callable[[Iterable[Any]], list[Any]]) -> dict[str, Any]:
         used = [self.used[budget] for budget in self.layout.budget]
         return {
             "sizes": [list(sizes) for sizes in self.sizes],
             "data": [data[:length].copy() for data, length in zip(self.data, used)],
-            "kept": [list(kept) for kept in self.kept],
+            "kept": [copied(kept) for kept in self.kept],
         }
 
 

@@ -23,6 +23,7 @@ _END: Any = object()
 
 class _DynamicIterator(ItemIterator[list[T]]):
     node: DynamicBatcher[T]
+    keeps_items = True
 
     def __init__(self, node: DynamicBatcher[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -33,7 +34,7 @@ class _DynamicIterator(ItemIterator[list[T]]):
         self.highest: float = 0
 
     def get_state(self) -> dict[str, Any]:
-        return {"begun": list(self.begun)}
+        return {"begun": self.kept_items(self.begun)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.begun = stored_items(state, "begun", at_most=2)

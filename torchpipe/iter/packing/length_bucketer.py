@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 class _BucketIterator(ItemIterator[list[T]]):
     node: LengthBucketer[T]
+    keeps_items = True
 
     def __init__(self, node: LengthBucketer[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -28,7 +29,7 @@ class _BucketIterator(ItemIterator[list[T]]):
         self.buckets: list[list[T]] = [[] for _ in node.batch_size]
 
     def get_state(self) -> dict[str, Any]:
-        return {"buckets": [list(bucket) for bucket in self.buckets]}
+        return {"buckets": [self.kept_items(bucket) for bucket in self.buckets]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         buckets, sizes = stored_items(state, "buckets"), self.node.batch_size

@@ -23,6 +23,7 @@ _END: Any = object()
 
 class _BucketizeIterator(ItemIterator[list[T]]):
     node: MaxTokenBucketizer[T]
+    keeps_items = True
 
     def __init__(self, node: MaxTokenBucketizer[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -31,7 +32,10 @@ class _BucketizeIterator(ItemIterator[list[T]]):
         self.batch: list[_Sized] = []
 
     def get_state(self) -> dict[str, Any]:
-        return {name: [[entry.length, entry.item] for entry in getattr(self, name)] for name in ("heap", "batch")}
+        return {
+            name: self.kept_items([entry.length, entry.item] for entry in getattr(self, name))
+            for name in ("heap", "batch")
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         for name, most in (("heap", self.node.buffer_size), ("batch", None)):

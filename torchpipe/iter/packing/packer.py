@@ -27,6 +27,7 @@ _BINS = 8
 
 class _PackIterator(ItemIterator[dict[str, Any]]):
     node: Packer
+    keeps_items = True
 
     def __init__(self, node: Packer, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
@@ -41,11 +42,11 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
     def get_state(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(self.counts)
         if self.layout is not None:
-            state |= {"layout": self.layout.state(), "open": [item.state() for item in self.open]}
-            state["ready"] = [item.state() for item in self.ready]
+            state |= {"layout": self.layout.state(), "open": [item.state(self.kept_items) for item in self.open]}
+            state["ready"] = [item.state(self.kept_items) for item in self.ready]
         if self.rest is not None:
             parts = [part.copy() for part in self.rest.parts]
-            state["rest"] = {"data": parts, "kept": [list(self.rest.kept)]}
+            state["rest"] = {"data": parts, "kept": [self.kept_items(self.rest.kept)]}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:

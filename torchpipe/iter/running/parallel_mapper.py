@@ -1,7 +1,7 @@
 """``parallel_map`` and ``threadpool_map``: a function in threads, in order.
 
-Who owns what: the iterator pulls the input and owns the threads (``ahead/call_threads`` says how they end, and how each
-wait does); the threads run the function, and touch nothing else.
+Who owns what: the iterator pulls the input, keeps it for the state, and owns the threads (``ahead/call_threads`` says
+how they end, and how each wait does); the threads run the function on copies, and touch nothing else.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torchpipe.node.traits import callable_name, node_name
 from torchpipe.node.validate import check_columns, check_count, check_input
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import ItemStreams, stored_key
+from torchpipe.state.copying import copy_item
 
 __all__ = ["ParallelMapper", "ThreadPoolMapper"]
 
@@ -108,8 +109,8 @@ class _ParallelIterator(ItemIterator[R]):
         first = self.pulled - len(self.ahead)
         waiting = takewhile(lambda place: self.ahead[place][1] is None, range(count - 1, -1, -1))
         for place in reversed(list(waiting)):
-            item = self.ahead[place][0]
-            self.ahead[place] = (item, self.threads.submit(0, partial(self._call_for(first + place), item)))
+            item = self.ahead[place][0]  # which the state has as it came: the function may change what it is given
+            self.ahead[place] = (item, self.threads.submit(0, partial(self._call_for(first + place), copy_item(item))))
 
     def _call_for(self, index: int) -> Callable[..., R]:
         fn, node = self.fn, self.node
@@ -170,8 +171,8 @@ class ParallelMapper(OnePerItem[R]):
     looked after, and every 64th. Nor can it have a state. With ``rng=True`` it is called with a numpy ``Generator`` of
     the item's own as its last argument, as ``random_map`` does.
 
-    State: the *inputs* of the items that are pulled ahead, which ``fn`` must not change; give it paths or bytes, not
-    open files.
+    State: the *inputs* of the items that are pulled ahead; give it paths or bytes, not open files. ``fn`` may change
+    its item in place: it is called with copies (of what can be changed: not of numbers, texts and bytes).
 
     Raises: ValueError for counts below 1, or columns that ``fn`` cannot take; TypeError if ``fn`` is no function or has
     a state; while iterating, GraphError if it draws from the global random states.

@@ -27,8 +27,8 @@ class Retrier(OnePerItem[T_co]):
     ``torchpipe`` tells. The last error is raised as it is, with a note.
 
     Items stay the same: every attempt draws the random numbers that the first one would have drawn, for which the
-    global random states are taken down before each call (0.1 ms). A function that changes its argument before it fails
-    sees it changed.
+    global random states are taken down before each call (0.1 ms), and is called with a copy of its argument, if that
+    can be changed in place.
 
     State: that of its input. A state loads with and without this node.
 
