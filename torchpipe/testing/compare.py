@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +53,7 @@ def value_of(item: Any) -> Any:
         return kind, str(item.dtype), item.shape, [value_of(part) for part in item.ravel().tolist()]
     if isinstance(item, np.ndarray | np.generic):
         return kind, str(item.dtype), item.shape, item.tobytes()
-    if isinstance(item, list | tuple):
+    if isinstance(item, list | tuple | deque):
         return kind, [value_of(part) for part in item]
     if isinstance(item, dict):
         return kind, [(value_of(key), value_of(value)) for key, value in item.items()]
