@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe
+from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe, NodeIterator
 from torchpipe.execution.shard import runs_users_code
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
@@ -239,3 +241,46 @@ def test_limits_and_pauses_count_what_is_delivered() -> None:
     stream.resume()
     assert got + list(stream) == expected[:14]
     assert got + list(resumed) == expected
+
+
+def test_an_item_is_made_when_it_is_asked_for_and_no_other(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}.bin").write_bytes(b"x")
+    paths = [str(path) for path in tmp_path.iterdir()]
+    seen: list[str] = []
+
+    class Names(Sequence[str]):
+        def __len__(self) -> int:
+            return len(paths)
+
+        def __getitem__(self, index: Any) -> Any:
+            seen.append(paths[index])
+            return paths[index]
+
+    before = len(os.listdir("/proc/self/fd"))
+    for _path, stream in DataLoader2(IterableWrapper(paths).open_files("b")):
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+        stream.close()
+    for count, _ in enumerate(DataLoader2(IterableWrapper(Names()).batch(1)), start=1):
+        assert len(seen) == count
+
+
+def test_an_error_of_a_state_says_where_it_happened() -> None:
+    class Counted(NodeIterator[Any]):
+        def run(self) -> Iterator[Any]:
+            yield from self.source.items()
+
+        def get_state(self) -> dict[str, Any]:
+            raise KeyError("lost")
+
+    class Node(IterDataPipe[Any]):
+        iterator = Counted
+
+        def __init__(self, datapipe: Any) -> None:
+            self.datapipe = datapipe
+
+    loader = DataLoader2(Node(IterableWrapper("abc")), reading_service=InProcessReadingService(policy=always))
+    with pytest.raises(KeyError, match="lost") as raised:
+        list(loader)
+    assert any("shard 0" in note for note in raised.value.__notes__)
+    assert any("Node" in note for note in raised.value.__notes__)

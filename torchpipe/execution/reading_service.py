@@ -24,7 +24,7 @@ from torchpipe.execution.measuring import Measuring
 from torchpipe.execution.merge import MergeIterator, Merges
 from torchpipe.execution.provider import ShardPosition, ShardProvider
 from torchpipe.execution.rounds import RoundsMerge
-from torchpipe.execution.shard import MOST_AT_ONCE, Chunk, InitFn, ResetFn, Shard, ShardGraphs
+from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
 from torchpipe.execution.unordered import UnorderedMerge
 from torchpipe.graph import Plan, draw, plan
 from torchpipe.graph.rewrite import replace_nodes
@@ -289,10 +289,7 @@ class InProcessReadingService(ShardedReadingService):
 
 
 class LocalShards(ShardProvider):
-    """Produces shards in this process, an item at a time, when it is asked for.
-
-    Quick items are made several at a time where no code of the user's is in the graph: nobody can tell then.
-    """
+    """Produces shards in this process, an item at a time, when it is asked for: a source may be a pipe."""
 
     def __init__(
         self,
@@ -313,7 +310,7 @@ class LocalShards(ShardProvider):
 
     def pull(self, lane: int) -> Chunk:
         running = self._shards[lane]
-        chunk = running.within(partial(running.produce, 1 if running.runs_users_code else MOST_AT_ONCE))
+        chunk = running.within(partial(running.produce, 1))
         if chunk.notice is not None:
             warn_user(chunk.notice, ReplayWarning)
         return chunk

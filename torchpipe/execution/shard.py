@@ -25,7 +25,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
-__all__ = ["MOST_AT_ONCE", "Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs", "runs_users_code"]
+__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs", "runs_users_code"]
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ _PLAIN = PLAIN | {complex, range}
 _MADE = (list, tuple, dict, DataChunk)  # classes that a node may hold, to make items of
 _PREMISES = "premises"  # in a shard's snapshot: [node_id, premise()] of nodes
 _QUICK_S = 50e-6
-MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
+_MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
 
 
 @dataclass(slots=True)
@@ -99,7 +99,6 @@ class Shard:
         apart = ([self.section] if self.section else []) + ([_BRANCH, self.branch] if self.branch else [])
         key = (spec.seed, spec.epoch, spec.global_shard, *apart)
         own = self.reset_fn is not None or runs_users_code(self.graphs[self.branch])
-        self.runs_users_code = own or self.supply is not None  # what is dispatched is made when it is asked for
         self._random = GlobalRandom(key) if own and self.manage_random else None
 
     def enter(self) -> None:
@@ -196,6 +195,9 @@ class Shard:
                 self._set_pace(now - before, at_once)
                 if due or len(items) >= limit or now - began >= seconds:
                     break
+            if due and not chunk.ended:
+                self.produced = first + len(items)
+                self._take_snapshot(chunk)  # which runs code of the user's, as making items does
         except BaseException as error:
             if not isinstance(error, Exception) and isinstance(error, self.passing):
                 raise
@@ -204,14 +206,12 @@ class Shard:
             chunk.error = error
         finally:
             self.produced = first + len(items)
-        if due and not chunk.ended and chunk.error is None:
-            self._take_snapshot(chunk)
         return chunk
 
     def _set_pace(self, seconds: float, items: int) -> None:
         """Make more items at once if they are quick, down to one if they are not: 0.1 ms or so between two looks."""
         if seconds < _QUICK_S and items == self._at_once:
-            self._at_once = min(MOST_AT_ONCE, 2 * items)
+            self._at_once = min(_MOST_AT_ONCE, 2 * items)
         elif seconds > 4 * _QUICK_S:
             self._at_once = max(1, items // 4)
 
