@@ -44,6 +44,7 @@ class _Call:
 @dataclass(slots=True)
 class _Lane:
     credit: Credit
+    since: int  # the generation in which it began here
     count: int  # items of the shard before the next chunk
     suspect: int  # one of those before this one may have ended an actor
     last: int = 1  # items of the last chunk
@@ -91,9 +92,12 @@ class ActorPlace:
         if self.gone:
             return
         self._generation = start.generation
-        self.actor.supersede.remote(start.generation - 1)
-        self._lanes.clear()
-        self._turns.clear()
+        keep = () if isinstance(start, StartDispatch) else start.keep
+        if not keep:  # else what it is at is wanted: it comes to this when that is done
+            self.actor.supersede.remote(start.generation - 1)
+        for number in [number for number in self._lanes if number not in keep]:
+            del self._lanes[number]
+        self._turns = deque(number for number in self._turns if number in self._lanes)
         if isinstance(start, StartDispatch):
             self._epoch, self.dispatches = None, True
             self._call("begin", self.actor.begin, start)
@@ -103,7 +107,7 @@ class ActorPlace:
             self._epoch = None
             return  # it has ended: when there is another one, all begin anew
         for item in start.shards:
-            self._lanes[item.lane] = _Lane(Credit(deque([0] * item.held)), item.count, item.suspect)
+            self._lanes[item.lane] = _Lane(Credit(deque([0] * item.held)), start.generation, item.count, item.suspect)
             self._turns.append(item.lane)
         # How many suspects are made together is decided here: see _limit
         start = self._epoch = replace(start, shards=tuple(replace(item, suspect=0) for item in start.shards))
@@ -164,7 +168,7 @@ class ActorPlace:
                 for failed in answer.failed:
                     yield from self._came(failed)
             case Produced():
-                lane = self._lanes.get(call.lane) if answer.generation == self._generation else None
+                lane = self._wanted(call.lane, answer.generation)
                 if lane is not None:
                     lane.calls -= 1
                     if answer.packed is None and call.lane in self._turns:
@@ -173,11 +177,16 @@ class ActorPlace:
                 if answer.packed is not None:
                     yield from self._came(answer)
 
+    def _wanted(self, number: int, generation: int) -> _Lane | None:
+        """The lane that something of this generation is of, unless it has begun anew since."""
+        lane = self._lanes.get(number)
+        return lane if lane is not None and generation >= lane.since else None
+
     def _came(self, produced: Produced) -> Iterator[Event]:
         if produced.times is not None and self.hello is not None:
             nodes = list(produced.nodes) or ([] if self._noted is None else self._noted.nodes)
             self._noted = Noted(produced.times, nodes, self.hello.pid)
-        lane = self._lanes.get(produced.lane) if produced.generation == self._generation else None
+        lane = self._wanted(produced.lane, produced.generation)
         if lane is None:
             return
         arrival = arrival_of(produced)

@@ -120,7 +120,10 @@ class ShardActor(ActorBase):
 
     def _supply_for(self, epoch: StartEpoch, dispatcher: Any) -> Supply | None:
         if epoch.dealt:
-            return DealtSupply()
+            present = self._host.supply
+            dealt = present if epoch.keep and isinstance(present, DealtSupply) else DealtSupply()
+            dealt.keep(epoch.keep)
+            return dealt
         shards = [start.shard for start in epoch.shards if start.branch == epoch.dispatch_branch]
         if dispatcher is None or not shards:
             return None

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from reading_services.engine.messages import ShardStart
+from reading_services.engine.messages import Report, ShardStart
 from reading_services.engine.places import Arrival
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.state import Cursor
@@ -53,6 +53,8 @@ class ShardLedger:
     count: int  # items of the shard before that point
     over: bool = False  # its end or its error has arrived
     arrived: deque[Arrival] = field(default_factory=deque)
+    since: int = 0  # the generation in which it began where it is
+    told: list[Report] = field(default_factory=list)  # of the chunk that comes next
     in_use: bool = False  # has the consumer a chunk in hand?
     suspect: int = 0  # one of the items before this one may have ended its place
     dealt: DealtEntries | None = None  # where entries are dealt
@@ -61,8 +63,10 @@ class ShardLedger:
     nbytes: int = 0
 
     @classmethod
-    def begin(cls, position: ShardPosition, window: int, dealt: DealtEntries | None = None) -> ShardLedger:
-        return cls(**vars(position), window=window, dealt=dealt, first=position.count)
+    def begin(
+        cls, position: ShardPosition, window: int, dealt: DealtEntries | None = None, *, since: int = 0
+    ) -> ShardLedger:
+        return cls(**vars(position), window=window, dealt=dealt, first=position.count, since=since)
 
     def arrive(self, arrival: Arrival) -> None:
         """Something has come; after the shard's end or error, nothing counts any more."""
@@ -104,6 +108,7 @@ class ShardLedger:
 
     def restart(self) -> ShardStart:
         """How a new place has to go on with this shard: after what has arrived, with what is left of the window."""
+        self.told.clear()
         return ShardStart(
             lane=self.lane,
             branch=self.branch,

@@ -3,15 +3,15 @@
 ::
 
     engine                      place
-      | ---- StartEpoch --------> |   forget the epoch before, begin these shards at these cursors
+      | ---- StartEpoch --------> |   begin these shards at these cursors; of the others, let go on what it says
       | ---- Deal --------------> |   what the next items of a lane are to be made of, where the engine deals
       | ---- grant -------------> |   so many chunks of a lane were used: produce as many more
       | ---- end ---------------> |   stop producing
       | <--- a chunk ------------ |   items of one lane, as long as the window allows it
       | <--- Report ------------- |   a warning, an item that was left out, a backlog
 
-``generation`` numbers the beginnings; what belongs to an older one is ignored on both sides. A ``lane`` is one shard of
-one branch of the graph (see ``torchpipe.execution.merge``).
+``generation`` numbers the beginnings; what belongs to one before a lane's last is ignored on both sides. A ``lane`` is
+one shard of one branch of the graph (see ``torchpipe.execution.merge``).
 """
 
 from __future__ import annotations
@@ -48,10 +48,13 @@ class ShardStart:
 
 @dataclass(frozen=True, kw_only=True)
 class StartEpoch(Epoch, Message):
-    """Begin ``shards``. ``careful``: make items one by one, and note the node at work before each step (slow)."""
+    """Begin ``shards``, let the lanes of ``keep`` go on as they are, and end all others. ``careful``: make items one by
+    one, and note the node at work before each step (slow).
+    """
 
     generation: int
     shards: tuple[ShardStart, ...]
+    keep: tuple[int, ...] = ()
     window: int  # chunks that a lane may be ahead
     window_bytes: int  # and bytes, if that is more than two chunks
     dispatch_branch: int  # the branch that dispatched items go to; -1: there are none
@@ -104,8 +107,13 @@ class Notice(Report):
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped(Report):
-    """``on_error`` has left out an item, ``at`` this ``time.time()``. ``shard`` None: before items are dealt."""
+    """``on_error`` has left out an item, ``at`` this ``time.time()``. ``shard`` None: before items are dealt.
 
+    Of a lane, it comes before the chunk that the item is missing from, and counts with that alone.
+    """
+
+    generation: int = 0
+    lane: int = -1
     at: float
     shard: int | None
     node: str

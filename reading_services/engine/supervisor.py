@@ -19,7 +19,7 @@ from dataclasses import replace
 from reading_services.engine.accounts import Accounts
 from reading_services.engine.deaths import Death
 from reading_services.engine.ledger import DealtEntries, ShardLedger
-from reading_services.engine.messages import Backlog, Deal, StartDispatch, StartEpoch
+from reading_services.engine.messages import Backlog, Deal, Report, Skipped, StartDispatch, StartEpoch
 from reading_services.engine.options import WorkerLimits
 from reading_services.engine.places import (
     DISPATCHER,
@@ -121,7 +121,8 @@ class Supervisor:
             self._recovery.begin_epoch()
             self._plans.clear()
             window, dealt = self.limits.window, dealt or {}
-            ledgers = [ShardLedger.begin(item, window, dealt.get(item.lane)) for item in positions]
+            since = self._generation
+            ledgers = [ShardLedger.begin(item, window, dealt.get(item.lane), since=since) for item in positions]
             self._ledgers = {ledger.lane: ledger for ledger in ledgers}
             self._open_missing()
             self.accounts.begin_epoch(self._open.values())
@@ -187,9 +188,11 @@ class Supervisor:
     def resize(self, workers: int, window: int | None = None) -> None:
         """Let so many places host the shards; ``window``: how far they may run ahead. The stream stays the same.
 
-        Between two pulls. Those that are too many end once they have made what they are at.
+        Between two pulls. Those that are too many end once they have made what they are at. Shards that stay where they
+        are go on; the others begin anew where they stand.
         """
         with self._calls, self._lock:
+            hosts = self._hosts()
             if window is not None:
                 self.limits = replace(self.limits, window=window)
                 for ledger in self._ledgers.values():
@@ -203,17 +206,18 @@ class Supervisor:
             self._assigned.clear()
             if self._epoch is not None:
                 self._open_missing()
-                self._begin_all()
+                self._move(hosts)
 
     def assign(self, places: Mapping[int, int]) -> None:
         """Let place ``places[shard]`` host each shard, in this epoch and the next ones. The stream stays the same.
 
-        Between two pulls. All shards begin anew where they stand.
+        Between two pulls. Shards that are moved begin anew where they stand.
         """
         with self._calls, self._lock:
+            hosts = self._hosts()
             self._assigned = dict(places)
             if self._epoch is not None:
-                self._begin_all()
+                self._move(hosts)
 
     def shards_of_places(self) -> dict[int, int]:
         """shard -> the place that hosts it, of the shards that go on."""
@@ -318,13 +322,14 @@ class Supervisor:
 
     def _handle_one(self, event: Event, recover: bool) -> None:
         match event:
-            case Came(generation=generation, lane=lane, arrival=arrival):
-                if generation == self._generation and lane in self._ledgers:
-                    self._ledgers[lane].arrive(arrival)
+            case Came(place=place, generation=generation, lane=lane, arrival=arrival):
+                if (ledger := self._wanted(lane, generation)) is not None:
+                    told, ledger.told = ledger.told, []
+                    for report in told:
+                        self.accounts.hear(place.name, report)
+                    ledger.arrive(arrival)
             case Reported(place=place, report=report):
-                if isinstance(report, Backlog):
-                    self._note_backlog(report.items)
-                self.accounts.hear(place.name, report)
+                self._hear(place, report)
             case Failed(place=place, error=error):
                 self._failed.add(place.number)
                 self._failure = error
@@ -337,6 +342,20 @@ class Supervisor:
                 self._open_successor(place)
             case Ready():
                 pass  # the place knows; plans are carried out with each wait
+
+    def _wanted(self, lane: int, generation: int) -> ShardLedger | None:
+        """The lane that something of this generation is of, unless it has begun anew since."""
+        ledger = self._ledgers.get(lane)
+        return ledger if ledger is not None and generation >= ledger.since else None
+
+    def _hear(self, place: Place, report: Report) -> None:
+        if isinstance(report, Skipped) and report.lane >= 0:
+            if (ledger := self._wanted(report.lane, report.generation)) is not None:
+                ledger.told.append(report)  # until its chunk has come: else another place makes that again
+            return
+        if isinstance(report, Backlog):
+            self._note_backlog(report.items)
+        self.accounts.hear(place.name, report)
 
     def _note_backlog(self, items: int) -> None:
         self.longest_backlog = max(self.longest_backlog, items)
@@ -482,28 +501,50 @@ class Supervisor:
 
     def _begin_all(self) -> None:
         """Begin a new generation: the dispatcher at the newest mark that serves all shards, and every worker."""
+        self._move({})
+
+    def _hosts(self) -> dict[int, Place]:
+        """The places at work, by the lanes that they host."""
+        begun = {number: place for number, place in self._open.items() if number not in self._plans}
+        hosts = {item.lane: begun.get(self._worker_of(item.shard)) for item in self._ledgers.values()}
+        return {lane: place for lane, place in hosts.items() if place is not None}
+
+    def _move(self, before: Mapping[int, Place]) -> None:
+        """Begin a new generation, in which lanes go on that have the place they had ``before``; but where items are
+        dispatched, since these come again from the dispatcher alone.
+        """
         self._generation += 1
+        after = self._hosts() if self._dispatch_branch < 0 else {}
+        kept = {lane for lane, place in after.items() if before.get(lane) is place}
+        for ledger in self._ledgers.values():
+            if ledger.lane not in kept:
+                ledger.since = self._generation
         for number in self._numbers():
             if number in self._open and number not in self._plans:  # the others begin when they are ready
-                self._begin(number)
+                self._begin(number, kept)
 
-    def _begin(self, number: int) -> None:
+    def _begin(self, number: int, kept: Collection[int] = ()) -> None:
         if number == DISPATCHER:
             self._open[number].begin(self._dispatch_start())
             return
-        mine = [item for item in self._mine(number) if not item.over]
+        on = [item for item in self._mine(number) if not item.over]
+        keep, mine = [item for item in on if item.lane in kept], [item for item in on if item.lane not in kept]
         # What was dealt comes first: it may have to go on after some of it
         deals = [
             Deal.of(self._generation, item.lane, item.dealt.entries, item.dealt.over) for item in mine if item.dealt
         ]
-        self._open[number].begin(self._shards_start(number, mine, dealt=bool(deals)), deals)
+        dealt = any(item.dealt for item in on)
+        self._open[number].begin(self._shards_start(number, mine, keep, dealt=dealt), deals)
 
-    def _shards_start(self, number: int, mine: list[ShardLedger], *, dealt: bool) -> StartEpoch:
+    def _shards_start(
+        self, number: int, mine: list[ShardLedger], keep: list[ShardLedger], *, dealt: bool
+    ) -> StartEpoch:
         assert self._epoch is not None
         return StartEpoch(
             **self._epoch.identity,
             generation=self._generation,
             shards=tuple(item.restart() for item in mine),
+            keep=tuple(item.lane for item in keep),
             window=self.limits.window,
             window_bytes=self.limits.window_bytes,
             dispatch_branch=self._dispatch_branch,

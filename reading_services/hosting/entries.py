@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
+from collections.abc import Collection
 
 from reading_services.engine.messages import Deal
 from reading_services.hosting.shards import Supply
@@ -25,6 +26,12 @@ class DealtSupply(Supply):
         self._entries.setdefault(deal.lane, deque()).extend(deal.entries)
         if deal.over:
             self._over.add(deal.lane)
+
+    def keep(self, lanes: Collection[int]) -> None:
+        """Forget all lanes but these."""
+        self._over.intersection_update(lanes)
+        for lane in self._entries.keys() - set(lanes):
+            del self._entries[lane]
 
     def left(self, lane: int) -> int:
         """How many items can be asked for, or be found not to exist."""

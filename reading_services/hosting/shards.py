@@ -87,12 +87,19 @@ class ShardHost:
 
     def take_reports(self) -> list[Report]:
         """What there is to tell the user, once."""
-        reports, self._reports = [*self._reports, *self._left_out.take()], []
+        generation = 0 if self.epoch is None else self.epoch.generation
+        reports, self._reports = [*self._reports, *self._left_out.take(generation)], []
         return reports
 
     def begin(self, start: StartEpoch, supply: Supply | None) -> None:
-        """End the epoch before, and let this one be the present one: its shards can be started."""
-        self.end()
+        """Let this be the present epoch: its shards can be started. Those that it says go on; all others end."""
+        if not start.keep:
+            self.end()
+        elif supply is not self.supply and self.supply is not None:
+            self.supply.close()
+        for number in [number for number in self.lanes if number not in start.keep]:
+            self._graphs.forget(self._lanes[number].shard.spec)  # another place goes on with it
+            self.retire(number)
         self.epoch, self.supply = start, supply
 
     def start(self, start: ShardStart) -> Chunk | None:
@@ -114,7 +121,7 @@ class ShardHost:
                     supply=supply,
                     trace=self._watch.trace(careful=epoch.careful),
                     memory=self._memory,
-                    on_left_out=partial(self._left_out.note, start.shard),
+                    on_left_out=partial(self._left_out.note, start.shard, lane=start.lane),
                     passing=(SystemExit, *self._passing),
                 )
                 shard.within(partial(shard.start, Cursor(start.snapshot, start.skip), start.count))

@@ -208,7 +208,9 @@ class Worker:
                 raise TypeError(f"a worker cannot handle {never!r}")
 
     def _begin(self, epoch: StartEpoch) -> None:
-        self._end_epoch()
+        for lane in [lane for lane in self._turns if lane not in epoch.keep]:
+            self._turns.remove(lane)
+            del self._credits[lane]
         self._host.begin(epoch, self._supply_for(epoch))
         for start in epoch.shards:
             failed = self._host.start(start)
@@ -222,7 +224,9 @@ class Worker:
 
     def _supply_for(self, epoch: StartEpoch) -> Supply | None:
         if epoch.dealt:
-            dealt = DealtSupply()
+            present = self._host.supply
+            dealt = present if epoch.keep and isinstance(present, DealtSupply) else DealtSupply()
+            dealt.keep(epoch.keep)
             for deal in self._early:
                 if deal.generation == epoch.generation:
                     dealt.add(deal)

@@ -114,6 +114,67 @@ class InPlace(Sampler[int]):
         self.passes += 1
 
 
+class Inside:
+    """A generator that a sampler has in an object."""
+
+    __slots__ = ("rng",)
+
+    def __init__(self) -> None:
+        self.rng = random.Random(8)
+
+
+class Hiding(Sampler[int]):
+    """Draws from a generator in an object, in a list, or made when it is first used."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.held: Any = {"object": Inside(), "list": [0, random.Random(8)], "first use": None}[where]
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __iter__(self) -> Iterator[int]:
+        if self.held is None:
+            self.held = torch.Generator().manual_seed(8)
+        for _ in range(LENGTH):
+            match self.held:
+                case Inside():
+                    yield self.held.rng.randrange(LENGTH)
+                case list():
+                    yield self.held[1].randrange(LENGTH)
+                case generator:
+                    yield int(torch.randint(LENGTH, (), generator=generator))
+
+
+class CountsItself(Sampler[int]):
+    """Has ``set_epoch``, as DistributedSampler has it, and goes on by itself where nobody calls it."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+        self.epoch += 1
+        return iter(order)
+
+
+class New(Sampler[int]):
+    """Remembers by an attribute that it makes when it is first used."""
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __iter__(self) -> Iterator[int]:
+        self.seen = getattr(self, "seen", 0) + 1
+        return iter(torch.randperm(LENGTH, generator=torch.Generator().manual_seed(self.seen)).tolist())
+
+
 class Global(Sampler[int]):
     """Draws from one of the process's generators each time it is asked."""
 
@@ -195,6 +256,12 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "torch": lambda: {"sampler": Keeping(_generator(), False)},
     "torch, lazy": lambda: {"sampler": Keeping(_generator(), True)},
     "in place": lambda: {"sampler": InPlace()},
+    "in an object": lambda: {"sampler": Hiding("object")},
+    "in a list": lambda: {"sampler": Hiding("list")},
+    "made when used": lambda: {"sampler": Hiding("first use")},
+    "counts, and is told": lambda: {"sampler": CountsItself()},
+    "a new attribute": lambda: {"sampler": New()},
+    "one batch": lambda: {"sampler": Own(), "batch_size": LENGTH + 2},
     "global torch": lambda: {"sampler": Global(_draw_torch)},
     "global random": lambda: {"sampler": Global(_draw_random)},
     "global numpy": lambda: {"sampler": Global(_draw_numpy)},
@@ -351,6 +418,77 @@ def test_L1_the_epoch_after_a_break_does_not_depend_on_workers(way: dict[str, An
             return [batch.tolist() for _ in range(3) for batch in itertools.islice(loader, 2)]
 
     assert run(**way) == run()
+
+
+TAKEN_BACK = [
+    name
+    for name in KINDS
+    if not name.startswith(("global", "shuffle", "replacement", "subset", "weighted"))
+    or name in ("shuffle, generator", "replacement, generator")
+]
+
+
+@pytest.mark.parametrize("kind", TAKEN_BACK)
+def test_L2_a_loader_that_was_used_is_taken_back(kind: str) -> None:
+    """To before the first epoch, between two, and into one; then all follows as it did."""
+    with script(kind) as loader:
+        expected = go_on(loader, None)
+        first = sum(epoch == 0 for epoch, _ in expected)
+    loader = script(kind)
+    states = [loader.state_dict()]
+    for stop in (1, first, first + 1):
+        loader.load_state_dict(states[0])
+        found = go_on(loader, stop)
+        assert found == expected[:stop], "from the start"
+        states.append(loader.state_dict())
+    for stop, state in ((1, states[1]), (first + 1, states[3]), (1, states[1]), (0, states[0])):
+        loader.load_state_dict(state)
+        assert go_on(loader, None) == expected[stop:], stop
+    if (
+        kind != "rollover" and "generator" not in kind
+    ):  # those of the process, and generator=, are the user's to put back
+        loader.load_state_dict({})
+        assert go_on(loader, None) == expected, "it was forgotten"
+
+
+@pytest.mark.parametrize("kind", ["weighted", "subset"])
+def test_L2_what_the_loop_changes_in_torchs_samplers_lasts(kind: str) -> None:
+    def run(stop: int | None, state: Any = None) -> Any:
+        loader = script(kind)
+        if state is not None:
+            loader.load_state_dict(state)
+        found = []
+        while loader.epoch < EPOCHS:
+            for batch in loader:
+                found.append(batch.tolist())
+            if kind == "weighted":
+                loader.sampler.weights[loader.epoch] = 100.0
+            else:
+                loader.sampler.indices = [index + 1 for index in range(loader.epoch, LENGTH - 1)]
+            if loader.epoch == stop:
+                break
+        return found, loader.state_dict()
+
+    expected, _ = run(None)
+    for stop in (1, 2, 3):
+        head, state = run(stop)
+        rest, _ = run(None, state)
+        assert head + rest == expected, stop
+
+
+@pytest.mark.parametrize("stop", [3, 4])
+def test_L3_a_state_moves_between_workers_that_persist_and_those_that_do_not(stop: int) -> None:
+    """One base seed for all epochs, or one for each: the orders of later epochs are drawn behind it."""
+    ways: list[dict[str, Any]] = [{}, {"num_workers": 1, "persistent_workers": True}]
+    for first, other in (ways, ways[::-1]):
+        with script("shuffle", **first) as loader:
+            expected = go_on(loader, None)
+        with script("shuffle", **first) as loader:
+            found = go_on(loader, stop)
+            state = loader.state_dict()
+        with script("shuffle", **other) as loader:
+            loader.load_state_dict(state)
+            assert found + go_on(loader, None) == expected, (first, other)
 
 
 class Clock(Sampler[int]):

@@ -154,14 +154,18 @@ class MemoryPlace:
         assert self.host is not None
         supply: Supply | None = None
         if start.dealt:
-            supply = dealt = DealtSupply()
+            present = self.host.supply
+            supply = dealt = present if start.keep and isinstance(present, DealtSupply) else DealtSupply()
+            dealt.keep(start.keep)
             for deal in deals:
                 dealt.add(deal)
         elif start.dispatch_branch >= 0:
             supply = _MemorySupply(self._places, start.generation)
         self.host.begin(start, supply)
-        self._credit = {item.lane: start.window - item.held for item in start.shards}
+        kept = {lane: credit for lane, credit in self._credit.items() if lane in start.keep}
+        self._credit = kept | {item.lane: start.window - item.held for item in start.shards}
         for item in start.shards:
+            self._places.begun.append(item.lane)
             try:
                 failed = self.host.start(item)
             except _Starved:  # it has no dispatcher to skip items of: there will be another generation
@@ -253,6 +257,7 @@ class MemoryPlaces(Places):
         self.successors: dict[int, MemoryPlace] = {}  # of places that are leaving
         self.opened = itertools.count()
         self.closed = False
+        self.begun: list[int] = []  # lanes, each time one begins
         self.own = True  # is a death by a function of the user's one that looks like its own?
         self._idle = 0
 

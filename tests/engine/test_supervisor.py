@@ -128,6 +128,52 @@ def test_L4_a_successor_takes_over_before_a_place_ends() -> None:
         assert next(service.places.opened) > 6
 
 
+def test_L1_only_shards_that_move_begin_anew() -> None:
+    graph = IterableWrapper(range(300)).sharding_filter()
+    service = MemoryReadingService(3, random.Random(1), num_shards=SHARDS)
+    with make_loader(graph, service) as loader:
+        stream = iter(loader)
+        found = [next(stream) for _ in range(30)]
+        places, workers = service.places, service.workers
+        assert places is not None
+        assert workers is not None
+        for change, moved in (
+            (lambda: workers.resize(2), [2]),
+            (lambda: workers.resize(2, 7), []),
+            (lambda: workers.supervisor.assign({0: 0, 1: 0, 2: 1}), [1, 2]),
+            (lambda: workers.resize(3), [1, 2]),
+        ):
+            places.begun.clear()
+            change()
+            found += [next(stream) for _ in range(30)]
+            assert sorted(places.begun) == moved
+        assert found + list(stream) == list(range(300))
+
+
+def fail_at_threes(item: int) -> int:
+    if item % 10 == 3:
+        raise ValueError("no threes")
+    return item
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_L7_what_is_left_out_is_told_once_whoever_moves_or_ends(seed: int) -> None:
+    graph = IterableWrapper(range(120)).sharding_filter().map(fail_at_threes).on_error("skip", budget=None)
+    chance = random.Random(seed)
+    service = MemoryReadingService(3, chance, num_shards=SHARDS, max_deaths=10_000)
+    with make_loader(graph, service) as loader:
+        for _ in loader:
+            assert service.workers is not None
+            assert service.places is not None
+            match chance.randrange(6):
+                case 0:
+                    service.workers.resize(chance.randint(1, 3))
+                case 1:
+                    service.places.kill(chance.randrange(3), own=False, begun=False)
+        skips = [event.text for event in loader.stats().events if event.kind == "skip"]
+    assert len(skips) == len(set(skips)) == 12
+
+
 def exit_at_seven(item: int) -> int:
     if item == 7:
         raise SystemExit(1)

@@ -152,6 +152,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def _end(self) -> bool:
         """The epoch has ended. True if the next one follows at once: the state that was loaded stood at the end."""
         if 0 < self._first == self._delivered:
+            self._loader._lanes = self.lanes() if self._loader.persistent_workers else None
             self._release()
             self.settle()
             if self._order is not None:

@@ -28,7 +28,7 @@ from torchpipe.data.known_names import KnownToTools
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, load_into, put_back
 from torchpipe.data.order.sampling import Order, begin_order, check_order
-from torchpipe.data.order.standing import adopt, check_standing, forget, restore, standing
+from torchpipe.data.order.standing import adopt, check_standing, forget, keep_start, restore, standing
 from torchpipe.data.position import Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.stateful import is_stateful_loaders, position_of
@@ -229,7 +229,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         return self._known_samplers
 
     def _samplers_now(self) -> Samplers:
-        return Samplers(() if self._is_iterable else self._index_sampler, self.generator)
+        sampler = () if self._is_iterable else self._index_sampler
+        return Samplers(sampler, self.generator, keeps_seed=self.persistent_workers)
 
     @property
     def _division(self) -> tuple[int, bool]:
@@ -333,10 +334,11 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     # -- what an iterator asks for --------------------------------------------------------------------------------
 
     def _begin(self, epoch: int, saved: Position | None) -> tuple[Order | None, Batches]:
+        keep_start(self)
         if self._is_iterable:
             return None, begin_stream(self, epoch, saved)
         order = begin_ranked(self, epoch, saved) if self.distributed else self._own_order(saved)
-        self._sampler_loaded, self._sampler_end = False, None
+        self._sampler_loaded, self._sampler_end, self._base_seed = False, None, order.base_seed
         fetch = Fetch(self._plain_dataset(), gives_batches(self), self.collate_fn)
         position = None if saved is None else saved.batches
         if self.num_workers == 0:
@@ -346,15 +348,13 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             seeded = epoch if self.worker_seeding == "batch" else None
             return order, LocalBatches(order, fetch, seeded, position, steps=Steps(self), sheet=sheet)
         place: Any = threads if self.worker_method == "thread" else processes
-        batches = place.begin_dealt(self, order, fetch, epoch, position)
-        self._base_seed = order.base_seed
-        return order, batches
+        return order, place.begin_dealt(self, order, fetch, epoch, position)
 
     def _own_order(self, saved: Position | None) -> Order:
         if saved is not None and saved.order is not None:
             order, self._resumed = self._resumed_order(saved), None
             return order
-        base_seed = self._base_seed if self.persistent_workers and saved is None else None
+        base_seed = self._base_seed if self._samplers.keeps_seed and saved is None else None
         loaded = self._sampler_loaded and saved is None
         return begin_order(self._samplers, base_seed=base_seed, loaded=loaded, last=self._sampler_end)
 
@@ -425,6 +425,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         shown); StateError if it is damaged. The loader is then unchanged.
         """
         self._settle()
+        keep_start(self)
         position = None
         if is_stateful_loaders(state_dict) and not self.distributed:
             position = position_of(state_dict, self)

@@ -24,6 +24,7 @@ from torchpipe.data.fetch import (
     make_worker_info,
     set_worker_info,
 )
+from torchpipe.data.order.samplers import load_into, stands_at
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.epoch import WorkerInfo
@@ -100,6 +101,9 @@ class InitWorker:
                 set_worker_info(before)
         if not self.here:
             _infos[worker] = own
+            if is_stateful(dataset):
+                with suppress(Exception):  # it may have nothing to tell before it is used
+                    _made[worker] = copy.deepcopy(dataset.state_dict())
         return graph
 
     def _call(self, user_fn: WorkerInitFn, worker: int) -> None:
@@ -140,6 +144,7 @@ def _attributes_of(dataset: Any) -> list[tuple[Any, dict[str, Any]]]:
 # In a worker process: the global random states that its shards begin with, and what get_worker_info() says to each
 _seeded: dict[tuple[int, int], dict[str, Any]] = {}
 _infos: dict[int, Any] = {}
+_made: dict[int, Any] = {}  # what their datasets said of themselves then: where a position at the start begins
 
 
 def seed_worker(base_seed: int, worker: int) -> None:
@@ -186,7 +191,7 @@ class _FetchIterator(NodeIterator[Any]):
 
     def __init__(self, node: FetchDealt, context: Context) -> None:
         super().__init__(node, context)
-        self._begun = False
+        self._begun = self._loaded = False
 
     def get_state(self) -> dict[str, Any]:
         dataset = self.node.fetch.dataset
@@ -194,7 +199,7 @@ class _FetchIterator(NodeIterator[Any]):
         return state | {"dataset": dataset.state_dict()} if is_stateful(dataset) else state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._begun = state["begun"] is True
+        self._begun, self._loaded = state["begun"] is True, True
         if is_stateful(self.node.fetch.dataset):
             self.node.fetch.dataset.load_state_dict(state["dataset"])
 
@@ -205,6 +210,8 @@ class _FetchIterator(NodeIterator[Any]):
         fetch = TimedFetch(node.fetch, trace.sheet) if isinstance(trace, Tracing) else node.fetch
         collate_fn = collating_in(fetch.collate_fn, context.host.memory)
         where = f"in DataLoader worker process {worker}"
+        if not self._loaded and worker in _made and not stands_at(fetch.dataset, _made[worker]):
+            load_into(fetch.dataset, _made[worker])  # it has made batches before, which nobody was handed
         if node.as_torch and not self._begun:
             seed_worker(node.base_seed, worker)
         self._begun = True

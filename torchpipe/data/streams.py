@@ -48,8 +48,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         service = _service(loader, dataset, shards, workers, seed, begins)
     if keeps:
         loader._pool = service
-    if loader.persistent_workers and begins is None:  # torch's loader draws no other seed for them
-        loader._base_seed = seed
+    loader._base_seed = seed
     service.measuring = loader.measuring
     # Of torch's own graphs, as in torch's loader, the seed alone decides: it is drawn for each epoch
     alone = isinstance(dataset, TorchIterDataPipe) and not isinstance(dataset, IterDataPipe)
@@ -91,8 +90,9 @@ def _drop(batches: Batches, count: int) -> None:
 def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> int:
     """What torch's loader draws for an epoch: a seed that the nodes share, and, for new workers, the base seed."""
     shared = fresh_seed(loader.generator) if isinstance(dataset, TorchIterDataPipe) else None
-    own = fresh_seed(loader.generator) if loader._base_seed is None else loader._base_seed
-    if shared is None or (world_size == 1 and loader._base_seed is None):
+    kept = loader._base_seed if loader._samplers.keeps_seed else None
+    own = fresh_seed(loader.generator) if kept is None else kept
+    if shared is None or (world_size == 1 and kept is None):
         return own
     return agreed(loader, shared, rank, world_size)
 

@@ -261,7 +261,7 @@ class Shard:
 
 
 class ShardGraphs:
-    """What ``init_fn`` makes of each branch: once for each shard in each process that hosts it, in its first epoch."""
+    """What ``init_fn`` makes of each branch: once for each shard in each process that hosts it, when it begins to."""
 
     def __init__(self, branches: tuple[DataPipe, ...], init_fn: InitFn | None) -> None:
         self.branches = branches
@@ -280,6 +280,10 @@ class ShardGraphs:
                 lambda: tuple(_expect_node(init_fn(item, info), "worker_init_fn") for item in self.branches)
             )
         return self._made[key]
+
+    def forget(self, spec: ShardSpec) -> None:
+        """This process hosts the shard no more: if it does again, all begins from the branches as they were given."""
+        self._made.pop((spec.num_shards, spec.shard), None)
 
 
 def runs_users_code(graph: DataPipe) -> bool:

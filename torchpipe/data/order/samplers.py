@@ -2,10 +2,10 @@
 
 Runs in the user's process.
 
-One rule for every sampler: what can be saved is saved. A sampler with ``state_dict`` says itself where it stands. Of
-any other one, these are saved: its random generators (torch's, numpy's, ``random``'s) and those of its attributes that
-are plain data and no longer what they were when the loader was made. An attribute that changes and is no plain data is
-told of when a state is saved. Samplers of torch's own classes keep nothing but their generators.
+One rule for every sampler: what can be saved is saved, and a state that is loaded puts all of it back. A sampler with
+``state_dict`` says itself where it stands. Of any other one, torch's own included, these are saved: its random
+generators (torch's, numpy's, ``random``'s), and of its attributes what is plain data and no longer what it was when the
+loader was made (``torchpipe/node/kept.py``). What changes and is no plain data is told of when a state is saved.
 
 An order may also be drawn from the process's own generators: torch's default one gives the seeds of epochs and shuffled
 orders where there is no ``generator=``, and a sampler of the user's may draw from any of the three. These states are in
@@ -15,8 +15,6 @@ a loader's state too, and are put back when it is loaded.
 from __future__ import annotations
 
 import copy
-import hashlib
-import random
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +24,7 @@ import numpy as np
 import torch
 from torch.utils.data import (
     BatchSampler,
+    Dataset,
     DistributedSampler,
     RandomSampler,
     Sampler,
@@ -37,11 +36,12 @@ from torch.utils.data import (
 from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.iterator import is_stateful
+from torchpipe.node.kept import Kept
 from torchpipe.randomness.global_random import GlobalRandom
-from torchpipe.state.codec import encode, opaque_notes
+from torchpipe.state import encode
 from torchpipe.state.flat import damaged, shown
 
-__all__ = ["MOST_SEED", "Samplers", "length_of", "load_into", "parts_of", "place_of", "put_back"]
+__all__ = ["MOST_SEED", "Samplers", "length_of", "load_into", "parts_of", "place_of", "put_back", "stands_at"]
 
 MOST_SEED = (1 << 63) - 1
 
@@ -50,9 +50,9 @@ DRAW_FROM_NOBODY = (BatchSampler, SequentialSampler, DistributedSampler, Rollove
 _DRAW_AT_ONCE = (BatchSampler, SequentialSampler, DistributedSampler, SubsetRandomSampler, WeightedRandomSampler)
 _TORCHS = (*DRAW_FROM_NOBODY, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _CONSTANT = (list, tuple, range, np.ndarray, torch.Tensor)  # indices in a fixed order, given as a sampler
-_OTHERS_OWN = ("epoch",)  # told from outside where there is a ``set_epoch``
-
-_Random = random.Random | np.random.Generator | np.random.RandomState | np.random.BitGenerator
+_DATA = ("data_source", "dataset")  # attributes of samplers that are not theirs
+_TOLD = ("epoch",)  # from outside, where there is a ``set_epoch``
+_ROLLED = ("carried",)  # saved apart
 
 
 def parts_of(sampler: Any) -> list[Any]:
@@ -98,6 +98,13 @@ def load_into(owner: Any, value: Any) -> None:
         ) from error
 
 
+def stands_at(owner: Any, value: Any) -> bool:
+    """Then nothing is loaded: what has just been made may not be meant to have a state loaded before it is used."""
+    with suppress(Exception):
+        return encode(owner.state_dict()) == encode(value)
+    return False
+
+
 _put_back: list[torch.Tensor] = []  # the last state that this process's default generator was put back to
 
 
@@ -115,19 +122,32 @@ def put_back(samplers: Samplers, state: dict[str, Any]) -> None:
             )
         _put_back[:] = [of_torch]
     samplers.put_now(state)
+    samplers.keeps_seed = state.get("keeps_seed", samplers.keeps_seed)
 
 
 class Samplers:
-    """The samplers of a loader. Make it when the loader is made: what changes from then on belongs to states."""
+    """The samplers of a loader. Make it when the loader is made: what changes from then on belongs to states.
 
-    def __init__(self, sampler: Any, generator: torch.Generator | None) -> None:
+    ``keeps_seed``: one base seed is drawn for all epochs, as torch's loader does for workers that persist. It decides
+    what later orders are drawn from, so that a run keeps to it, wherever it goes on.
+    """
+
+    def __init__(self, sampler: Any, generator: torch.Generator | None, *, keeps_seed: bool = False) -> None:
         self.sampler = sampler
+        self.keeps_seed = keeps_seed
         self.generator = generator
         self.parts = parts_of(sampler)
         found = [generator, *(value for part in self.parts for _, value in _attributes(part))]
         self.generators = list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
-        self._made = [_Attributes(part) if _keeps_attributes(part) else None for part in self.parts]
+        self._made = [self._kept(part) for part in self.parts]
         self._told = False
+        self.start: dict[str, Any] | None = None  # what there was to save before the first epoch
+
+    def _kept(self, part: Any) -> Kept | None:
+        if isinstance(part, _CONSTANT):
+            return None
+        names = _DATA + (_TOLD if _is_told(part) else ()) + (_ROLLED if isinstance(part, RolloverBatchSampler) else ())
+        return Kept(part, apart=(Sampler, Dataset), names=names, others=self.generators)
 
     @property
     def owner(self) -> Any:
@@ -167,7 +187,10 @@ class Samplers:
 
         ``others``: with the states of ``random`` and numpy, which take 0.1 ms.
         """
-        state: dict[str, Any] = {"generators": [item.get_state() for item in self.generators]}
+        state: dict[str, Any] = {
+            "generators": [item.get_state() for item in self.generators],
+            "keeps_seed": self.keeps_seed,
+        }
         unknown = self._unknown
         if (
             unknown
@@ -196,6 +219,8 @@ class Samplers:
         """Raises: StateError for what :meth:`now` cannot have given, StateMismatchError for that of other samplers."""
         if not isinstance(state, dict):
             raise damaged("it does not say where the generators stand")
+        if type(state.get("keeps_seed", False)) is not bool:
+            raise damaged(f"it has one base seed for all epochs: {shown(state['keeps_seed'])}")
         saved = state.get("generators")
         if type(saved) is not list:
             raise damaged(f"the states of generators are {shown(saved)}")
@@ -218,9 +243,11 @@ class Samplers:
 
     # -- all of it, when an epoch begins ----------------------------------------------------------------------------
 
-    def capture(self) -> dict[str, Any]:
-        """Everything that an epoch's order is made from, as it stands now. Plain data."""
-        state: dict[str, Any] = {"now": self.now(), "parts": self.present_parts()}
+    def capture(self, *, whole: bool = False) -> dict[str, Any]:
+        """Everything that an epoch's order is made from, as it stands now. Plain data. ``whole``: also what a sampler
+        keeps that says itself where an epoch stands.
+        """
+        state: dict[str, Any] = {"now": self.now(), "parts": self.present_parts(whole=whole)}
         state["epochs"] = self.told_epochs()
         ranks = place_of(self.parts)[0]
         if ranks > 1:
@@ -229,11 +256,11 @@ class Samplers:
             state["carried"] = list(self.sampler.carried)
         return state
 
-    def present_parts(self) -> list[dict[str, Any] | None]:
-        """What each sampler keeps, but for one that says itself where an epoch stands."""
-        if self.owner is not None:
+    def present_parts(self, *, whole: bool = False) -> list[dict[str, Any] | None]:
+        """What each sampler keeps; not ``whole``: but for one that says itself where an epoch stands."""
+        if self.owner is not None and not whole:
             return [None] * len(self.parts)
-        return [None if made is None else made.changed(part) for part, made in zip(self.parts, self._made)]
+        return [None if made is None else _saved(made) for made in self._made]
 
     def put(self, state: dict[str, Any], *, epochs: bool) -> None:
         """Put back what :meth:`capture` gave. ``epochs``: also the epochs' numbers that samplers were told."""
@@ -246,11 +273,19 @@ class Samplers:
 
     def put_parts(self, parts: list[dict[str, Any] | None]) -> None:
         """Put back what :meth:`present_parts` gave."""
-        for part, saved in zip(self.parts, parts):
-            if saved is not None and "state" in saved:
-                load_into(part, saved["state"])
-            elif saved is not None:
-                _put_attributes(part, saved)
+        for made, saved in zip(self._made, parts):
+            if made is not None and saved is not None:
+                made.put(saved["kept"])
+                if "state" in saved:
+                    load_into(made.owner, saved["state"])
+
+    def put_own(self, state: dict[str, Any]) -> None:
+        """Put back what :meth:`capture` gave of samplers: not the process's generators, nor the loader's."""
+        self.put_parts(state["parts"])
+        self.tell_epochs(state["epochs"])
+        for item, saved in zip(self.generators, state["now"]["generators"]):
+            if item is not self.generator:
+                item.set_state(saved)
 
     def told_epochs(self) -> list[int | None]:
         """The epochs' numbers that samplers were told, those that are told any."""
@@ -307,9 +342,11 @@ class Samplers:
             raise damaged(f"what it keeps of samplers is {shown(parts)}")
         if len(parts) != len(self.parts):
             raise StateMismatchError(f"the state has {len(parts)} samplers, this loader has {len(self.parts)}")
-        for part, saved in zip(self.parts, parts):
-            if saved is not None and "state" not in saved:
-                _check_attributes(part, saved)
+        for part, made, saved in zip(self.parts, self._made, parts):
+            if (made is None) != (saved is None) and self.owner is None:
+                raise StateMismatchError(f"the state has samplers of other kinds than this {type(part).__name__}")
+            if made is not None and saved is not None:
+                made.check(saved.get("kept"))
 
     def _check_carried(self, state: dict[str, Any]) -> None:
         sampler = self.sampler
@@ -331,12 +368,7 @@ class Samplers:
         """Warn, once, of attributes that have changed and that no state can hold."""
         if self._told or self.owner is not None:
             return
-        lost = [
-            f"{type(part).__name__}.{name} ({type(value).__name__})"
-            for part, made in zip(self.parts, self._made)
-            if made is not None and not is_stateful(part)
-            for name, value in made.lost(part)
-        ]
+        lost = [text for made in self._made if made is not None and not is_stateful(made.owner) for text in made.lost()]
         if lost:
             self._told = True
             warnings.warn(
@@ -352,124 +384,12 @@ def _of_process(state: dict[str, Any]) -> GlobalRandom:
     return GlobalRandom.of(state["others"] | {"torch": state["torch"].numpy().tobytes()})
 
 
-# -- attributes of samplers of the user's ---------------------------------------------------------------------------
-
-
-def _keeps_attributes(part: Any) -> bool:
-    return not (type(part) in _TORCHS or isinstance(part, _CONSTANT))
-
-
 def _is_told(part: Any) -> bool:
     """Does somebody else tell it the number of each epoch?"""
     return callable(getattr(part, "set_epoch", None)) and type(getattr(part, "epoch", None)) is int
 
 
-def _plain(value: Any) -> bytes | None:
-    """``value`` as bytes if it is plain data."""
-    try:
-        data = encode(value)
-    except Exception:  # objects refuse in many ways
-        return None
-    return None if opaque_notes(data) else data
-
-
-class _Attributes:
-    """What a sampler's attributes were when the loader was made."""
-
-    def __init__(self, part: Any) -> None:
-        self._digests: dict[str, bytes] = {}
-        self._others: dict[str, Any] = {}
-        for name, value in _kept(part):
-            data = _plain(value)
-            if data is None:
-                self._others[name] = value
-            else:
-                self._digests[name] = hashlib.blake2b(data).digest()
-
-    def changed(self, part: Any) -> dict[str, Any]:
-        """The random generators, and the plain attributes that are not what they were; or what it says of itself.
-
-        Attributes first: what a sampler tells between two epochs may be the end of the one or the start of the other.
-        """
-        if is_stateful(part) and self.lost(part):
-            return {"state": copy.deepcopy(part.state_dict())}
-        randoms = {name: _random_state(value) for name, value in _attributes(part) if isinstance(value, _Random)}
-        values = {}
-        for name, value in _kept(part):
-            data = _plain(value)
-            if data is not None and hashlib.blake2b(data).digest() != self._digests.get(name):
-                values[name] = copy.deepcopy(value)
-        return {"random": {name: state for name, state in randoms.items() if state is not None}, "attributes": values}
-
-    def lost(self, part: Any) -> list[tuple[str, Any]]:
-        """The attributes that are not what they were, and are no plain data."""
-        return [
-            (name, value)
-            for name, value in _kept(part)
-            if self._others.get(name) is not value and _plain(value) is None
-        ]
-
-
-def _kept(part: Any) -> list[tuple[str, Any]]:
-    """The attributes but for samplers, generators and what the sampler is told."""
-    told = _OTHERS_OWN if _is_told(part) else ()
-    return [
-        (name, value)
-        for name, value in _attributes(part)
-        if name not in told and not isinstance(value, _Random | torch.Generator | Sampler)
-    ]
-
-
-def _put_attributes(part: Any, saved: dict[str, Any]) -> None:
-    for name, state in saved["random"].items():
-        _put_random(getattr(part, name), state)
-    for name, value in saved["attributes"].items():
-        setattr(part, name, copy.deepcopy(value))
-
-
-def _check_attributes(part: Any, saved: dict[str, Any]) -> None:
-    """Raises: StateError, StateMismatchError."""
-    randoms, values = saved.get("random"), saved.get("attributes")
-    if not isinstance(randoms, dict) or not isinstance(values, dict):
-        raise damaged(f"what it keeps of a {type(part).__name__} is {shown(saved)}")
-    here = dict(_attributes(part))
-    name: Any
-    for name, state in randoms.items():
-        value = here.get(name)
-        if not isinstance(value, _Random):
-            raise StateMismatchError(
-                f"the state has a random generator {type(part).__name__}.{name!s:.80}, and this one has none"
-            )
-        try:
-            _put_random(copy.deepcopy(value), state)
-        except Exception as error:
-            raise damaged(f"the state of {type(part).__name__}.{name} cannot be used: {error!s:.200}") from None
-    kept = {name for name, _ in _kept(part)}
-    for name in values:
-        if name not in kept:
-            raise StateMismatchError(
-                f"the state has an attribute {name!s:.80} of a {type(part).__name__}, and this one has none"
-            )
-
-
-def _random_state(value: Any) -> Any:
-    """Plain data; None for one that has no state (``random.SystemRandom``)."""
-    if isinstance(value, random.Random):
-        try:
-            version, words, gauss = value.getstate()
-        except (NotImplementedError, ValueError, TypeError):
-            return None
-        return [version, list(words), gauss]
-    if isinstance(value, np.random.RandomState):
-        return value.get_state(legacy=False)
-    return (value.bit_generator if isinstance(value, np.random.Generator) else value).state
-
-
-def _put_random(value: Any, state: Any) -> None:
-    if isinstance(value, random.Random):
-        version, words, gauss = state
-        value.setstate((version, tuple(words), gauss))
-    elif isinstance(value, np.random.RandomState):
-        value.set_state(state)
-    else:
-        (value.bit_generator if isinstance(value, np.random.Generator) else value).state = state
+def _saved(made: Kept) -> dict[str, Any]:
+    """Attributes first: what a sampler tells between two epochs may be the end of the one or the start of the other."""
+    lost = is_stateful(made.owner) and made.lost()
+    return {"kept": made.now()} | ({"state": copy.deepcopy(made.owner.state_dict())} if lost else {})

@@ -464,8 +464,11 @@ class _Sampled(Order):
             self._places.popleft()
 
     def _place(self, number: int) -> OwnPlace:
-        """That before batch ``number``: from the state before the last batch, if that is one of this pass."""
-        before, place = next(item for item in self._places if item[0] >= min(1, number))
+        """That before batch ``number``: from the state before the last batch, if that is one of this pass. Where there
+        is but one batch, the state after it may be that of the next pass.
+        """
+        first = 0 if length_of(self._sampler) == 1 else min(1, number)
+        before, place = next(item for item in self._places if item[0] >= first)
         return place | {"skip": place["skip"] + number - before, "number": number}
 
     def settle(self, delivered: int) -> None:

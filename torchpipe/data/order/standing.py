@@ -6,10 +6,11 @@ Runs in the user's process. It is what a state holds where no epoch is under way
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.data.order.rollover import RolloverBatchSampler
-from torchpipe.data.order.samplers import MOST_SEED, load_into
+from torchpipe.data.order.samplers import MOST_SEED, load_into, stands_at
 from torchpipe.data.order.sampling import check_place
 from torchpipe.errors import StateMismatchError
 from torchpipe.node.announce import warn_user
@@ -20,23 +21,34 @@ from torchpipe.state.flat import MAX_SHARDS, damaged, shown
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["adopt", "check_standing", "forget", "restore", "standing"]
+__all__ = ["adopt", "check_standing", "forget", "keep_start", "restore", "standing"]
+
+
+def keep_start(loader: DataLoader[Any]) -> None:
+    """The first epoch is about to begin, or a state is being loaded: what this loader can be taken back to."""
+    if loader._ranked is None and loader._samplers.start is None:
+        loader._samplers.start = standing(loader, begun=False)
 
 
 def standing(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
-    """Plain data. ``begun``: has an epoch been iterated? Before that, samplers and datasets are as they were made."""
+    """Plain data. ``begun``: has an epoch been iterated? Before that, samplers are as they were made, or as the user
+    has changed them since: a loader that has been used is taken back to there.
+    """
     if loader._ranked is not None:
         return {"seed": loader._ranked.foretell()}
     samplers = loader._samplers
-    state: dict[str, Any] = {"samplers": samplers.capture()}
-    if loader.persistent_workers and loader._base_seed is not None:
-        state["base_seed"] = loader._base_seed  # torch's loader draws no other for them
+    state: dict[str, Any] = {"samplers": samplers.capture(whole=not begun)}
+    if samplers.keeps_seed and loader._base_seed is not None:
+        state["base_seed"] = loader._base_seed
     owner, dataset = samplers.owner, _dataset_with_state(loader)
-    if begun and owner is not None:
-        place = loader._sampler_end
-        state["sampler"] = place or {"state": copy.deepcopy(owner.state_dict()), "ends": False, "skip": 0}
-    if begun and dataset is not None:
-        state["dataset"] = copy.deepcopy(dataset.state_dict())
+    unsure = nullcontext() if begun else suppress(Exception)  # who has not been used may have nothing to tell yet
+    if owner is not None:
+        with unsure:
+            own = {"state": copy.deepcopy(owner.state_dict()), "ends": False, "skip": 0}
+            state["sampler"] = loader._sampler_end or own
+    if dataset is not None:
+        with unsure:
+            state["dataset"] = copy.deepcopy(dataset.state_dict())
     if loader._lanes is not None:
         state["lanes"] = [cursor.to_state() for cursor in loader._lanes]
     if loader._is_iterable:
@@ -62,16 +74,22 @@ def restore(loader: DataLoader[Any], order: dict[str, Any] | None, state: dict[s
         loader._ranked.run_seed = state["seed"]
         return
     if "samplers" in state:
-        samplers.put(state["samplers"], epochs=False)
-    owner, dataset = samplers.owner, _dataset_with_state(loader)
-    if owner is not None and "sampler" in state:
-        load_into(owner, state["sampler"]["state"])
-        loader._sampler_loaded, loader._sampler_end = True, state["sampler"]
-    if dataset is not None and "dataset" in state:
-        load_into(dataset, state["dataset"])
+        samplers.put(state["samplers"], epochs=True)
+    _put_back(loader, state)
     if "lanes" in state:
         loader._lanes = [cursor for item in state["lanes"] if (cursor := Cursor.from_state(item)) is not None]
     loader._base_seed = state.get("base_seed")
+
+
+def _put_back(loader: DataLoader[Any], state: dict[str, Any]) -> None:
+    """What a sampler and a dataset in this process say of themselves."""
+    owner, dataset = loader._samplers.owner, _dataset_with_state(loader)
+    place = state.get("sampler")
+    if owner is not None and place is not None and (place["ends"] or not stands_at(owner, place["state"])):
+        load_into(owner, place["state"])
+        loader._sampler_loaded, loader._sampler_end = True, place
+    if dataset is not None and "dataset" in state and not stands_at(dataset, state["dataset"]):
+        load_into(dataset, state["dataset"])
 
 
 def adopt(loader: DataLoader[Any], shards: int, workers: bool) -> None:
@@ -90,11 +108,15 @@ def adopt(loader: DataLoader[Any], shards: int, workers: bool) -> None:
 
 
 def forget(loader: DataLoader[Any]) -> None:
-    """Let the next epoch take over nothing."""
+    """Let the next epoch take over nothing: samplers and datasets are as they were before the first."""
     loader._base_seed, loader._sampler_loaded, loader._sampler_end, loader._lanes = None, False, None, None
     loader._adopted = None
-    if isinstance(loader._samplers.sampler, RolloverBatchSampler):
-        loader._samplers.sampler.carried = []
+    samplers = loader._samplers
+    if isinstance(samplers.sampler, RolloverBatchSampler):
+        samplers.sampler.carried = []
+    if samplers.start is not None:
+        samplers.put_own(samplers.start["samplers"])
+        _put_back(loader, samplers.start)
 
 
 def _dataset_with_state(loader: DataLoader[Any]) -> Any:

@@ -1,0 +1,140 @@
+"""What an object of the user's keeps in its attributes: seen wherever it is, and put back whole."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.node.kept import Kept
+from torchpipe.state import decode, encode
+
+
+class Holder:
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
+
+
+class Slotted:
+    __slots__ = ("__hidden", "rng")
+
+    def __init__(self) -> None:
+        self.rng, self.__hidden = random.Random(1), 3
+
+    def look(self) -> Any:
+        self.__hidden += 1
+        return self.__hidden, self.rng.random()
+
+
+def draw_torch(generator: torch.Generator) -> float:
+    return float(torch.rand((), generator=generator))
+
+
+MADE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "number": (lambda: Holder(count=0), lambda it: setattr(it, "count", it.count + 1) or it.count),
+    "in an object": (lambda: Holder(inner=Holder(rng=random.Random(2))), lambda it: it.inner.rng.random()),
+    "in a list": (lambda: Holder(rngs=[np.random.default_rng(3)]), lambda it: it.rngs[0].random()),
+    "in a dict": (lambda: Holder(rngs={"a": np.random.RandomState(3)}), lambda it: it.rngs["a"].rand()),
+    "in a tuple": (lambda: Holder(rngs=(torch.Generator().manual_seed(4),)), lambda it: draw_torch(it.rngs[0])),
+    "in slots": (Slotted, lambda it: it.look()),
+    "behind a method": (lambda: Holder(draw=random.Random(5).random), lambda it: it.draw()),
+    "in a partial": (lambda: Holder(draw=functools.partial(draw_torch, torch.Generator())), lambda it: it.draw()),
+    "a bit generator": (lambda: Holder(bits=np.random.PCG64(1)), lambda it: int(it.bits.random_raw())),
+    "made when used": (
+        lambda: Holder(rng=None),
+        lambda it: (setattr(it, "rng", it.rng or random.Random(6)), it.rng.random())[1],
+    ),
+    "a new attribute": (lambda: Holder(), lambda it: vars(it).update(seen=vars(it).get("seen", 0) + 1) or it.seen),
+    "a list in place": (lambda: Holder(order=[3, 1, 2]), lambda it: it.order.append(it.order.pop(0)) or list(it.order)),
+    "a nested list": (lambda: Holder(rows=[[1], deque([2])]), lambda it: it.rows[0].append(1) or len(it.rows[0])),
+    "a tensor": (lambda: Holder(weights=torch.ones(3)), lambda it: it.weights.add_(1).tolist()),
+    "gone": (lambda: Holder(left=2), lambda it: vars(it).pop("left", "nothing")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_L2_it_goes_on_in_another_one_and_back_to_its_start(name: str) -> None:
+    make, step = MADE[name]
+    expected = [step(item) for item in [make()] for _ in range(4)]
+    for stop in range(4):
+        used = make()
+        kept = Kept(used)
+        start = kept.now()
+        assert [step(used) for _ in range(stop)] == expected[:stop]
+        saved = decode(encode(kept.now()))  # it is plain data
+        other = make()
+        there = Kept(other)
+        there.check(saved)
+        there.put(saved)
+        assert [step(other) for _ in range(4 - stop)] == expected[stop:]
+        step(used)
+        kept.put(saved)
+        assert [step(used) for _ in range(4 - stop)] == expected[stop:], "taken back"
+        kept.put(start)
+        assert [step(used) for _ in range(4)] == expected, "taken back to the start"
+        there.put(start)
+        assert [step(other) for _ in range(4)] == expected, "the other one, to its own start"
+
+
+def test_L7_what_cannot_be_saved_is_named() -> None:
+    holder = Holder(numbers=itertools.count(), inner=None, opened=None, code=len, rows=[1])
+    kept = Kept(holder)
+    assert kept.lost() == ["Holder.numbers (count)"], "it may have moved"
+    holder.inner, holder.opened = Holder(rng=random.Random(0)), iter("ab")
+    assert [text.split(" ")[0] for text in kept.lost()] == ["Holder.numbers", "Holder.inner", "Holder.opened"]
+    assert not [steps for steps, kind, _ in kept.now() if steps[0] == "inner" and kind != "gone"]
+
+
+def test_large_data_is_left_alone() -> None:
+    holder = Holder(rows=list(range(5000)), table=np.zeros(1 << 18), epoch=0, text="a" * (1 << 21))
+    kept = Kept(holder, at_most=1000)
+    holder.rows.reverse(), holder.table.fill(1)
+    holder.epoch, holder.text = 1, "b" * (1 << 21)
+    assert kept.now() == [[["epoch"], "value", 1]]
+
+
+def test_L8_a_state_sets_nothing_that_an_object_does_not_keep() -> None:
+    class Own(Holder):
+        def __iter__(self) -> Any:
+            return iter(())
+
+        def order(self) -> None: ...
+
+    kept = Kept(Own(count=1, inner=Holder(rng=random.Random(0))))
+    for steps in (
+        ["order"],
+        ["__class__"],
+        ["__iter__"],
+        ["inner", "rng", "seed", "x"],
+        ["other", "count"],
+        ["a b"],
+        [3],
+    ):
+        with pytest.raises(StateMismatchError, match="has no place for it"):
+            kept.check([[steps, "value", 1]])
+    for saved in (None, [3], [[["count"], "code", 1]], [[["inner", "rng"], "random.Random", 3]], [[[], "value", 1]]):
+        with pytest.raises(StateError, match="damaged"):
+            kept.check(saved)
+
+
+def test_L7_what_cannot_be_put_back_is_told() -> None:
+    class Frozen:
+        __slots__ = ("count",)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise AttributeError("frozen")
+
+    frozen = Frozen()
+    object.__setattr__(frozen, "count", 1)
+    kept = Kept(frozen)
+    object.__setattr__(frozen, "count", 2)
+    with pytest.raises(StateError, match=r"Frozen.count cannot be put back .*frozen"):
+        kept.put([])

@@ -1,0 +1,398 @@
+"""What an object of the user's keeps in its attributes: taken down as values, compared with what it was, put back.
+
+Runs in every process.
+
+A sampler or a dataset that is used in place goes on from one pass to the next: it counts, it draws, it shuffles a list.
+Followed are its attributes, those in ``__slots__``, and what is in lists, tuples, dicts and objects that these hold:
+random generators, and plain data. What was there when the object was first looked at is kept whole, so that all of it
+can be put back: values that have changed, attributes that have been made since, and those that have gone.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import io
+import random
+import sys
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Collection, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, Sampler
+
+from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.state import decode, encode
+from torchpipe.state.codec import opaque_notes
+from torchpipe.state.flat import damaged, shown
+from torchpipe.state.kinds import kind_of
+
+__all__ = ["Kept", "Saved"]
+
+Saved: TypeAlias = list[list[Any]]
+"""Plain data: [steps, kind, value] of each random generator, and of each value that is not what it was."""
+
+_Steps: TypeAlias = tuple[Any, ...]  # from the object to a value: names of attributes, indices, keys
+
+_ATOMS = frozenset({bool, int, float, str, bytes, type(None)})
+_ROWS = (list, tuple, deque)
+_DICTS = (dict, OrderedDict, defaultdict, Counter)
+_GENERATORS = (
+    random.Random,
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+    torch.Generator,
+)
+_CODE = (type, types.ModuleType, types.FunctionType, torch.nn.Module)
+_MOST_OBJECTS = 1000
+_MOST_DEEP = 8
+_VALUE, _GONE = "value", "gone"
+
+
+class Kept:
+    """``owner`` as it is when this is made.
+
+    ``apart``: types that are somebody else's to keep, and ``names`` of attributes that are; ``others``: objects that
+    are. ``at_most``: of values that are larger, in items or kilobytes, nothing is known: they are data.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        *,
+        apart: tuple[type, ...] = (),
+        names: Collection[str] = (),
+        others: Collection[Any] = (),
+        at_most: int | None = None,
+    ) -> None:
+        self.owner = owner
+        self._apart, self._names, self._at_most = apart, frozenset(names), at_most
+        self._not = frozenset(map(id, others))
+        self._made, self._held = self._look()
+
+    def now(self) -> Saved:
+        """What it takes to be as it is now, for one that is as this one was made."""
+        found, held = self._look()
+        new = held.keys() - self._held.keys()  # nobody can make these again: see lost()
+        saved: Saved = [
+            [list(steps), kind, _copied(value)]
+            for steps, (kind, value, token) in found.items()
+            if (kind != _VALUE or steps not in self._made or self._made[steps][2] != token)
+            and not (new and any(steps[:deep] in new for deep in range(1, len(steps))))
+        ]
+        return saved + [[list(steps), _GONE, None] for steps in self._made if steps not in found]
+
+    def put(self, saved: Saved) -> None:
+        """Let it be as it was when :meth:`now` gave ``saved``. Raises: StateError if something cannot be put back."""
+        wanted = {
+            steps: (kind, _value_of(token) if kind == _VALUE else value)
+            for steps, (kind, value, token) in self._made.items()
+        }
+        for steps, kind, value in saved:
+            wanted.pop(tuple(steps), None)
+            if kind != _GONE:
+                wanted[tuple(steps)] = kind, value
+        moved = {tuple(steps) for steps, _, _ in saved}
+        for steps, held in self._held.items():
+            if steps not in moved and _found(self.owner, steps) is not held:
+                self._set(steps, held)
+        present, _ = self._look()
+        for steps in sorted(present.keys() - wanted.keys(), key=len, reverse=True):
+            self._remove(steps)
+        for steps, (kind, value) in sorted(wanted.items(), key=lambda item: len(item[0])):
+            if kind != _VALUE:
+                self._set_generator(steps, kind, value)
+            elif steps not in present or present[steps][0] != _VALUE or present[steps][2] != _token(value):
+                self._set(steps, _copied(value))
+
+    def check(self, saved: Any) -> None:
+        """Raises: StateError for what is no result of :meth:`now`, StateMismatchError for that of another object."""
+        name = type(self.owner).__name__
+        if type(saved) is not list or any(type(item) is not list or len(item) != 3 for item in saved):
+            raise damaged(f"what it keeps of a {name} is {shown(saved)}")
+        for steps, kind, value in saved:
+            if type(steps) is not list or not steps:
+                raise damaged(f"what it keeps of a {name} stands at {shown(steps)}")
+            parent = _found(self.owner, tuple(steps[:-1]))
+            if parent is _nothing or not self._may_have(parent, steps[-1]):
+                raise StateMismatchError(
+                    f"the state has {'a value' if kind == _VALUE else 'a random generator'} "
+                    f"{_path(self.owner, steps)}, and this {name} has no place for it"
+                )
+            if kind in _MADE:
+                try:
+                    _put_random(_MADE[kind](value), value)
+                except Exception as error:
+                    raise damaged(f"the state of {_path(self.owner, steps)} cannot be used: {error!s:.200}") from None
+            elif kind not in (_VALUE, _GONE):
+                raise damaged(f"what it keeps of {_path(self.owner, steps)} is {shown(kind)}")
+
+    def lost(self) -> list[str]:
+        """What is no longer what it was, or may have moved, and can be put back by nobody."""
+        _, held = self._look()
+        return [
+            f"{_path(self.owner, steps)} ({type(value).__name__})"
+            for steps, value in held.items()
+            if not self._is_known(steps, value)
+        ]
+
+    def _is_known(self, steps: _Steps, value: Any) -> bool:
+        made = self._held.get(steps, _nothing)
+        if _is_followed(value):
+            return type(made) is type(value)
+        return made is value and (not isinstance(value, Iterator) or isinstance(value, io.IOBase))
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> tuple[dict[_Steps, tuple[str, Any, Any]], dict[_Steps, Any]]:
+        """(kind, value and token by where they are; objects, and what is neither these nor data)."""
+        found: dict[_Steps, tuple[str, Any, Any]] = {}
+        held: dict[_Steps, Any] = {}
+        seen = {id(self.owner)}
+        waiting: deque[tuple[_Steps, Any]] = deque([((), self.owner)])
+        while waiting and len(seen) < _MOST_OBJECTS:
+            where, item = waiting.popleft()
+            for step, value in _parts_of(item):
+                steps = (*where, step)
+                if (not where and step in self._names) or id(value) in self._not or isinstance(value, self._apart):
+                    continue
+                if isinstance(value, _GENERATORS):
+                    state = _random_state(value)
+                    if id(value) not in seen and state is not None:
+                        found[steps] = (_kind_of(value), state, None)
+                    seen.add(id(value))
+                elif self._is_large(value) or isinstance(value, _CODE):
+                    continue
+                elif (token := _token(value)) is not None:
+                    found[steps] = (_VALUE, value, token)
+                elif id(value) not in seen:
+                    seen.add(id(value))
+                    held[steps] = value
+                    if len(steps) < _MOST_DEEP and _is_followed(value):
+                        waiting.append((steps, value))
+        return found, held
+
+    def _is_large(self, value: Any) -> bool:
+        if self._at_most is None or type(value) in (bool, int, float, type(None)):
+            return False
+        if isinstance(value, torch.Tensor | np.ndarray):
+            return value.nbytes > self._at_most << 10
+        if type(value) in (str, bytes, bytearray):
+            return len(value) > self._at_most << 10
+        return type(value) in (*_ROWS, *_DICTS, set, frozenset) and len(value) > self._at_most
+
+    # -- putting back -----------------------------------------------------------------------------------------------
+
+    def _may_have(self, parent: Any, step: Any) -> bool:
+        if type(parent) in (*_ROWS, *_DICTS):
+            return type(parent) in _DICTS or (type(step) is int and 0 <= step < len(parent))
+        return (
+            type(step) is str
+            and (step.isidentifier() and not step.startswith("__"))
+            and not callable(getattr(type(parent), step, None))
+        ) or _found(parent, (step,)) is not _nothing
+
+    def _set(self, steps: _Steps, value: Any) -> None:
+        parent, step = _found(self.owner, steps[:-1]), steps[-1]
+        present = _found(self.owner, steps)
+        try:
+            if type(present) is type(value) and isinstance(value, list | deque):
+                present.clear(), present.extend(value)
+            elif type(present) is type(value) and isinstance(value, dict | set):
+                present.clear(), present.update(value)
+            elif type(parent) in (list, deque, *_DICTS):
+                parent[step] = value
+            else:
+                setattr(parent, step, value)
+        except Exception as error:
+            raise self._cannot(steps, error) from error
+
+    def _set_generator(self, steps: _Steps, kind: str, state: Any) -> None:
+        present = _found(self.owner, steps)
+        if isinstance(present, _GENERATORS) and _kind_of(present) == kind:
+            _put_random(present, state)
+        else:
+            made = _MADE[kind](state)
+            _put_random(made, state)
+            self._set(steps, made)
+
+    def _remove(self, steps: _Steps) -> None:
+        """It was not there when the owner was made."""
+        parent, step = _found(self.owner, steps[:-1]), steps[-1]
+        try:
+            if type(parent) in _DICTS:
+                del parent[step]
+            elif type(parent) not in _ROWS and parent is not _nothing:
+                delattr(parent, step)
+        except Exception as error:
+            raise self._cannot(steps, error) from error
+
+    def _cannot(self, steps: _Steps, error: Exception) -> StateError:
+        return StateError(
+            f"{_path(self.owner, steps)} cannot be put back to what it was ({type(error).__name__}: {error!s:.200}): "
+            "give the object state_dict() and load_state_dict()"
+        )
+
+
+class _Nothing:
+    """Stands where nothing is."""
+
+
+_nothing = _Nothing()
+
+
+def _path(owner: Any, steps: Collection[Any]) -> str:
+    words = "".join(f".{step}" if type(step) is str else f"[{step!r:.40}]" for step in steps)
+    return f"{type(owner).__name__}{words:.200}"
+
+
+def _found(owner: Any, steps: Collection[Any]) -> Any:
+    """What stands there, or ``_nothing``."""
+    for step in steps:
+        if type(owner) in (*_ROWS, *_DICTS):
+            try:
+                owner = owner[step]
+            except (LookupError, TypeError):
+                return _nothing
+        else:
+            owner = dict(_attributes(owner)).get(step, _nothing) if type(step) is str else _nothing
+    return owner
+
+
+def _attributes(item: Any) -> list[tuple[str, Any]]:
+    if isinstance(item, functools.partial):
+        return [("func", item.func), ("args", item.args), ("keywords", item.keywords)]
+    if isinstance(item, types.MethodType | types.BuiltinMethodType):
+        return [("__self__", item.__self__)]
+    found = dict(getattr(item, "__dict__", {}))
+    for cls in type(item).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            full = f"_{cls.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+            if full not in ("__dict__", "__weakref__") and hasattr(item, full):
+                found[full] = getattr(item, full)
+    return list(found.items())
+
+
+def _parts_of(item: Any) -> list[tuple[Any, Any]]:
+    if type(item) in _ROWS:
+        return list(enumerate(item))
+    if type(item) in _DICTS:
+        return [(key, value) for key, value in item.items() if type(key) in _ATOMS]
+    return _attributes(item)
+
+
+def _is_followed(value: Any) -> bool:
+    """Is there a look at what it holds? Attributes of other libraries' objects lead anywhere."""
+    if type(value) in (*_ROWS, *_DICTS):
+        return True
+    if isinstance(value, functools.partial | types.SimpleNamespace | Dataset | Sampler):
+        return True
+    if isinstance(value, types.MethodType | types.BuiltinMethodType):
+        return not isinstance(value.__self__, types.ModuleType | type)
+    room = type(value).__module__.partition(".")[0]
+    if (room in sys.stdlib_module_names and room != "__main__") or room in ("torch", "numpy", "torchpipe"):
+        return False
+    return hasattr(value, "__dict__") or any("__slots__" in cls.__dict__ for cls in type(value).__mro__)
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+def _token(value: Any) -> Any:
+    """What is equal for equal data, and makes it again (:func:`_value_of`); None for what is no data."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return kind, value
+    if kind in (list, tuple) and _ATOMS.issuperset(map(type, value)):
+        return kind, tuple(value)
+    if not _is_data(value):
+        return None
+    try:
+        data = encode(value)
+    except Exception:  # a tensor of an autograd graph, say
+        return None
+    return None if opaque_notes(data) else (_Nothing, data)
+
+
+def _value_of(token: Any) -> Any:
+    kind, value = token
+    if kind is _Nothing:
+        return decode(value)
+    return list(value) if kind is list else value
+
+
+def _is_data(value: Any) -> bool:
+    waiting = [value]
+    count = 0
+    while waiting:
+        item = waiting.pop()
+        kind = type(item)
+        count += 1
+        if kind in (*_ROWS, set, frozenset):
+            if not _ATOMS.issuperset(map(type, item)):
+                waiting += item
+        elif kind in _DICTS:
+            waiting += [*item, *item.values()]
+        elif kind not in _ATOMS and kind_of(kind) is None:
+            return False
+        if count > 1 << 20 or len(waiting) > 1 << 24:  # it holds itself, perhaps
+            return False
+    return True
+
+
+def _copied(value: Any) -> Any:
+    return list(value) if type(value) is list and _ATOMS.issuperset(map(type, value)) else copy.deepcopy(value)
+
+
+# -- generators -----------------------------------------------------------------------------------------------------
+
+
+def _kind_of(value: Any) -> str:
+    return next(kind for kind, cls in zip(_MADE, _GENERATORS) if isinstance(value, cls))
+
+
+def _bits(state: Any) -> Any:
+    name = state["bit_generator"]
+    if name not in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"):
+        raise ValueError(f"numpy has no bit generator {name!r:.40}")
+    return getattr(np.random, name)(0)
+
+
+_MADE: dict[str, Any] = {
+    "random.Random": lambda state: random.Random(0),
+    "numpy.Generator": lambda state: np.random.Generator(_bits(state)),
+    "numpy.RandomState": lambda state: np.random.RandomState(0),
+    "numpy.BitGenerator": _bits,
+    "torch.Generator": lambda state: torch.Generator(),
+}
+"""How one that is not there any more, or not yet, is made. In the order of ``_GENERATORS``."""
+
+
+def _random_state(value: Any) -> Any:
+    """Plain data; None for one that has no state (``random.SystemRandom``)."""
+    if isinstance(value, random.Random):
+        try:
+            version, words, gauss = value.getstate()
+        except (NotImplementedError, ValueError, TypeError):
+            return None
+        return [version, list(words), gauss]
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, np.random.RandomState):
+        return value.get_state(legacy=False)
+    return (value.bit_generator if isinstance(value, np.random.Generator) else value).state
+
+
+def _put_random(value: Any, state: Any) -> None:
+    if isinstance(value, random.Random):
+        version, words, gauss = state
+        value.setstate((version, tuple(words), gauss))
+    elif isinstance(value, torch.Generator | np.random.RandomState):
+        value.set_state(state)
+    else:
+        (value.bit_generator if isinstance(value, np.random.Generator) else value).state = state
