@@ -123,5 +123,5 @@ def test_a_limit_that_is_met_at_the_end() -> None:
         assert list(iterator) == []
         assert iterator.finished
         loader.load_state_dict(state)
-        assert loader.epoch == 1
-        assert len(list(loader)) == 6  # nothing was left of the first one
+        assert (loader.epoch, list(loader)) == (0, [])  # nothing was left of it
+        assert (loader.epoch, len(list(loader))) == (1, 6)

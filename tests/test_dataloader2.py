@@ -70,9 +70,12 @@ def test_the_epoch_advances_with_every_iter_and_can_be_set() -> None:
     first, second, third = epochs(3)
     loader = make()
     assert loader.epoch == 0
-    take(iter(loader), 2)
+    stream = iter(loader)
+    take(stream, 2)
     assert loader.epoch == 0
-    assert list(loader) == second  # an epoch that was left counts
+    del stream
+    assert loader.epoch == 1  # an epoch that was left counts
+    assert list(loader) == second
     assert loader.epoch == 2
     loader.set_epoch(0)
     assert (loader.epoch, list(loader), list(loader)) == (0, first, second)
@@ -239,8 +242,8 @@ def test_an_older_state_can_be_loaded_again_and_again() -> None:
         loader.load_state_dict(states[position])
         assert list(loader) == first[position:]
     assert list(loader) == second
-    loader.load_state_dict(states[12])  # after the last item: what comes next is the next epoch
-    assert list(loader) == second
+    loader.load_state_dict(states[12])  # after the last item: the rest is empty, and the next epoch follows
+    assert (list(loader), list(loader)) == ([], second)
 
 
 def test_from_state_takes_seed_position_and_shards_from_the_state() -> None:
@@ -364,13 +367,14 @@ def test_a_trainer_that_pulls_len_items_and_never_sees_the_end(workers: int | No
         assert take(iter(loader), 6) == expected[2]  # the one that saved goes on
     with make(graph, seed=0, workers=workers) as restored:  # so does another, after a restart
         restored.load_state_dict(state)
+        assert list(restored) == []  # of the epoch that was saved, nothing is left
         assert take(iter(restored), len(restored)) == expected[2]
         assert at(restored) == (2, 6)
         assert take(iter(restored), len(restored)) == expected[3]
 
 
 def test_set_epoch_before_the_first_item_after_a_load_at_the_end_of_an_epoch() -> None:
-    """A trainer may set the epoch after iter(): the epoch that is running moves on, and the next is as it was told."""
+    """A trainer may set the epoch after iter(): that is about the next one, also where this one has nothing left."""
     expected = epochs(6)
     saving = make()
     take(iter(saving), 12)
@@ -378,7 +382,7 @@ def test_set_epoch_before_the_first_item_after_a_load_at_the_end_of_an_epoch() -
     loader.load_state_dict(saving.state_dict())
     iterator = iter(loader)
     loader.set_epoch(5)
-    assert list(iterator) == expected[1]
+    assert list(iterator) == []
     assert list(loader) == expected[5]
 
 

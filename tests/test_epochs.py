@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from reading_services import DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
-from torchpipe import DataLoader2, InProcessReadingService
+from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
 from torchpipe.state import SnapshotPolicy
 
@@ -33,6 +34,13 @@ def unsized() -> Any:
     return sized().filter(lambda item: item != 2)
 
 
+def estimated() -> Any:
+    return sized().set_length(5)
+
+
+GRAPHS: dict[str, Callable[[], Any]] = {"sized": sized, "without length": unsized, "a wrong length": estimated}
+
+
 def make(graph: Callable[[], Any], service: Callable[[], Any]) -> DataLoader2[Any]:
     return DataLoader2(graph(), reading_service=service())
 
@@ -43,78 +51,62 @@ def reference(graph: Callable[[], Any]) -> list[tuple[int, Any]]:
     return [(epoch, item) for epoch in range(EPOCHS) for item in loader]
 
 
-def states(graph: Callable[[], Any], service: Callable[[], Any]) -> list[tuple[int, bool, dict[str, Any]]]:
-    """(items delivered before, whether the loop over the epoch had ended, state) at every position of a run."""
-    saved: list[tuple[int, bool, dict[str, Any]]] = []
+def states(graph: Callable[[], Any], service: Callable[[], Any]) -> list[tuple[int, int, dict[str, Any]]]:
+    """(items delivered before, the epoch that the run is in, state) at every position, and between the loops."""
+    saved: list[tuple[int, int, dict[str, Any]]] = []
     with make(graph, service) as loader:
         loader.seed(1)
         count = 0
-        saved.append((0, True, loader.state_dict()))
-        while loader.epoch < EPOCHS:
+        saved.append((0, 0, loader.state_dict()))
+        for epoch in range(EPOCHS):
             for _ in loader:
                 count += 1
-                saved.append((count, False, loader.state_dict()))
-            saved.append((count, True, loader.state_dict()))
+                saved.append((count, epoch, loader.state_dict()))
+            saved.append((count, epoch + 1, loader.state_dict()))
     return saved
 
 
-@pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
-def test_the_loop_is_right_after_every_resume(service: Callable[[], Any]) -> None:
+CASES = [(service, "without length") for service in SERVICES] + [
+    (service, graph) for service in ("in process", "one by one") for graph in ("sized", "a wrong length")
+]
+
+
+@pytest.mark.parametrize(("service", "graph"), [(SERVICES[service], GRAPHS[graph]) for service, graph in CASES])
+def test_both_loops_over_epochs_are_right_after_every_resume(
+    service: Callable[[], Any], graph: Callable[[], Any]
+) -> None:
+    expected = reference(graph)
+    for count, epoch, state in states(graph, service):
+        assert state["epoch"] == epoch
+        with make(graph, service) as loader:
+            loader.load_state_dict(state)
+            assert loader.epoch == epoch
+            got: list[Any] = []
+            while loader.epoch < EPOCHS:
+                number = loader.epoch
+                got.extend((number, item) for item in loader)
+            assert got == expected[count:]
+            loader.load_state_dict(state)
+            got = []
+            for number in range(epoch, EPOCHS):
+                loader.set_epoch(number)
+                assert loader.epoch == number
+                got.extend((number, item) for item in loader)
+            assert got == expected[count:]
+
+
+def test_another_epoch_than_the_loaded_one_begins_at_its_start() -> None:
     expected = reference(sized)
-    for count, _, state in states(sized, service):
-        with make(sized, service) as loader:
+    for _, epoch, state in states(sized, SERVICES["in process"]):
+        for wanted in {0, 1, 2} - {epoch}:
+            loader = make(sized, SERVICES["in process"])
             loader.load_state_dict(state)
-            assert loader.epoch == (expected[count][0] if count < len(expected) else EPOCHS)
-            got: list[Any] = []
-            while loader.epoch < EPOCHS:
-                epoch = loader.epoch
-                got.extend((epoch, item) for item in loader)
-            assert got == expected[count:]
-
-
-@pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
-def test_without_a_length_the_state_tells_or_the_iterator(service: Callable[[], Any]) -> None:
-    expected = reference(unsized)
-    for count, ended, state in states(unsized, service):
-        with make(unsized, service) as loader:
-            loader.load_state_dict(state)
-            if ended:
-                assert loader.epoch == (expected[count][0] if count < len(expected) else EPOCHS)
-            got: list[Any] = []
-            while loader.epoch < EPOCHS:
-                batches = iter(loader)
-                for item in batches:
-                    if batches.epoch == EPOCHS:
-                        break
-                    got.append((batches.epoch, item))
-            assert got == expected[count:]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("length", [3, 6, 7, 8, 20])
-@pytest.mark.parametrize("service", [SERVICES["in process"], SERVICES["one by one"], SERVICES["workers"]])
-def test_no_epoch_is_said_to_be_over_because_of_a_length_that_was_set(service: Callable[[], Any], length: int) -> None:
-    def estimated() -> Any:
-        return sized().set_length(length)
-
-    expected = reference(sized)
-    for count, ended, state in states(estimated, service):
-        with make(estimated, service) as loader:
-            loader.load_state_dict(state)
-            if ended or count % 7:
-                assert loader.epoch == (expected[count][0] if count < len(expected) else EPOCHS)
-            got: list[Any] = []
-            while loader.epoch < EPOCHS:
-                batches = iter(loader)
-                for item in batches:
-                    if batches.epoch == EPOCHS:
-                        break
-                    got.append((batches.epoch, item))
-            assert got == expected[count:]
+            loader.set_epoch(wanted)
+            assert [(loader.epoch, item) for item in loader] == [pair for pair in expected if pair[0] == wanted]
 
 
 @pytest.mark.parametrize("service", [SERVICES["one by one"], SERVICES["workers"]])
-def test_iterator_and_loader_agree_before_the_first_item(service: Callable[[], Any]) -> None:
+def test_iterator_and_loader_agree_where_nothing_is_left(service: Callable[[], Any]) -> None:
     with make(sized, service) as loader:
         loader.seed(1)
         stream = iter(loader)
@@ -124,14 +116,19 @@ def test_iterator_and_loader_agree_before_the_first_item(service: Callable[[], A
     with make(sized, service) as loader:
         loader.load_state_dict(state)
         stream = iter(loader)
-        assert (loader.epoch, stream.epoch, stream.delivered) == (1, 1, 0)
+        assert (loader.epoch, stream.epoch, stream.delivered) == (0, 0, 7)
         again = loader.state_dict()
-        next(stream)
-        assert (loader.epoch, stream.epoch, stream.delivered) == (1, 1, 1)
-    with make(sized, service) as loader:
-        loader.load_state_dict(again)
-        assert loader.epoch == 1
-        assert [(1, item) for item in loader] == reference(sized)[7:14]
+        assert next(stream, None) is None
+        assert (loader.epoch, stream.epoch, stream.delivered) == (1, 0, 7)
+        at_end = stream.state_dict()
+        following = loader.state_dict()
+    for saved, epoch in ((again, 0), (at_end, 0), (following, 1)):
+        with make(sized, service) as loader:
+            loader.load_state_dict(saved)
+            assert loader.epoch == epoch
+            if epoch == 0:
+                assert list(loader) == []
+            assert [(1, item) for item in loader] == reference(sized)[7:14]
 
 
 class SaysLess(IterableWrapper[int]):
@@ -160,7 +157,8 @@ def test_a_wrong_length_loses_no_item(kind: Any, service: Callable[[], Any]) -> 
             warnings.simplefilter("ignore")
             resumed.load_state_dict(loader.state_dict())
             rest = [item for item in resumed]  # noqa: C416 (list() would ask for the length)
-        assert rest == (list(range(count, 5)) or list(range(5)))
+        assert rest == list(range(count, 5))
+        assert resumed.epoch == 1
 
 
 class iter_of_five:
@@ -178,26 +176,64 @@ def test_one_rank_alone(tmp_path: Any) -> None:
             state = loader.state_dict()
         with make(sized, DistributedReadingService) as loader:
             loader.load_state_dict(state)
-            assert loader.epoch == 1
-            assert sorted(loader) == list(range(7))
+            assert (loader.epoch, list(loader)) == (0, [])
+            assert (loader.epoch, sorted(loader)) == (1, list(range(7)))
             assert loader.epoch == 2
     finally:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_state_saved_where_a_loop_is_left_is_told_to_go_another_way(inside: bool) -> None:
-    loader = DataLoader2(IterableWrapper(range(20)).shuffle(buffer_size=5))
+def graph_loader() -> DataLoader2[Any]:
+    loader: DataLoader2[Any] = DataLoader2(IterableWrapper(range(20)).shuffle(buffer_size=5))
     loader.seed(3)
+    return loader
+
+
+def map_loader() -> DataLoader[Any]:
+    return DataLoader(range(20), shuffle=True, generator=torch.Generator().manual_seed(3))  # type: ignore[arg-type]
+
+
+def one_epoch(loader: Any) -> list[int]:
+    return [int(item) for item in loader]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("make_one", [graph_loader, map_loader])
+def test_a_state_saved_where_a_loop_is_left_is_told_to_go_another_way(
+    make_one: Callable[[], Any], closes: bool, inside: bool
+) -> None:
+    loader = make_one()
     for number, _ in enumerate(loader):
         if number == 2:
             if inside:
                 loader.state_dict()
             break
+    if closes:
+        loader.shutdown()
     if not inside:
         loader.state_dict()
-    with pytest.warns(UserWarning, match=r"call loader\.set_epoch\(loader\.epoch\)"):
+    with pytest.warns(UserWarning, match=r"leave the loop, call loader\.set_epoch\(loader\.epoch\), and save then"):
         iter(loader)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("make_one", [graph_loader, map_loader])
+def test_what_that_warning_advises_lets_both_go_the_same_way(make_one: Callable[[], Any], closes: bool) -> None:
+    loader, other = make_one(), make_one()
+    for number, _ in enumerate(loader):
+        if number == 2:
+            break
+    if closes:
+        loader.shutdown()
+    loader.set_epoch(loader.epoch)
+    other.load_state_dict(loader.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (loader.epoch, other.epoch) == (1, 1)
+        goes_on = one_epoch(loader)
+    assert one_epoch(other) == goes_on
+    assert sorted(goes_on) == list(range(20))
 
 
 def test_a_state_saved_on_the_way_is_not() -> None:

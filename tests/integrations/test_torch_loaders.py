@@ -125,9 +125,36 @@ def test_L2_torchs_loader_in_process_is_saved_and_restored() -> None:
     again: GraphDataset[Any] = GraphDataset(graph())
     again.restore(state)
     assert [plain(batch) for batch in DataLoader(again, batch_size=4)] == expected
-    ended: GraphDataset[Any] = GraphDataset(graph())
-    ended.restore(dataset.save())  # of an epoch's end: the next one follows
-    assert len(list(DataLoader(ended, batch_size=None))) == ITEMS
+
+
+def test_L2_passes_after_a_restore_are_those_that_would_have_followed() -> None:
+    """Restored at every batch of an epoch, and when its loop is over; their count and their epochs are right."""
+
+    def rows(dataset: GraphDataset[Any]) -> list[Any]:
+        return [plain(batch) for batch in DataLoader(dataset, batch_size=5)]
+
+    dataset: GraphDataset[Any] = GraphDataset(unsized(), seed=3)
+    whole = [rows(dataset) for _ in range(4)]
+    dataset.set_epoch(1)
+    states = []
+    for _ in DataLoader(dataset, batch_size=5):
+        states.append(dataset.save())
+    for position, state in enumerate(states, 1):
+        again: GraphDataset[Any] = GraphDataset(unsized(), seed=3)
+        again.restore(state)
+        assert again.epoch == 1
+        # The last batch is not full: the pass had ended before it was handed out
+        assert [rows(again) for _ in range(3)] == [whole[1][position:], whole[2], whole[3]]
+        again.restore(state)
+        again.set_epoch(1)
+        assert rows(again) == whole[1][position:]
+        again.restore(state)
+        again.set_epoch(2)
+        assert rows(again) == whole[2]
+    again = GraphDataset(unsized(), seed=3)
+    again.restore(dataset.save())  # the loop is over: the next epoch follows
+    assert again.epoch == 2
+    assert [rows(again) for _ in range(2)] == whole[2:]
 
 
 def test_ranks_divide_the_stream_too() -> None:
@@ -148,6 +175,10 @@ def test_L3_what_does_not_fit_is_refused() -> None:
     with pytest.raises(StateError):
         next(iter(other))
     with pytest.raises(GraphError, match="sharding_filter"):
-        next(iter(GraphDataset(IterableWrapper(range(3)), rank=0, world_size=2)))
+        next(iter(GraphDataset(IterableWrapper(range(3)), seed=1, rank=0, world_size=2)))
+    with pytest.raises(ValueError, match="give all ranks the same seed="):
+        GraphDataset(graph(), rank=0, world_size=2)
+    with pytest.raises(StateError):
+        GraphDataset(graph()).restore({"epoch": 1})
     with pytest.raises(RuntimeError, match="no pass over this GraphDataset was begun in this process"):
         GraphDataset(graph()).save()

@@ -41,7 +41,30 @@ def test_L2_a_loader_among_their_nodes_resumes_exactly_at_every_batch() -> None:
         assert list(again) == following
     last = Loader(Batcher(LoaderNode(loader()), 2, drop_last=False))
     last.load_state_dict(states[-1])
-    assert list(last) == following
+    assert list(last) == following  # this Loader goes on where nothing is left
+
+
+def test_L2_nothing_is_left_of_an_epoch_at_its_end_whatever_the_length() -> None:
+    def node() -> LoaderNode[int]:
+        made: DataLoader2[int] = DataLoader2(Source(range(9)).shuffle(buffer_size=4).filter(lambda item: item < 5))
+        made.seed(1)
+        return LoaderNode(made)
+
+    def epoch(nodes: LoaderNode[int], state: Any = None) -> list[int]:
+        nodes.reset(state)
+        return list(nodes)
+
+    whole = node()
+    expected = [epoch(whole) for _ in range(3)]
+    saving = node()
+    saving.reset()
+    states = [saving.state_dict()]
+    for _ in saving:
+        states.append(saving.state_dict())
+    states.append(saving.state_dict())  # the end has been seen
+    for position, state in enumerate(states):
+        again = node()
+        assert [epoch(again, state), epoch(again), epoch(again)] == [expected[0][position:], *expected[1:]]
 
 
 def test_L3_a_loader_of_workers_is_one_node() -> None:

@@ -123,10 +123,11 @@ def test_L6_those_that_are_too_many_end() -> None:
     service = make_service(4, 4)
     assert isinstance(service, MultiProcessingReadingService)
     with make_loader(RICH, service) as loader:
-        next(iter(loader))
+        stream = iter(loader)
+        next(stream)
         assert service._workers is not None
         service._workers.resize(1)
-        next(loader._live)  # type: ignore[arg-type]
+        next(stream)
         wait_until(lambda: len(pids(loader)) == 1)
         assert service.stats().restarts == 0
         with pytest.raises(ValueError, match="1 to 4"):

@@ -74,8 +74,6 @@ class Run:
         while loader.epoch < EPOCHS:
             stream = iter(loader)
             for item in stream:
-                if stream.epoch == EPOCHS:  # it stood at the end of the last one, which nothing could tell
-                    return
                 self.draw()
                 yield stream.epoch, exact(item)
             del stream

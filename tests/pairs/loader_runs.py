@@ -88,8 +88,6 @@ class Run:
             stream = iter(loader)
             batches = _from_thread(stream, self) if row["happens"] == "thread" and not self.plain else stream
             for number, batch in enumerate(batches, 1):
-                if stream.epoch == EPOCHS:  # it stood at the end of the last one, which nothing could tell
-                    return
                 if row["beside"] == "training draws":
                     torch.nn.functional.dropout(torch.ones(2))
                 if row["asks"] == "each batch":

@@ -48,7 +48,7 @@ class Observable(Viewable):
         ``print(loader.stats())`` begins with one sentence. Asks no process and stops nothing; from any thread, at any
         time, also before the first batch and after :meth:`shutdown`. Raises: RuntimeError in a forked child.
         """
-        live = self._live()
+        live = self._live
         observed, figures = (self._observed or (None, _planned(self))) if live is None else live.observe()
         try:
             total = len(self)  # type: ignore[arg-type]

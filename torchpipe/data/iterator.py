@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
     from torchpipe.data.order.sampling import Order
 
-__all__ = ["DataLoaderIterator", "no_iterator"]
+__all__ = ["DataLoaderIterator"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -58,18 +58,13 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         self._pins = pinned_for(loader)
         self._order: Order | None = None
         self._batches: Batches
-        self._begin(epoch, saved)
-
-    def _begin(self, epoch: int, saved: Position | None) -> None:
-        loader = self._loader
         self.epoch = epoch
         order, batches = loader._begin(epoch, saved)
-        first = batches.number
         handed_out = () if saved is None else (saved.batches or {}).get("done", ())  # before their turn
-        yielded = first + len(handed_out)  # in this epoch
+        yielded = batches.number + len(handed_out)  # in this epoch
         # No calls, which a Ctrl-C could strike: what has batches has all that it takes to be closed
-        self._first, self._num_yielded, self._began_at = first, yielded, yielded
-        self._clock, self._stage = batches.clock, None
+        self._num_yielded, self._began_at = yielded, yielded
+        self._clock = batches.clock
         self._order, self._batches = order, batches
         try:
             if loader._device_options is not None:
@@ -119,8 +114,9 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         try:
             batch = self._batches.take() if self._stage is None else self._stage.take(self._clock)
         except StopIteration:
-            if self._end():
-                return self._advance()
+            self.settle()  # before it counts as finished: an interrupt may come in between
+            self.finished = True
+            self._close(invalid=False, parks=True)
             raise
         except WorkerDiedError as error:
             self._close(invalid=False, parks=True)
@@ -133,7 +129,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         if isinstance(batch, Failure):
             raise batch.rebuild()
         if self._order is not None and self._order.keeps_places:
-            self._order.forget_before(self._delivered)
+            self._order.forget_before(self.delivered)
         self._num_yielded += 1
         if self._pins is not None:
             batch = pin_memory(batch, self._pins)  # type: ignore[no-untyped-call]
@@ -144,46 +140,23 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def _refuse(self) -> NoReturn:
         if self._invalid:
             raise IteratorInvalidated(
-                "this iterator is of the time before load_state_dict(), shutdown() or, where workers persist, another "
-                "iter(): call iter(loader) for the one that goes on from there"
+                "this iterator is of the time before another iter(), load_state_dict() or shutdown(): go on with the "
+                "newer one, or call iter(loader) for one that goes on from there"
             )
         raise StopIteration
 
-    def _end(self) -> bool:
-        """The epoch has ended. True if the next one follows at once: the state that was loaded stood at the end."""
-        if 0 < self._first == self._delivered:
-            self._loader._lanes = self.lanes() if self._loader.persistent_workers else None
-            self._release()
-            self.settle()
-            if self._order is not None:
-                self._order.follow(self.epoch + 1)
-            self._loader._sampler_end = last = None if self._order is None else self._order.last_place()
-            self._loader._sampler_loaded = last is not None and "after" in last
-            self._begin(self._loader._next_epoch_now(), None)
-            return True
-        self.settle()  # before it counts as finished: an interrupt may come in between
-        self.finished = True
-        self._close(invalid=False, parks=True)
-        return False
-
     @property
-    def _delivered(self) -> int:
+    def delivered(self) -> int:
         return self._batches.number if self._stage is None else self._stage.number
 
     def position(self) -> Position:
         """After the last batch that was handed out."""
-        if self.finished:
-            delivered, batches = self._delivered, None
-        elif self._stage is None:
+        if self._stage is None:
             delivered, batches = self._number_and_position()
         else:
             delivered, batches = self._stage.position()
-        order, now = None, None
-        if self._order is not None and not self.finished:
-            order, now = self._order.state(delivered)
-        return Position(
-            epoch=self.epoch, delivered=delivered, order=order, batches=batches, finished=self.finished, now=now
-        )
+        order, now = (None, None) if self._order is None else self._order.state(delivered)
+        return Position(epoch=self.epoch, delivered=delivered, order=order, batches=batches, now=now)
 
     def last_place(self) -> Any:
         """Of the sampler, if it has a state of its own and the epoch has ended."""
@@ -267,19 +240,18 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
     def settle(self) -> None:
         """The loader's next epoch is about to begin: this one ends here, as far as it is concerned."""
         if self._order is not None:
-            self._order.settle(self._delivered)
+            self._order.settle(self.delivered)
 
     def give_up(self) -> None:
         """As :meth:`settle`; if the epoch has not ended, the generators go back to what was delivered."""
         if self._order is not None and not self.finished:
             with suppress(Exception):  # a sampler that cannot be run again is left as it is
-                self._order.rewind(self._delivered)
+                self._order.rewind(self.delivered)
         self.settle()
 
     def _invalidate(self) -> None:
-        """As :meth:`supersede`, also of an epoch that is over; and the position is nobody's."""
+        """As :meth:`supersede`; the position is nobody's."""
         self._check_outside()
-        self._invalid = True
         self._close(invalid=True, parks=False)
 
     def _check_outside(self) -> None:
@@ -299,7 +271,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._invalid |= invalid
             self._over = True
             if parks:
-                self._loader._park(self)
+                self._loader._left(self)
             self._release()
 
     @contextmanager
@@ -330,8 +302,3 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         refuse_pickling(
             self, "save loader.state_dict(), and load it into a loader that is made from the same arguments"
         )
-
-
-def no_iterator() -> None:
-    """Instead of a weak reference to one."""
-    return None

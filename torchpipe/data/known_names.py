@@ -41,7 +41,7 @@ class KnownToTools:
     @property
     def _iterator(self) -> Any:
         """What keeps the workers that persist, under the name that tools know; None without such workers."""
-        return (self._live() or _Keeper(self)) if vars(self).get("_pool") is not None else None
+        return (self._live or _Keeper(self)) if vars(self).get("_pool") is not None else None
 
     @_iterator.setter
     def _iterator(self, value: None) -> None:

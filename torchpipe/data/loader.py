@@ -23,7 +23,7 @@ from torchpipe.data.batches import Batches, LocalBatches
 from torchpipe.data.fetch import Fetch, WorkerInitFn
 from torchpipe.data.figures import Observable, Steps
 from torchpipe.data.iterable import saved_shards
-from torchpipe.data.iterator import DataLoaderIterator, no_iterator
+from torchpipe.data.iterator import DataLoaderIterator
 from torchpipe.data.known_names import KnownToTools
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, load_into, put_back
@@ -35,7 +35,7 @@ from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
-from torchpipe.loader.single_consumer import BeginGuard, tell_of_two_ways
+from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.fingerprint import describe_bound
 from torchpipe.node.holders import OpaqueWarnings
@@ -194,11 +194,9 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
         self.measuring = measures_by_default() if measure is None else measure  # from the next epoch on
         own_random_states()
-        self._pid, self._beginning = os.getpid(), BeginGuard()
-        self._next_epoch = 0
-        self._loaded: Position | None = None  # where the next iter() is to go on
-        self._parked: Position | None = None  # of an iterator that was let go of in mid-epoch
-        self._live: Callable[[], DataLoaderIterator[T_co] | None] = no_iterator
+        self._pid = os.getpid()
+        self._epochs: Epochs[Position] = Epochs()
+        self._before: Position | None = None  # while an epoch begins
         self._pool: Any = None  # persistent workers
         self._base_seed: int | None = None  # of persistent workers
         self._known_samplers = self._samplers_now()
@@ -209,9 +207,6 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             None  # of a state: how many divide an iterable dataset; are they workers?
         )
         self._lanes: list[Cursor] | None = None  # where the datasets of workers that persist stood then, if they tell
-        self._saved_at: tuple[int, int] | None = None  # (epoch, batches) of the last state that was saved in mid-epoch
-        self._resumed: Order | None = None  # of the position that was loaded, once it was looked at
-        self._before: Position | None = None  # while an epoch begins
         self._opaque = OpaqueWarnings()
 
     @property
@@ -239,54 +234,56 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
 
     def worker_pids(self) -> list[int]:
         """The process ids of the workers of the live iterator, in the order of their numbers."""
-        live = self._live()
-        return [] if live is None or live._over else [process.pid for process in live._workers]
+        live = self._live
+        return [] if live is None else [process.pid for process in live._workers]
+
+    @property
+    def _live(self) -> DataLoaderIterator[T_co] | None:
+        """The iterator at work."""
+        work: Any = self._epochs.work
+        return work  # type: ignore[no-any-return]
 
     @property
     def epoch(self) -> int:
-        """The epoch of the live iterator, or, if there is none, the one that the next ``iter()`` gives."""
-        live = self._live()
-        if live is not None and not live.finished and not live._over:
-            return live.epoch
-        loaded = self._loaded
-        return self._next_epoch if loaded is None else loaded.epoch + self._at_end(loaded)
+        """The epoch of the iterator at work; if nobody has one any more, the epoch that the next ``iter()`` gives.
 
-    def _at_end(self, loaded: Position) -> bool:
-        """Has the epoch of the position that was loaded no more batches? A sampler of the user's is asked: its length
-        may be an estimate."""
-        if loaded.finished or not loaded.delivered or loaded.order is None:
-            return loaded.finished
-        if self._ranked is not None:
-            return not self._ranked.share(loaded.order["samples"]).steps
-        try:
-            return self._resumed_order(loaded).has_ended
-        except Exception:  # iter() raises it
-            return False
-
-    def _resumed_order(self, loaded: Position) -> Order:
-        if self._resumed is None:
-            assert loaded.order is not None
-            place = (loaded.order, loaded.delivered)
-            self._resumed = begin_order(self._samplers, saved=place, moves=loaded.now is None)
-        return self._resumed
+        After ``load_state_dict``, that of the state. Behind the last batch its rest is empty: ``iter()`` ends at once,
+        and the next epoch follows.
+        """
+        return self._epochs.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next ``iter()`` be ``epoch``: tells the sampler, if it has ``set_epoch``."""
+        """Let the next ``iter()`` be ``epoch``: what a loaded state leaves of it, else from its start.
+
+        Samplers that have ``set_epoch`` are told, those of an iterator at work when it has ended.
+        """
         epoch = check_count("epoch", epoch, at_least=0)
-        loaded = self._loaded
-        if loaded is not None and epoch not in (loaded.epoch, loaded.epoch + self._at_end(loaded)):
-            self._loaded = self._resumed = None
-        self._next_epoch, self._parked = epoch, None
+        if self._epochs.set_epoch(epoch):
+            self._tell_samplers(epoch)
+
+    def _tell_samplers(self, epoch: int) -> None:
         if self._ranked is not None:
             self._ranked.epoch = epoch
         for part in () if self.distributed else self._samplers.parts:
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(epoch)
 
+    def _hear_samplers(self) -> None:
+        """A sampler that was told another epoch, since a state of the midst of one was loaded, means that other one."""
+        coming = self._epochs.coming
+        start = None if isinstance(coming, Fresh) else (coming.position.order or {}).get("start")
+        if start is None:
+            return
+        told = [
+            new for new, old in zip(self._samplers.told_epochs(), start["epochs"]) if old is not None and new != old
+        ]
+        if told and type(told[0]) is int:
+            self.set_epoch(told[0])
+
     def _epoch_asked(self, epoch: int) -> None:
         """``sampler.set_epoch`` was called, by a trainer that may do so after ``iter()``."""
-        live = self._live()
-        if live is None or live._over or live.epoch != epoch:
+        work = self._epochs.work
+        if work is None or work.epoch != epoch:
             self.set_epoch(epoch)
 
     def __iter__(self) -> DataLoaderIterator[T_co]:  # type: ignore[override]
@@ -298,26 +295,25 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         """Begin an epoch: torch's name, by which subclasses with an ``__iter__`` of their own ask for one."""
         self._settle()
         self._take_last_looks()
-        before = None
+        epochs, before = self._epochs, None
         with suppress(Exception):  # of a state_dict() of the user's, who may not want a state at all
             before = self._position()  # whoever asks for a state while the epoch begins is told this
-        if (live := self._live()) is not None:
-            live.supersede() if self.persistent_workers else live.give_up()  # persistent workers are its workers
-        parked, saved, self._saved_at = self._parked, self._saved_at, None
-        left = None if parked is None or parked.finished else (parked.epoch, parked.delivered)
-        if left is not None and left == saved and self._loaded is None:
-            tell_of_two_ways(*left, self._next_epoch, "batches")
-        loaded = self._loaded
-        epoch = self._next_epoch if loaded is None else loaded.epoch
-        if loaded is not None and loaded.finished:
-            epoch, loaded = epoch + 1, None
-        me = self._beginning.check_outside()
+        self._hear_samplers()
+        coming = epochs.next("batches")
+        if (live := self._live) is not None:
+            live.supersede()
+        loaded = coming.position if isinstance(coming, Loaded) else None
+        epoch = coming.epoch if isinstance(coming, Fresh) else coming.position.epoch
+        me = epochs.beginning.check_outside()
         try:
-            self._beginning.thread, self._before = me, before
+            epochs.beginning.thread, self._before = me, before
+            if isinstance(coming, Fresh) and not coming.told:
+                self._tell_samplers(epoch)
             iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded)  # may raise
-            self._live, self._next_epoch, self._loaded, self._parked = weakref.ref(iterator), epoch + 1, None, None
+            begun = weakref.ref(iterator)
+            epochs.begin(begun, begun, epoch)
         finally:
-            self._beginning.thread, self._before = 0, None
+            epochs.beginning.thread, self._before = 0, None
         return watched(self, iterator)
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
@@ -329,7 +325,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     def _settle(self) -> None:
         """In a forked child, all that is at work belongs to the parent; the loader itself can be used."""
         if self._pid != os.getpid():
-            self._pid, self._live, self._pool, self._base_seed = os.getpid(), no_iterator, None, None
+            self._pid, self._pool, self._base_seed = os.getpid(), None, None
+            self._epochs.end()
 
     # -- what an iterator asks for --------------------------------------------------------------------------------
 
@@ -352,33 +349,34 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
 
     def _own_order(self, saved: Position | None) -> Order:
         if saved is not None and saved.order is not None:
-            order, self._resumed = self._resumed_order(saved), None
-            return order
-        base_seed = self._base_seed if self._samplers.keeps_seed and saved is None else None
-        loaded = self._sampler_loaded and saved is None
-        return begin_order(self._samplers, base_seed=base_seed, loaded=loaded, last=self._sampler_end)
+            return begin_order(self._samplers, saved=(saved.order, saved.delivered), moves=saved.now is None)
+        base_seed = self._base_seed if self._samplers.keeps_seed else None
+        return begin_order(self._samplers, base_seed=base_seed, loaded=self._sampler_loaded, last=self._sampler_end)
 
     def _plain_dataset(self) -> Any:
         """The dataset as it was given: torch puts nodes into a wrapper."""
         dataset: Any = self.dataset
         return unwrapped(dataset) if isinstance(dataset, IterDataPipe | MapDataPipe) else dataset
 
-    def _next_epoch_now(self) -> int:
-        epoch = self._next_epoch
-        self._next_epoch += 1
-        return epoch
-
     def _release(self, batches: Batches) -> None:
         """``batches`` are over: workers that are not to persist have ended."""
         if self._pool is not None and not self._pool.usable:
             self._end_workers()
 
-    def _park(self, iterator: DataLoaderIterator[Any]) -> None:
-        if self._live() in (iterator, None) and self._loaded is None:
+    def _left(self, iterator: DataLoaderIterator[Any]) -> None:
+        """``iterator`` has ended, or was let go of in mid-epoch: the next epoch takes over what it leaves."""
+        form = self._epochs.form
+        if not isinstance(form, Live) or form.work() not in (iterator, None):
+            return
+        if iterator.finished:
+            self._epochs.end(iterator)
+        else:
             iterator.give_up()
-            self._parked = iterator.position()
-            self._sampler_end = iterator.last_place()
-            self._lanes = iterator.lanes() if self.persistent_workers else None
+            position = iterator.position()
+            self._epochs.park(iterator, lambda: position)
+        self._sampler_end = last = iterator.last_place()
+        self._sampler_loaded = last is not None and "after" in last
+        self._lanes = iterator.lanes() if self.persistent_workers else None
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -392,26 +390,22 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._settle()
         self._samplers.tell_what_is_lost()
         position = self._position()
-        self._saved_at = (position.epoch, position.delivered) if position.delivered and not position.finished else None
+        self._epochs.note_saved(position)
         state = write(position, identity_of(self))
         self._opaque.tell(state["payload"])
         return state | {"payload": as_text(state["payload"])}
 
     def _position(self) -> Position:
-        before = self._before
-        if before is not None:
-            return before
-        live, position = self._live(), self._loaded or self._parked
-        if position is not None:
+        if self._before is not None:
+            return self._before
+        position = self._epochs.position(lambda epoch: Position(epoch=epoch, delivered=0))
+        if self._live is None:
             position = replace(position, now=None)  # others may have drawn since
-        elif live is not None and not live._invalid:
-            position = live.position()
-        else:
-            position = Position(epoch=self._next_epoch, delivered=0)
         if position.now is None and not self.distributed:
             position = replace(position, now=self._samplers.now())
         if position.order is None:
-            position = replace(position, standing=standing(self, begun=position.epoch + position.finished > 0))
+            begun = position.epoch > 0 or self._epochs.begun
+            position = replace(position, standing=standing(self, begun=begun))
         return replace(position, batches=of_rank(position.batches, self._index_sampler))
 
     @untraced
@@ -440,21 +434,21 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
                 check_order(self._samplers, position.order, position.delivered)
             if position.now is not None:
                 self._samplers.check_now(position.now)
-        self._beginning.check_outside()
-        if (live := self._live()) is not None:
+        self._epochs.beginning.check_outside()
+        if (live := self._live) is not None:
             live._invalidate()
         if self._is_iterable:
             self._end_workers()  # their datasets have gone on
-        self._live, self._parked, self._loaded, self._resumed = no_iterator, None, position, None
         if position is None:
-            self._next_epoch = 0
+            self._epochs.load(Fresh(0))
             forget(self)
             return
-        self._next_epoch = position.epoch + position.finished
-        if position.order is None and position.batches is None:
-            self._loaded = position if position.finished else None
+        begins = position.order is None and position.batches is None
+        self._epochs.load(Fresh(position.epoch) if begins else Loaded(position))
         if position.now is not None:
             put_back(self._samplers, position.now)
+        if (start := (position.order or {}).get("start")) is not None:
+            self._samplers.tell_epochs(start["epochs"])
         restore(self, position.order, position.standing)
         if (known := saved_shards(position.batches if self._is_iterable else None)) is not None:
             adopt(self, *known)
@@ -464,8 +458,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         """End every process and thread; not inside ``next``. The position stays; ``iter()`` starts anew. Idempotent."""
         if self._pid != os.getpid():
             return
-        self._beginning.check_outside()
-        if (live := self._live()) is not None:
+        self._epochs.beginning.check_outside()
+        if (live := self._live) is not None:
             live.supersede()
         self._end_workers()
         ranks, self._ranks = self._ranks, None
@@ -490,16 +484,15 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         Raises: TypeError for one that has been iterated.
         """
         self._settle()
-        live, parked = self._live(), self._parked
-        if live is not None or parked is not None:
-            where = "is at work" if live is not None and not live.finished else "has been iterated"
+        if self._epochs.begun:
+            where = "has been iterated" if self._live is None else "is at work"
             raise TypeError(
                 f"a DataLoader that {where} cannot be pickled or copied: its position is also that of its samplers, "
                 "generators and workers. Copy it before iter(), or after "
                 "loader.load_state_dict(loader.state_dict()): both then go on from there"
             )
         kept = vars(self).copy()
-        kept.update(dict.fromkeys(("_live", "_pool", "_base_seed", "_ranks", "_resumed", "_lanes", "_observed")))
+        kept.update(dict.fromkeys(("_pool", "_base_seed", "_ranks", "_lanes", "_observed")))
         return kept
 
     def __copy__(self) -> Self:
@@ -507,6 +500,6 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         return copy.deepcopy(self, {id(self.dataset): self.dataset})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _live=no_iterator, _pid=os.getpid())
+        vars(self).update(state, _pid=os.getpid())
         if self._ranked is not None:
             self._ranked.told(self)

@@ -24,16 +24,14 @@ KEYS = ("version", *_IDENTITY, "epoch", "delivered", "payload")
 class Position:
     """``delivered`` batches of ``epoch`` have been handed out; ``order`` and ``batches`` tell how to go on.
 
-    ``order`` None: the epoch has not begun. ``finished``: it has ended, and the next one follows. ``standing``: what
-    the epoch that follows takes over, where none is under way. ``now``: where the generators stand that epochs' seeds
-    and orders may be drawn from.
+    The rest of the epoch may be empty. Without ``order`` and ``batches`` the epoch has not begun, and ``standing`` is
+    what it takes over. ``now``: where the generators stand that epochs' seeds and orders may be drawn from.
     """
 
     epoch: int
     delivered: int
     order: dict[str, Any] | None = None
     batches: dict[str, Any] | None = None
-    finished: bool = False
     standing: dict[str, Any] | None = None
     now: dict[str, Any] | None = None
 
@@ -68,7 +66,6 @@ def write(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
             "numbers": numbers,
             "order": position.order,
             "batches": position.batches,
-            "finished": position.finished,
             "standing": position.standing,
             "now": position.now,
         }
@@ -104,7 +101,6 @@ def read(state: Any, identity: Mapping[str, Any], *, allow_pickle: bool) -> Posi
         delivered=state["delivered"],
         order=payload["order"],
         batches=payload["batches"],
-        finished=payload["finished"],
         standing=payload["standing"],
         now=payload["now"],
     )
@@ -147,7 +143,7 @@ def check_position(position: Position, iterable: bool, num_workers: int, sampler
                 "the state has the state of a dataset that was read in process (num_workers=0), and this loader has "
                 f"num_workers={num_workers}, each with a dataset and a state of its own: load it with num_workers=0"
             )
-    if position.finished == under_way and (under_way or position.delivered):
+    if position.delivered and not under_way:
         raise damaged(f"{position.delivered} batches of its epoch were delivered, and nothing says how to go on")
     if batches and not under_way:
         raise damaged("it says where its batches stand, and not where their order does")
@@ -191,15 +187,13 @@ def _open(state: Mapping[str, Any], allow_pickle: bool) -> dict[str, Any]:
     if not isinstance(data, str | bytes):
         raise damaged(f"payload is {shown(data)}, and no text")
     payload = decode(from_text(data) if isinstance(data, str) else data, allow_pickle=allow_pickle)
-    parts = ("identity", "numbers", "order", "batches", "finished", "standing", "now")
+    parts = ("identity", "numbers", "order", "batches", "standing", "now")
     if not isinstance(payload, dict) or any(name not in payload for name in parts):
         raise damaged("its payload is no DataLoader's")
     if not isinstance(payload["identity"], dict) or not isinstance(payload["numbers"], dict):
         raise damaged("its payload does not say whose it is")
     if any(not isinstance(payload[name], dict | None) for name in ("order", "batches", "standing", "now")):
         raise damaged("its payload holds no position")
-    if type(payload["finished"]) is not bool:
-        raise damaged("it does not say whether its epoch has ended")
     for name in ("epoch", "delivered"):
         value = state[name]
         if type(value) is not int or not 0 <= value < 1 << 62:

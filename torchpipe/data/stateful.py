@@ -62,7 +62,7 @@ def position_of(state: Mapping[str, Any], loader: Any) -> Position:
         if saved.finished:
             return _ended(saved, loader)
         return Position(
-            epoch=loader._next_epoch,
+            epoch=loader._epochs.epoch,
             delivered=saved.delivered,
             order=_order(saved, loader),
             batches=_dataset(saved, loader),
@@ -182,7 +182,7 @@ def _ended(saved: _Saved, loader: Any) -> Position:
         states[0] = generator.get_state()
     standing = {} if saved.dataset is None else {"dataset": saved.dataset}
     now = {"generators": states}
-    return Position(epoch=loader._next_epoch, delivered=saved.delivered, finished=True, standing=standing, now=now)
+    return Position(epoch=loader._epochs.epoch + 1, delivered=0, standing=standing, now=now)
 
 
 def _tell_unknown(kind: str) -> None:
@@ -248,7 +248,7 @@ def _of_iterable(saved: _Saved, loader: Any) -> Position:
             stacklevel=4,
         )
     return Position(
-        epoch=loader._next_epoch,
+        epoch=loader._epochs.epoch,
         delivered=known,
         batches={
             "stream": {"live": live, "turn": turn, "counts": counts, "shards": cursors},

@@ -223,14 +223,6 @@ class MergeIterator(NodeIterator[Any]):
         """Items that are there, the next one last. To pop one is to be handed it."""
         return self._position.block
 
-    @property
-    def exhausted(self) -> bool:
-        """Is it known already that no item follows? False says nothing: shards may not have told yet."""
-        with self._lock:
-            rests = [self._rests[shard] for shard in self._position.live]
-            nothing = not self._position.block and self._between
-            return nothing and all(rest.ended and rest.error is None and not rest.items for rest in rests)
-
     def state_dict(self) -> dict[str, Any]:
         with self._lock:
             return super().state_dict()

@@ -42,7 +42,6 @@ class Handed(Generic[T]):
         self._unused_now = unused
         self._epoch: int | None = None  # that the trainer has named
         self._loaded: dict[str, Any] | None = None  # the state that no batch has been received after
-        self._loaded_ended = False  # it turned out to be of an epoch's end
         self._entry: dict[str, Any] | None = None  # where the present pass began
         self._before: dict[str, Any] | None = None  # where it stood before the last batch that was taken
         self._batches: Iterator[T] | None = None  # of the present pass
@@ -75,27 +74,20 @@ class Handed(Generic[T]):
     def _pass(self) -> Iterator[T]:
         self._batches = batches = self._begin()
         looks_ahead = self._unused_now is not None and not self.counts
-        while batches is not None:
+        while True:
             if looks_ahead:
                 self._before = own_state(self.loader)
             try:
                 batch = next(batches)
             except StopIteration:
                 self._ended = True
-                return
-            if not self._taken and self._is_of_next_epoch(batches):
-                return
+                if self._loaded is None or self._taken or self._epoch is not None:
+                    return
+                # A trainer that names no epochs would take the empty rest of one for the end of all data
+                self._batches = batches = self._begin()
+                continue
             self._taken += 1
             yield batch
-
-    def _is_of_next_epoch(self, batches: Any) -> bool:
-        """Has the first batch after a state shown that the state stood at the end of its epoch? Then it comes again."""
-        if self._loaded is None or self._epoch is None or batches.epoch <= self._epoch:
-            return False
-        assert self._entry is not None
-        self.loader.load_state_dict(self._entry)
-        self._loaded_ended = True
-        return True
 
     @property
     def sized(self) -> bool:
@@ -112,9 +104,13 @@ class Handed(Generic[T]):
 
     @property
     def delivered(self) -> int:
-        """Of the state that was loaded, the batches of the epoch that the next pass goes on with."""
+        """Of the state that was loaded, the batches of the epoch that the next pass goes on with; 0 at its end."""
         saved = self._loaded
-        return 0 if saved is None or self.loader.epoch > saved["epoch"] else int(saved["delivered"])
+        return 0 if saved is None or self._is_at_end(saved["delivered"]) else int(saved["delivered"])
+
+    def _is_at_end(self, batches: int) -> bool:
+        """Are so many batches a whole epoch, by the loader's length?"""
+        return self.sized and batches >= len(self.loader)
 
     @property
     def at_end(self) -> bool:
@@ -124,8 +120,8 @@ class Handed(Generic[T]):
     def _unused(self) -> int:
         return 0 if self._ended or self._before is None or self._unused_now is None else self._unused_now()
 
-    def _begin(self) -> Iterator[T] | None:
-        """The batches from here on; None if the epoch that the trainer goes on with has no more."""
+    def _begin(self) -> Iterator[T]:
+        """The batches from here on, of which there may be none."""
         loader = self.loader
         if self._entry is not None and not self._ended and self._taken <= self._unused():
             loader.load_state_dict(self._entry)  # the last pass was begun in vain
@@ -135,25 +131,26 @@ class Handed(Generic[T]):
         self._first, self._taken, self._ended, self._before = 0, 0, False, None
         self._entry = own_state(loader)
         wanted, saved = self._epoch, self._loaded
-        if saved is not None and loader.epoch == saved["epoch"] == (saved["epoch"] if wanted is None else wanted):
-            self._first = saved["delivered"]
-        if wanted is None:
-            return iter(loader)
         if saved is None:
-            loader.set_epoch(wanted)
+            if wanted is not None:
+                loader.set_epoch(wanted)
             return iter(loader)
-        epoch, ended = saved["epoch"], self._loaded_ended or loader.epoch > saved["epoch"]
-        if wanted == epoch:
-            return None if ended else iter(loader)
+        epoch, delivered = saved["epoch"], saved["delivered"]
+        if wanted in (None, epoch):
+            self._first = delivered
+            return iter(loader)
+        if wanted == epoch - 1 and not delivered:  # the trainer asks once more for the epoch that had ended
+            return iter(())
         if wanted != epoch + 1:
             raise StateMismatchError(
                 f"the trainer begins epoch {wanted}, and the loader's state is of epoch {epoch}: are they of two "
                 "checkpoints? Load both from the same one, or begin a new run without the loader's state"
             )
-        if ended:
-            return self._roll_over(wanted)
-        if isinstance(loader, DataLoader):
-            iter(loader)  # its generators go on as in the run that gave this epoch up
+        if isinstance(loader, DataLoader):  # its generators go on as in the run that ended this epoch, or gave it up
+            rest = iter(loader)
+            if self._is_at_end(delivered):
+                next(rest, None)
+            del rest
         loader.set_epoch(wanted)
         return iter(loader)
 
@@ -162,24 +159,10 @@ class Handed(Generic[T]):
 
         A resumed run asks, since the end is where its state stands: let every run do so.
         """
-        loader, batches, self._batches = self.loader, self._batches, None
-        if not isinstance(loader, DataLoader) or self._ended or batches is None or not self.sized:
-            return
-        if self.at_end:
+        batches, self._batches = self._batches, None
+        counted = isinstance(self.loader, DataLoader) and not self._ended
+        if counted and batches is not None and self._is_at_end(self._first + self._taken):
             next(batches, None)
-
-    def _roll_over(self, epoch: int) -> Iterator[T]:
-        """From the end of one epoch, which the state may have to find first, to the next."""
-        self._tell_samplers(epoch)
-        batches = iter(self.loader)
-        self._tell_samplers(epoch)  # finding the end has told them the old one
-        return batches
-
-    def _tell_samplers(self, epoch: int) -> None:
-        batch_sampler = getattr(self.loader, "batch_sampler", None)
-        for part in (batch_sampler, getattr(batch_sampler, "sampler", None), getattr(self.loader, "sampler", None)):
-            if callable(getattr(part, "set_epoch", None)):
-                part.set_epoch(epoch)  # type: ignore[union-attr]
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch that the trainer has trained on, for all ranks to load.
@@ -193,7 +176,7 @@ class Handed(Generic[T]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next pass go on from there. Raises: as the loader's ``load_state_dict``."""
         self.loader.load_state_dict(own_part(self.loader, state_dict))
-        self._loaded, self._loaded_ended = own_state(self.loader), False
+        self._loaded = own_state(self.loader)
         self._epoch = self._entry = self._before = None
         self._taken, self._ended = 0, False
 

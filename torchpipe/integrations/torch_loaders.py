@@ -5,7 +5,8 @@ Runs in the process, or worker, of that loader. It needs neither of them, and to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -17,6 +18,7 @@ from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed
+from torchpipe.state.flat import FlatState
 
 __all__ = ["GraphDataset", "GraphPass"]
 
@@ -54,14 +56,23 @@ class GraphDataset(IterableDataset[T]):
         self.rank = check_count("rank", rank, at_least=0, at_most=self.world_size - 1)
         self.seed = None if seed is None else check_seed(seed)
         self.datapipe = datapipe
+        if self.seed is None and self.world_size > 1:
+            raise ValueError(
+                f"each of {self.world_size} ranks would draw a seed of its own, and their parts would be of different "
+                "streams: give all ranks the same seed="
+            )
         self.epoch = 0
-        self._last: GraphPass[T] | None = None
+        self._last: Callable[[], GraphPass[T] | None] = _no_pass
+        self._loader: DataLoader2[T] | None = None  # of the last pass
         self._restored: dict[str, Any] | None = None
         DataLoader2(datapipe)  # what cannot run is refused here
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be of ``epoch``, in workers that start after this."""
+        """Let the next pass be of ``epoch``, in workers that start after this: what a restored state leaves of it, else
+        from its start."""
         self.epoch = check_count("epoch", epoch, at_least=0)
+        if self._restored is not None and self._restored["epoch"] != self.epoch:
+            self._restored = None
 
     def __iter__(self) -> GraphPass[T]:
         info = get_worker_info()
@@ -74,36 +85,45 @@ class GraphDataset(IterableDataset[T]):
         if seed is not None:
             loader.seed(seed)
         loader.set_epoch(self.epoch)
-        self.epoch += 1
-        self._last = GraphPass(loader, self)
         if self._restored is not None:
             loader.load_state_dict(self._restored)
-            self._restored = None
-        return self._last
+        made = GraphPass(loader, self)
+        self._loader, self._last, self._restored = loader, weakref.ref(made), None
+        self.epoch += 1
+        return made
 
     def save(self) -> dict[str, Any]:
-        """The position of the pass that was begun last, in this process.
+        """The position of the pass that was begun last, in this process; when its loop is over, the start of the next.
 
         Raises: RuntimeError if none was: passes in a loader's workers are known there alone.
         """
-        if self._last is None:
+        if self._loader is None:
             raise RuntimeError(
                 "no pass over this GraphDataset was begun in this process: those of a loader's workers have their "
                 "positions there. Use torchdata's StatefulDataLoader, torchpipe.DataLoader, or num_workers=0"
             )
-        return self._last.state_dict()
+        last = self._last()
+        return self._loader.state_dict() if last is None else last.state_dict()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Let the next pass in this process go on where :meth:`save` was called; after an epoch's end, with the
-        next."""
+        """Let the next pass in this process go on where :meth:`save` was called, and passes count from its epoch on.
+
+        Raises: StateError for what is no such state; when the pass begins, as :meth:`DataLoader2.load_state_dict`.
+        """
+        self.epoch = FlatState.read(state, keep_opaque=True).numbers["epoch"]
         self._restored = state
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {**self.__dict__, "_last": None}
+        kept = {**self.__dict__, "_last": _no_pass, "_loader": None}
         return {**kept, "datapipe": cloudpickle.dumps(self.datapipe)}  # lambdas in it, too
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({**state, "datapipe": cloudpickle.loads(state["datapipe"])})
+
+
+def _no_pass() -> None:
+    """Instead of a weak reference to one."""
+    return None
 
 
 class _Share(InProcessReadingService):
@@ -124,27 +144,24 @@ class _Share(InProcessReadingService):
 
 class GraphPass(Iterator[T]):
     """One pass over a :class:`GraphDataset`, with an exact position. Its state is a loader's: inert, and refused
-    where it does not fit.
+    where it does not fit. It is always one of this pass: at its end, an empty rest.
     """
 
     def __init__(self, loader: DataLoader2[T], dataset: GraphDataset[T]) -> None:
         self._loader = loader
         self._dataset = dataset
         self._items: DataLoader2Iterator[T] | None = None
-        self._epoch: int | None = None  # of a state that was loaded
 
     def __next__(self) -> T:
         if self._items is None:
             self._items = iter(self._loader)
-        if self._epoch is not None and self._items.epoch != self._epoch:
-            raise StopIteration  # of the loaded epoch, nothing is left
         return next(self._items)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._loader.state_dict()
+        return self._loader.state_dict() if self._items is None else self._items.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on within the pass of which this is the state. Raises: StateError and others as the loader's."""
         self._loader.load_state_dict(state)
-        self._items, self._epoch = None, state["epoch"]
+        self._items = None
         self._dataset.epoch = state["epoch"] + 1

@@ -33,8 +33,9 @@ _END: Any = object()
 class LoaderNode(BaseNode[T]):
     """The items of a ``DataLoader2``, under any reading service, as a node of ``torchdata.nodes``.
 
-    Each ``reset()`` is the next epoch; ``reset(state)`` goes on where the state was taken. The state is the loader's:
-    it counts what this node has handed out. Shut the loader down when you are done.
+    Each ``reset()`` is the next epoch; ``reset(state)`` has the rest of the epoch that the state was taken in, which is
+    empty at its end. The state is the loader's: it counts what this node has handed out. Shut the loader down when
+    you are done.
 
     Raises: TypeError for what is no DataLoader2.
     """
@@ -45,23 +46,19 @@ class LoaderNode(BaseNode[T]):
             raise TypeError(f"LoaderNode needs a DataLoader2, got {loader!r:.80} of type {type(loader).__name__}")
         self.loader = loader
         self._items: DataLoader2Iterator[T] | None = None
-        self._epoch = 0
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         super().reset(initial_state)
         if initial_state is not None:
             self.loader.load_state_dict(initial_state)
         self._items = iter(self.loader)
-        self._epoch = self._items.epoch if initial_state is None else initial_state["epoch"]
 
     def next(self) -> T:
         assert self._items is not None
-        if self._items.epoch != self._epoch:  # the state was that of an epoch's end
-            raise StopIteration
         return next(self._items)
 
     def get_state(self) -> dict[str, Any]:
-        return self.loader.state_dict()
+        return self.loader.state_dict() if self._items is None else self._items.state_dict()
 
 
 class NodesReader(IterDataPipe[T]):

@@ -6,6 +6,7 @@ Runs in the user's process.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,18 +14,17 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from torchpipe.ahead.at_exit import holding_at_exit
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
-from torchpipe.errors import StateError
 from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import executable
 from torchpipe.execution.reading_service import InProcessReadingService, ReadingServiceInterface
-from torchpipe.graph import describe_graph, plan
+from torchpipe.graph import plan
 from torchpipe.loader.adapting import Adapter, adapt, streamed, way_out
-from torchpipe.loader.iterator import DataLoader2Iterator
+from torchpipe.loader.epochs import Epochs, Fresh, Loaded
+from torchpipe.loader.iterator import DataLoader2Iterator, Pass
 from torchpipe.loader.run import Run
-from torchpipe.loader.single_consumer import BeginGuard, check_process, refuse_pickling, tell_of_two_ways
+from torchpipe.loader.single_consumer import check_process, refuse_pickling
 from torchpipe.loader.state import LoaderState, Place, state_of_all
 from torchpipe.loader.untraced import untraced
-from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_random_states
@@ -85,16 +85,10 @@ class DataLoader2(Viewable, Generic[T_co]):
             raise
         self._run = Run(graph, service)
         self.measuring = measures_by_default() if measure is None else measure
-        self._common = self._check_shards()
-        self._graph_text = describe_graph(graph)
-        self._loaded: LoaderState | None = None  # where the next iter() is to go on
-        self._live: DataLoader2Iterator[T_co] | None = None
+        self._run.common = self._check_shards()
         own_random_states()
-        self._beginning = BeginGuard()
-        # The position of an iterator that has been closed in mid-epoch, or why it could not be had
-        self._parked: LoaderState | Exception | None = None
-        self._saved_at: tuple[int, int] | None = None  # (epoch, items) of the last state that was saved in mid-epoch
-        self._opaque = OpaqueWarnings()
+        self._epochs: Epochs[LoaderState] = Epochs()
+        self._pass: Pass | None = None  # of the last iter(), until it is closed
         self._pid = 0  # of the process that has iterated it, since the last shutdown
 
     @property
@@ -128,69 +122,61 @@ class DataLoader2(Viewable, Generic[T_co]):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the live iterator, or, if there is none, the one that the next ``iter()`` gives.
+        """The epoch of the iterator at work; if nobody has one any more, the epoch that the next ``iter()`` gives.
 
-        After the state of an epoch's last item, that is the next epoch. The length of the graph tells, unless it is one
-        that ``set_length`` says, or the state: one taken after the end of the ``for`` loop always does, one taken
-        before may where the length is not known.
+        After ``load_state_dict``, that of the state. Behind the last item its rest is empty: ``iter()`` ends at once,
+        and the next epoch follows.
         """
-        if self._live is not None and not self._live.finished:
-            return self._live.epoch
-        loaded = self._loaded
-        return self._run.next_epoch if loaded is None else loaded.epoch + self._run.at_end(loaded)
+        return self._epochs.epoch
 
     def seed(self, seed: int) -> None:
         """Fix the whole run: the next ``iter()`` is epoch 0 of ``seed``. Epochs differ, and repeat for the same seed.
+
+        An iterator at work goes on with its own.
 
         Raises: TypeError or ValueError if it is no non-negative integer; RuntimeError after ``load_state_dict`` of
         another seed's state, which it would discard.
         """
         seed = check_seed(seed)
-        if self._loaded is not None:
-            if seed == self._loaded.seed:
+        coming = self._epochs.coming
+        if isinstance(coming, Loaded):
+            if seed == coming.position.seed:
                 return
             raise RuntimeError(
-                f"seed({seed}) would discard the loaded position, which belongs to seed {self._loaded.seed}: "
+                f"seed({seed}) would discard the loaded position, which belongs to seed {coming.position.seed}: "
                 "call seed() before load_state_dict(), or not at all"
             )
         self._run.seed, self._run.seeded = seed, True
-        self._run.next_epoch = 0
-        self._parked = None
+        self._epochs.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next ``iter()`` be epoch ``epoch``, from its start, or from a loaded position within that epoch."""
-        epoch = check_count("epoch", epoch, at_least=0)
-        if self._loaded is not None and self._loaded.epoch != epoch:
-            self._loaded = None
-        self._run.next_epoch = epoch
-        self._parked = None
+        """Let the next ``iter()`` be epoch ``epoch``: what a loaded state leaves of it, else from its start.
+
+        An iterator at work goes on in its own epoch.
+        """
+        self._epochs.set_epoch(check_count("epoch", epoch, at_least=0))
 
     @untraced
     @holding_at_exit
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         self._check_process()
         self._take_last_looks()
-        live, saved = self._live, self._saved_at
-        if live is not None and not live.finished and self._loaded is None and saved == (live.epoch, live.delivered):
-            tell_of_two_ways(*saved, self._run.next_epoch, "items")
-        self._saved_at = None
+        epochs, run = self._epochs, self._run
+        coming = epochs.next("items")
         self._retire()
         self._pid = os.getpid()
-        self._run.hold.take()
-        loaded = self._loaded
-        epoch = self._run.next_epoch if loaded is None else loaded.epoch
-        if loaded is not None and loaded.finished:
-            epoch, loaded = epoch + 1, None
-        me = self._beginning.check_outside()
+        run.hold.take()
+        loaded = coming.position if isinstance(coming, Loaded) else None
+        epoch = coming.epoch if isinstance(coming, Fresh) else coming.position.epoch
+        me = epochs.beginning.check_outside()
         try:
-            self._beginning.thread = me
-            numbers = self._run.epoch(self._run.draw_seed(), epoch)
-            self._live = DataLoader2Iterator(self._run, numbers, loaded)  # if this raises, nothing is lost
-            self._run.next_epoch = epoch + 1
-            self._loaded = self._parked = None
+            epochs.beginning.thread = me
+            work = Pass(run, run.epoch(run.draw_seed(), epoch), loaded)  # if this raises, nothing is lost
+            self._pass, iterator = work, DataLoader2Iterator[T_co](run, epochs, work)
+            epochs.begin(lambda: work, weakref.ref(iterator), epoch)
         finally:
-            self._beginning.thread = 0
-        return watched(self, self._live)
+            epochs.beginning.thread = 0
+        return watched(self, iterator)
 
     def __len__(self) -> int:
         """The number of items in an epoch, of this rank. Raises: TypeError where it is not known (after ``filter``)."""
@@ -215,8 +201,8 @@ class DataLoader2(Viewable, Generic[T_co]):
         time, also before the first item and after :meth:`shutdown`. Raises: RuntimeError in a forked child.
         """
         self._check_process()
-        if self._live is not None:
-            self._run.observed = self._live.observe()
+        if self._pass is not None:
+            self._run.observed = self._pass.observe()
         return self._run.stats()
 
     @untraced
@@ -240,34 +226,21 @@ class DataLoader2(Viewable, Generic[T_co]):
         if states not in ("own", "all"):
             raise ValueError(f'states must be "own" or "all", got {states!r}')
         if states == "all" and self.reading_service.world_size > 1:
-            if self._live is not None:
-                self._live.refuse_inside("state_dict()")  # before others are told, who would wait
+            if self._pass is not None:
+                self._pass.refuse_inside("state_dict()")  # before others are told, who would wait
             state = state_of_all(self._own_state, self._run.seed is not None, self.reading_service.gather)
         else:
             state = self._own_state()
-        self._opaque.tell(state["payload"])
-        return state
+        return self._run.tell_opaque(state)
 
     def _own_state(self) -> dict[str, Any]:
-        return self._state().to_dict(self._graph_text, common=self._common)
+        position = self._epochs.position(self._start)
+        self._epochs.note_saved(position)
+        return self._run.own_state(position)
 
-    def _state(self) -> LoaderState:
-        live = self._live
-        if live is not None and not live.finished:
-            state = live.state()
-            self._saved_at = (state.epoch, state.delivered)
-            return state
-        pending = self._loaded or self._parked
-        if isinstance(pending, Exception):
-            raise StateError(
-                f"the loader was shut down in mid-epoch, and its position could not be saved: "
-                f"{type(pending).__name__}: {pending}. Load an older state, or begin another epoch by iter(), "
-                "set_epoch() or seed()"
-            ) from pending
-        if pending is not None:
-            return pending
+    def _start(self, epoch: int) -> LoaderState:
         run = self._run
-        return LoaderState.at(run.epoch(run.foretell_seed(), run.next_epoch), 0, None)
+        return LoaderState.at(run.epoch(run.foretell_seed(), epoch), 0, None)
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:
@@ -286,12 +259,12 @@ class DataLoader2(Viewable, Generic[T_co]):
         service = self.reading_service
         state = LoaderState.from_dict(
             state_dict,
-            self._graph_text,
+            self._run.graph_text,
             Place(
                 rank=service.rank,
                 world_size=service.world_size,
                 num_shards=self._run.fixed_num_shards,
-                common=self._common,
+                common=self._run.common,
                 agreed=service.agreed_position,
             ),
             allow_pickle=allow_pickle,
@@ -300,10 +273,8 @@ class DataLoader2(Viewable, Generic[T_co]):
         try:
             self._retire()
         finally:  # what cannot be closed without an error is over all the same
-            self._parked = None
-            self._loaded = state
+            self._epochs.load(Loaded(state))
             self._run.seed = state.seed
-            self._run.next_epoch = state.epoch
             self._run.adopted_num_shards = state.num_shards
 
     @classmethod
@@ -332,16 +303,11 @@ class DataLoader2(Viewable, Generic[T_co]):
         if self._pid not in (0, os.getpid()):
             return
         self._refuse_inside("shutdown()")
-        live = self._live
         try:
             with ExitStack() as stack:
                 stack.callback(self.reading_service.finalize)
                 stack.callback(self._retire)
-                if live is not None and not live.finished:
-                    try:
-                        self._parked = live.state("shutdown()")
-                    except Exception as error:
-                        self._parked = error.with_traceback(None)
+                self._epochs.keep()
         finally:
             self._pid = 0
 
@@ -354,19 +320,20 @@ class DataLoader2(Viewable, Generic[T_co]):
 
     def _refuse_inside(self, what: str) -> None:
         """Raises: RuntimeError where this thread is in the midst of ``iter`` or ``next``, which then goes on."""
-        self._beginning.check_outside()
-        if self._live is not None:
-            self._live.interrupt()
-            self._live.refuse_inside(what)
+        self._epochs.beginning.check_outside()
+        if self._pass is not None:
+            self._pass.interrupt()
+            self._pass.refuse_inside(what)
 
     def _retire(self) -> None:
         self._refuse_inside("closing the loader")
-        live, self._live = self._live, None
-        if live is not None:
+        work, self._pass = self._pass, None
+        self._epochs.end()
+        if work is not None:
             with ExitStack() as stack:
                 stack.callback(self.reading_service.finalize_iteration)
-                stack.callback(live.retire)
-                seen = live.observe()  # before the processes forget it
+                stack.callback(work.close)
+                seen = work.observe()  # before the processes forget it
                 self._run.observed = replace(seen, state="closed") if seen.state == "running" else seen
 
     def __enter__(self) -> Self:

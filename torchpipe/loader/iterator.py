@@ -1,4 +1,4 @@
-"""What ``iter(loader)`` returns: one epoch, item by item, and its position.
+"""What ``iter(loader)`` returns: one epoch, item by item; and what runs of that epoch, which the loader keeps as well.
 
 Runs in the user's process.
 """
@@ -18,6 +18,7 @@ from torchpipe.compat.torch_private import COMPILER
 from torchpipe.errors import IteratorInvalidated, StateError
 from torchpipe.execution.epoch import Epoch
 from torchpipe.execution.merge import MergeIterator
+from torchpipe.loader.epochs import Epochs
 from torchpipe.loader.observing import Observed, left_over_of, merges_of, stages_of
 from torchpipe.loader.run import Run
 from torchpipe.loader.single_consumer import OneUser, Process, refuse_pickling
@@ -28,10 +29,96 @@ from torchpipe.node.validate import check_count
 from torchpipe.stats import FeedStats
 from torchpipe.stats.clock import Clock
 
-__all__ = ["DataLoader2Iterator"]
+__all__ = ["DataLoader2Iterator", "Pass"]
 
 T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
+
+
+class Pass:
+    """An epoch at work: its stream, and where that stands. The loader has it until the next one begins.
+
+    ``pull`` gives the next item, and ``block`` holds items that are there, the next one last: to pop one hands it out.
+    """
+
+    def __init__(self, run: Run, numbers: Epoch, loaded: LoaderState | None) -> None:
+        self.guard = OneUser("loader's iterator")
+        self.finished = self.over = self.closed = False
+        self.block: list[Any] = []
+        self.before = 0 if loaded is None else loaded.delivered
+        self.numbers, self.stream = run.begin(numbers, loaded)
+        if isinstance(self.stream, MergeIterator):  # it counts its items and times them, a block at a time
+            self.pull, self.clock = self.stream.items().__next__, self.stream.clock
+        else:
+            self.clock = Clock()
+            self.pull = partial(_pull_timed, self.stream.items().__next__, self.clock)
+        if isinstance(self.stream, MergeIterator) and self.stream.delivered != self.before:
+            self.stream.close()
+            raise StateError(
+                f"the state is damaged: it says that {self.before} items were delivered, and its position stands "
+                f"after {self.stream.delivered}. Use an older checkpoint"
+            )
+
+    @property
+    def epoch(self) -> int:
+        return self.numbers.epoch
+
+    @property
+    def delivered(self) -> int:
+        """The number of items of the epoch that have been handed out, those before a restore included."""
+        stream = self.stream
+        return stream.delivered if isinstance(stream, MergeIterator) else self.before + self.clock.items
+
+    def position(self) -> LoaderState:
+        """After the last item delivered. Raises: RuntimeError inside ``next``."""
+        return self.guard.read("state_dict()", self._position)
+
+    def _position(self) -> LoaderState:
+        # Not the stream's count: in another thread, a call of next() may begin meanwhile
+        position = self.stream.state_dict()
+        delivered = sum(position["counts"]) if isinstance(self.stream, MergeIterator) else self.delivered
+        return LoaderState.at(self.numbers, delivered, position)
+
+    def observe(self) -> Observed:
+        """What can be told of this epoch in this process. Any thread."""
+        return Observed.of(
+            self.clock,
+            merges_of(self.stream),
+            stages_of(self.stream),
+            epoch=self.numbers.epoch,
+            delivered=self.delivered,
+            before=self.before,
+            finished=self.finished,
+            over=self.over or self.closed,
+            left_over=left_over_of(self.stream),
+        )
+
+    def stop(self, *, finished: bool) -> None:
+        """No item follows: of the epoch (``finished``), or because of an exception."""
+        self.over = True
+        self.clock.close()
+        if finished:
+            self.stream.close()
+            self.finished = True
+
+    def interrupt(self) -> None:
+        """Let a ``next`` in another thread return at once, if the stream can."""
+        if not self.guard.here:
+            self.stream.interrupt()
+
+    def refuse_inside(self, what: str) -> None:
+        """Raises: RuntimeError where this thread is in the midst of ``next``, naming ``what`` is asked for."""
+        self.guard.read(what, lambda: None)
+
+    def close(self) -> None:
+        """The loader has no more use for this epoch: let go of all. Raises: RuntimeError inside ``next``."""
+        self.guard.read("closing the loader", self._close)
+
+    def _close(self) -> None:
+        self.closed = True
+        self.block = []
+        self.clock.close()
+        self.stream.close()
 
 
 class DataLoader2Iterator(Iterator[T_co]):
@@ -43,43 +130,29 @@ class DataLoader2Iterator(Iterator[T_co]):
     one is refused.
     """
 
-    def __init__(self, run: Run, numbers: Epoch, loaded: LoaderState | None) -> None:
-        self.finished = False
+    def __init__(self, run: Run, epochs: Epochs[LoaderState], work: Pass) -> None:
         self._run = run
-        self._guard = OneUser("loader's iterator")
+        self._epochs = epochs
+        self._pass = work
         self._paused = False
         self._limit: int | None = None
         self._left: int | None = None  # items until the next pause
-        self._over = self._invalid = False
-        self._block: list[Any] = []  # items that are there, the next one last: to pop one hands it out
-        self._loaded_at = 0 if loaded is None else loaded.delivered
-        self._resumed = loaded is not None and loaded.has_begun
         self._looked_at = False
-        self._at_end = loaded is not None and run.at_end(loaded)  # as the length says: to be seen
-        self._take_stream(*run.begin(numbers, loaded))
-        if isinstance(self._stream, MergeIterator) and self._stream.delivered != self._loaded_at:
-            self._stream.close()
-            raise StateError(
-                f"the state is damaged: it says that {self._loaded_at} items were delivered, and its position stands "
-                f"after {self._stream.delivered}. Use an older checkpoint"
-            )
+
+    @property
+    def finished(self) -> bool:
+        """Has all of the epoch been handed out, and StopIteration been raised?"""
+        return self._pass.finished
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next item is of: after a state of the end of one, where that is known, the next one."""
-        return self._numbers.epoch + self._before_next_epoch()
+        """The epoch that its items are of."""
+        return self._pass.epoch
 
     @property
     def delivered(self) -> int:
         """The number of items of the epoch that have been handed out, those before a restore included."""
-        return 0 if self._before_next_epoch() else self._delivered()
-
-    def _before_next_epoch(self) -> bool:
-        return self._at_end and self._delivered() == self._loaded_at
-
-    def _delivered(self) -> int:
-        stream = self._stream
-        return stream.delivered if isinstance(stream, MergeIterator) else self._loaded_at + self._clock.items
+        return self._pass.delivered
 
     @property
     def paused(self) -> bool:
@@ -97,7 +170,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         Raises: TypeError or ValueError unless it is None or at least 1.
         """
         self._limit = self._left = None if num_batches is None else check_count("num_batches", num_batches, at_least=1)
-        self._block = []
+        self._pass.block = []
 
     def resume(self) -> None:
         """End a pause; without one, nothing happens."""
@@ -111,13 +184,14 @@ class DataLoader2Iterator(Iterator[T_co]):
         """
         self._paused = True
         self._left = self._limit
-        self._block = []
+        self._pass.block = []
 
     def __next__(self) -> T_co:
         if COMPILER in sys.modules:  # it would look into the block
             return self._next()
-        block = self._block
-        if block and self._guard.pid == Process.pid:
+        work = self._pass
+        block = work.block
+        if block and work.guard.pid == Process.pid:
             try:
                 return block.pop()  # type: ignore[no-any-return]
             except IndexError:  # another thread has taken the last one
@@ -126,7 +200,7 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     @untraced
     def _next(self) -> T_co:
-        guard = self._guard
+        guard = self._pass.guard
         if guard.taker or guard.pid != Process.pid:
             guard.check()
         try:
@@ -143,83 +217,59 @@ class DataLoader2Iterator(Iterator[T_co]):
             raise
 
     def _advance(self) -> T_co:
-        if self._invalid or self._over or self._paused:
+        work = self._pass
+        if work.closed or work.over or self._paused:
             self._check_valid()
             raise StopIteration
         try:
-            item: T_co = self._pull()
+            item: T_co = work.pull()
         except StopIteration:
-            if not self._end():
-                raise
-            return self._advance()
+            self._end()
+            raise
         except BaseException:
-            self._over = True
-            self._clock.close()
+            work.stop(finished=False)
+            self._epochs.park(work, work.position)
             raise
         if self._left is not None:
             self._left -= 1
             if not self._left:
                 self.pause()
-        elif isinstance(self._stream, MergeIterator):
-            self._block = self._stream.block
+        elif isinstance(work.stream, MergeIterator):
+            work.block = work.stream.block
         return item
 
-    def _take_stream(self, numbers: Epoch, stream: NodeIterator[Any]) -> None:
-        """From now on, ``stream`` is read. A merge counts its items and times them, a block at a time."""
-        self._numbers, self._stream = numbers, stream
-        self._block = []
-        if isinstance(stream, MergeIterator):
-            self._pull, self._clock = stream.items().__next__, stream.clock
-        else:
-            self._clock = Clock()
-            self._pull = partial(_pull_timed, stream.items().__next__, self._clock)
-
     def _check_valid(self) -> None:
-        if self._invalid:
+        if self._pass.closed and not self._pass.finished:
             raise IteratorInvalidated(
                 "this iterator has been invalidated by a newer iter(), load_state_dict() or shutdown(): "
                 "call iter(loader) again"
             ) from None
 
-    def _end(self) -> bool:
-        """The epoch has ended. True if the next one follows at once: the state that was loaded stood at the end."""
+    def _end(self) -> None:
         self._check_valid()  # another thread has closed the stream: that is no end of the epoch
-        follows = self._resumed and self._loaded_at == self._delivered()
-        self._stream.close()
-        self._clock.close()
-        if follows:
-            self._loaded_at = 0
-            self._at_end = self._resumed = False
-            self._numbers = replace(self._numbers, epoch=self._numbers.epoch + 1)
-            self._take_stream(*self._run.begin_next(self._numbers))
-        else:
-            self._over = self.finished = True
-            self._run.observed = self.observe()
-            self._run.tell_left_over(left_over_of(self._stream))
-        return follows
+        work = self._pass
+        work.stop(finished=True)
+        self._epochs.end(work)
+        self._run.observed = work.observe()
+        self._run.tell_left_over(left_over_of(work.stream))
 
-    def observe(self) -> Observed:
-        """What can be told of this epoch in this process. Any thread."""
-        return Observed.of(
-            self._clock,
-            merges_of(self._stream),
-            stages_of(self._stream),
-            epoch=self._numbers.epoch,
-            delivered=self._delivered(),
-            before=self._loaded_at,
-            finished=self.finished,
-            over=self._over or self._invalid,
-            left_over=left_over_of(self._stream),
-        )
+    @untraced
+    def state_dict(self) -> dict[str, Any]:
+        """The position in this epoch, as :meth:`DataLoader2.state_dict` has it; at its end, that of an empty rest.
+
+        This rank's. The loader's own, when the ``for`` loop has ended, is the start of the next epoch instead.
+        """
+        return self._run.tell_opaque(self._run.own_state(self._pass.position()))
 
     @property
     def alone(self) -> Run:
         """What can be asked for :meth:`Run.stats` when this iterator and its loader are gone."""
-        if not self.finished:
-            self._run.observed = self.observe()
+        work = self._pass
+        if not work.finished:
+            self._run.observed = work.observe()
             if not self._looked_at:
                 self._looked_at = True
-                weakref.finalize(self, _see_last, self._run, self._stream, self._clock).atexit = False
+                weakref.finalize(self, _see_last, self._run, work.stream, work.clock).atexit = False
         return self._run
 
     def stats(self) -> FeedStats:
@@ -227,42 +277,12 @@ class DataLoader2Iterator(Iterator[T_co]):
 
         The first of ``loader.stats().stages``. Raises: RuntimeError if there is none. At any time, from any thread.
         """
-        for stage in stages_of(self._stream):
+        for stage in stages_of(self._pass.stream):
             return stage.feed
         raise RuntimeError(
             "nothing runs ahead or moves batches in this process, so there are no stats: they are of to_device(), of "
             "device= of a reading service, and of prefetch()"
         )
-
-    def state(self, asked_by: str = "state_dict()") -> LoaderState:
-        """The position after the last item delivered. Raises: RuntimeError, naming ``asked_by``, inside ``next``."""
-        return self._guard.read(asked_by, self._state)
-
-    def _state(self) -> LoaderState:
-        # Asked first, and not the stream's count: in another thread, a call of next() may begin meanwhile
-        finished = isinstance(self._stream, MergeIterator) and self._stream.exhausted
-        position = self._stream.state_dict()
-        delivered = sum(position["counts"]) if isinstance(self._stream, MergeIterator) else self._delivered()
-        return LoaderState.at(self._numbers, delivered, position, finished and delivered > 0)
-
-    def refuse_inside(self, what: str) -> None:
-        """Raises: RuntimeError where this thread is in the midst of ``next``, naming ``what`` is asked for."""
-        self._guard.read(what, lambda: None)
-
-    def interrupt(self) -> None:
-        """Let a ``next`` in another thread return at once, if the stream can."""
-        if not self._guard.here:
-            self._stream.interrupt()
-
-    def retire(self) -> None:
-        """The loader has no more use for this epoch: let go of all. Raises: RuntimeError inside ``next``."""
-        self._guard.read("closing the loader", self._close)
-
-    def _close(self) -> None:
-        self._invalid = True
-        self._block = []
-        self._clock.close()
-        self._stream.close()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse_pickling(self)

@@ -12,11 +12,12 @@ from typing import Any
 from torchpipe.errors import UnevenWarning
 from torchpipe.execution.epoch import Epoch, EpochStart, LeftOver
 from torchpipe.execution.interface import ReadingServiceInterface
-from torchpipe.iter.limiting.length_setter import is_estimated
+from torchpipe.graph import describe_graph
 from torchpipe.loader.observing import Observed, as_stats
 from torchpipe.loader.single_consumer import Hold
 from torchpipe.loader.state import LoaderState
 from torchpipe.node.announce import warn_user
+from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.node.validate import check_count
@@ -32,10 +33,12 @@ class Run:
     def __init__(self, graph: DataPipe, service: ReadingServiceInterface) -> None:
         self.graph = graph
         self.service = service
+        self.graph_text = describe_graph(graph)
+        self.common = True  # are this rank's shards those of the run, whoever hosts them?
+        self._opaque = OpaqueWarnings()
         self.adopted_num_shards: int | None = None  # from a state
         self.seed: int | None = None  # none drawn or given yet
         self.seeded = False  # by the user
-        self.next_epoch = 0
         self.hold = Hold(service.finalize)
         self.observed: Observed | None = None  # the figures of an iterator that has been let go of
         self._foretold: int | None = None  # what a state has said that the seed is going to be
@@ -93,18 +96,14 @@ class Run:
             self.seed = start.seed
         return replace(numbers, seed=start.seed), self.service.initialize_iteration(start)
 
-    def begin_next(self, numbers: Epoch) -> tuple[Epoch, NodeIterator[Any]]:
-        """The same for the epoch after one that has just ended."""
-        self.service.finalize_iteration()
-        if self.next_epoch == numbers.epoch:  # unless seed() or set_epoch() have said otherwise meanwhile
-            self.next_epoch += 1
-        return self.begin(numbers, None)
+    def own_state(self, position: LoaderState) -> dict[str, Any]:
+        """The flat dict of this rank's position."""
+        return position.to_dict(self.graph_text, common=self.common)
 
-    def at_end(self, state: LoaderState) -> bool:
-        """Whether the state's epoch has no more items, as far as is known."""
-        if state.finished or not state.delivered:
-            return state.finished
-        return self.total() == state.delivered and not is_estimated(self.graph)  # of more, the length is wrong
+    def tell_opaque(self, state: dict[str, Any]) -> dict[str, Any]:
+        """``state``, once it has been warned of what in it only pickle can rebuild."""
+        self._opaque.tell(state["payload"])
+        return state
 
     def length(self) -> int:
         """The number of items in an epoch, of this rank. Raises: TypeError where it is not known."""

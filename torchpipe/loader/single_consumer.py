@@ -11,8 +11,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from torchpipe.node.announce import warn_user
-
 __all__ = [
     "BeginGuard",
     "Hold",
@@ -20,7 +18,6 @@ __all__ = [
     "Process",
     "check_process",
     "refuse_pickling",
-    "tell_of_two_ways",
 ]
 
 T = TypeVar("T")
@@ -128,17 +125,6 @@ class Hold:
 def _let_go(holder: list[int], end: Callable[[], object]) -> None:
     if holder[0] == os.getpid():
         end()
-
-
-def tell_of_two_ways(epoch: int, delivered: int, next_epoch: int, things: str) -> None:
-    """Warn: a state was saved after ``break``, and the loop begins again."""
-    warn_user(
-        f"a state was saved where the loop over epoch {epoch} was left (break, islice), after {delivered} {things}. A "
-        f"run that is resumed from it goes on with the rest of epoch {epoch}; this run begins epoch {next_epoch}. If "
-        "epochs are to be cut short, call loader.set_epoch(loader.epoch) before you save: then both go on with the "
-        "next epoch",
-        UserWarning,
-    )
 
 
 def check_process(pid: int, what: str) -> None:

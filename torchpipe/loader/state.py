@@ -35,39 +35,27 @@ class Place:
 class LoaderState(Epoch):
     """A position in a run: ``delivered`` items into ``epoch`` of ``seed``; ``position`` is the stream's own state.
 
-    ``finished`` says for certain that the epoch has no more items; without it, it may have none all the same.
-    ``begun``: is any item of the epoch behind it, another rank's included? None: as ``delivered`` says. ``origin``
-    names the state of all ranks that it is a part of.
+    The rest of the epoch may be empty. ``origin`` names the state of all ranks that it is a part of.
     """
 
     delivered: int
     position: dict[str, Any] | None
-    finished: bool = False
-    begun: bool | None = None
     origin: str = ""
 
     @classmethod
-    def at(cls, epoch: Epoch, delivered: int, position: dict[str, Any] | None, finished: bool = False) -> LoaderState:
+    def at(cls, epoch: Epoch, delivered: int, position: dict[str, Any] | None) -> LoaderState:
         """The state after ``delivered`` items of ``epoch``."""
-        return cls.of(epoch.identity, delivered=delivered, position=position, finished=finished)
+        return cls.of(epoch.identity, delivered=delivered, position=position)
 
     @classmethod
     def of(cls, numbers: dict[str, int], **more: Any) -> LoaderState:
         """``numbers``: those of the epoch, by name."""
         return cls(**(more | numbers))
 
-    @property
-    def has_begun(self) -> bool:
-        """Are there items of the epoch before the position, on any rank?"""
-        return self.delivered > 0 if self.begun is None else self.begun
-
     def to_dict(self, graph_text: str, *, common: bool = True) -> dict[str, Any]:
         """The flat dict that users keep; its keys never depend on the position."""
         numbers = self.identity | {"delivered": self.delivered}
-        flat = FlatState(
-            graph=graph_text, numbers=numbers, position=self.position, finished=self.finished, common=common
-        )
-        return flat.to_dict()
+        return FlatState(graph=graph_text, numbers=numbers, position=self.position, common=common).to_dict()
 
     @classmethod
     def from_dict(cls, state: Any, graph_text: str, place: Place, *, allow_pickle: bool = False) -> LoaderState:
@@ -78,11 +66,11 @@ class LoaderState(Epoch):
         flat = FlatState.read(state, allow_pickle=allow_pickle)
         if flat.graph != graph_text:
             raise StateMismatchError(_graph_difference(flat.graph, graph_text))
-        numbers, finished = flat.numbers, flat.finished
+        numbers = flat.numbers
         theirs, ours = (numbers["rank"], numbers["world_size"]), (place.rank, place.world_size)
         if theirs == ours:
             _check_shards(numbers["num_shards"], place)
-            return cls.of(numbers, position=flat.position, finished=finished)
+            return cls.of(numbers, position=flat.position)
         if theirs != (0, 1):
             raise StateMismatchError(
                 f"the state was saved by rank {theirs[0]} of {theirs[1]}, this loader is rank {ours[0]} of {ours[1]}: "
@@ -110,12 +98,11 @@ def _dealt(flat: FlatState, place: Place, origin: str) -> LoaderState:
     shards = total // world
     _check_shards(shards, place, total)
     position, delivered = flat.position, flat.numbers["delivered"]
-    behind = delivered > 0
     if position is not None:
         parts, each = deal(position, total, world)
-        position, delivered, behind = parts[place.rank], place.agreed(each), any(each)
+        position, delivered = parts[place.rank], place.agreed(each)
     numbers = flat.numbers | {"rank": place.rank, "world_size": world, "num_shards": shards, "delivered": delivered}
-    return LoaderState.of(numbers, position=position, finished=flat.finished, begun=behind, origin=origin)
+    return LoaderState.of(numbers, position=position, origin=origin)
 
 
 def _check_shards(shards: int, place: Place, total: int | None = None) -> None:

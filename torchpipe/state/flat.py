@@ -38,14 +38,12 @@ def digest(graph_text: str) -> str:
 class FlatState:
     """``numbers``: seed, epoch, delivered, num_shards, rank and world_size. ``position`` is the stream's own state.
 
-    ``finished`` says for certain that the epoch has no more items. ``common``: are a rank's shards those of the run,
-    whoever hosts them? Of a single process they are.
+    ``common``: are a rank's shards those of the run, whoever hosts them? Of a single process they are.
     """
 
     graph: str
     numbers: dict[str, int] = field(default_factory=dict)
     position: dict[str, Any] | None = None
-    finished: bool = False
     common: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,7 +61,6 @@ class FlatState:
             "graph": self.graph,
             "numbers": self.numbers,
             "position": self.position,
-            "finished": self.finished,
             "common": self.common,
         }
         numbers = {name: self.numbers[name] for name in _NUMBERS}
@@ -103,7 +100,6 @@ class FlatState:
             graph=payload["graph"],
             numbers={name: state[name] for name in _NUMBERS},
             position=payload["position"],
-            finished=payload.get("finished") is True,
             common=payload.get("common") is True or state["world_size"] == 1,
         )
 

@@ -65,8 +65,7 @@ def merge(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if position is not None and Rotation.is_one(position):
         delivered = sum(position["counts"])
     numbers = parts[0].numbers | {"rank": 0, "world_size": 1, "num_shards": world * shards, "delivered": delivered}
-    finished = all(part.finished for part in parts)
-    return replace(parts[0], numbers=numbers, position=position, finished=finished, common=True).to_dict()
+    return replace(parts[0], numbers=numbers, position=position, common=True).to_dict()
 
 
 def _check_together(states: Sequence[Mapping[str, Any]]) -> None:

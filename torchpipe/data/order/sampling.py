@@ -15,7 +15,7 @@ import marshal
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,11 +79,6 @@ class Order(ABC):
         """What the random streams of batch ``number`` belong to: its number, among those of all ranks if there are."""
         return number
 
-    @property
-    def has_ended(self) -> bool:
-        """Has a resumed epoch no batch left? Asks the sampler, if that is the only way to know."""
-        return False
-
     def forget_before(self, number: int) -> None:
         """Nobody will ask for the state of an earlier batch."""
         return
@@ -94,10 +89,6 @@ class Order(ABC):
 
     def rewind(self, delivered: int) -> None:
         """The epoch is given up: let generators stand as if the sampler had been asked for no more batches."""
-        return
-
-    def follow(self, epoch: int) -> None:
-        """A state stood at the end of its epoch, and ``epoch`` begins at once, without a word to the samplers."""
         return
 
     def last_place(self) -> OwnPlace | None:
@@ -204,10 +195,6 @@ class _Computed(Order):
             if self.number > batches:
                 raise StateError(f"the state says that {self.number} batches were delivered, and there are {batches}")
 
-    @property
-    def has_ended(self) -> bool:
-        return self.number >= len(self._batch_sampler or self._sampler)
-
     def _begin(self) -> Any:
         """What torch's sampler does when it is asked for the first index."""
         length = len(self._sampler.data_source)
@@ -305,7 +292,6 @@ class _Sampled(Order):
     def _resume(self, state: OrderState, number: int, moves: bool) -> None:
         start = state["start"]
         self.base_seed = state["base_seed"]
-        self._told = self._samplers.told_epochs()
         if start is None:  # another library's state does not say: with everything as it is
             self._start = self._samplers.capture() | {"drew": True, "loaded": False}
         else:
@@ -410,21 +396,6 @@ class _Sampled(Order):
                 raise
         self._iterator = iter(self._sampler)
         return next(self._iterator)
-
-    def follow(self, epoch: int) -> None:
-        saved = self._start["epochs"]
-        if self._samplers.told_epochs() != saved:
-            return  # they were told since
-        # Who told them each epoch's number has not told them this one, or has before the state's number was put back
-        counted = [type(old) is int and 0 < old == epoch - 1 for old in saved]
-        self._samplers.tell_epochs([epoch if counts else told for counts, told in zip(counted, self._told)])
-
-    @property
-    def has_ended(self) -> bool:
-        if not self._queue and not self._asked.ended:
-            with suppress(StopIteration):
-                self._queue.append(self._ask())
-        return not self._queue
 
     def _next(self) -> Any:
         return self._queue.popleft() if self._queue else self._ask()

@@ -1,0 +1,206 @@
+"""Which epoch a loader is in, and which ``iter()`` begins: one machine under all loaders.
+
+Runs in the user's process. It is in one of four forms; docs/resume.md has the table of what each call does in them.
+One ``for`` loop is one epoch, and a resume is the rest of that loop, which may be empty: no iterator enters another
+epoch. The machine knows neither the loader nor its iterators, which both hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic, NoReturn, Protocol, TypeAlias, TypeVar
+
+from torchpipe.errors import StateError
+from torchpipe.loader.single_consumer import BeginGuard
+from torchpipe.node.announce import warn_user
+
+__all__ = ["AtWork", "Epochs", "Fresh", "Live", "Loaded", "Parked", "Place"]
+
+
+class Place(Protocol):
+    """A position: so many items of an epoch are behind it."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def delivered(self) -> int: ...
+
+
+P = TypeVar("P", bound=Place)
+P_co = TypeVar("P_co", bound=Place, covariant=True)
+
+
+class AtWork(Protocol[P_co]):
+    """An epoch that is being iterated."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def delivered(self) -> int: ...
+
+    def position(self) -> P_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """The next ``iter()`` begins ``epoch``. ``told``: does all that has to know that number know it?"""
+
+    epoch: int
+    told: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[P]):
+    """The next ``iter()`` has the rest of this epoch."""
+
+    position: P
+
+
+@dataclass(frozen=True, slots=True)
+class Live(Generic[P]):
+    """An iterator is at work, unless whoever had it (``holder()``) has dropped it. ``after`` it, this follows."""
+
+    work: Callable[[], AtWork[P] | None]
+    holder: Callable[[], object]
+    after: Fresh
+
+
+@dataclass(frozen=True, slots=True)
+class Parked(Generic[P]):
+    """``epoch`` was left in its midst, after ``delivered`` items; the next ``iter()`` begins another one."""
+
+    epoch: int
+    delivered: int
+    position: Callable[[], P]
+    after: Fresh
+
+
+Form: TypeAlias = Fresh | Loaded[P] | Live[P] | Parked[P]
+
+
+class Epochs(Generic[P]):
+    """``form`` is replaced as a whole, so that other threads and signal handlers find one or the other."""
+
+    def __init__(self) -> None:
+        self.form: Form[P] = Fresh(0)
+        self.begun = False  # has an epoch been iterated, since a state was loaded?
+        self.beginning = BeginGuard()
+        self._saved: tuple[int, int] | None = None  # (epoch, items) of the state that was saved last, in mid-epoch
+
+    @property
+    def work(self) -> AtWork[P] | None:
+        """The epoch at work, if somebody still has its iterator."""
+        form = self.form
+        return form.work() if isinstance(form, Live) and form.holder() is not None else None
+
+    @property
+    def coming(self) -> Fresh | Loaded[P]:
+        """What the next ``iter()`` begins."""
+        form = self.form
+        return form.after if isinstance(form, Live | Parked) else form
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the iterator at work; if there is none, of the next one."""
+        coming, work = self.coming, self.work
+        if work is not None:
+            return work.epoch
+        return coming.position.epoch if isinstance(coming, Loaded) else coming.epoch
+
+    def set_epoch(self, epoch: int) -> bool:
+        """Let the next ``iter()`` begin ``epoch``, or have its rest if that is loaded. False: one is still at work."""
+        form = self.form
+        if isinstance(form, Loaded) and form.position.epoch == epoch:
+            return True
+        if isinstance(form, Live) and form.holder() is not None:
+            self.form = replace(form, after=Fresh(epoch, told=False))
+            return False
+        self.form = Fresh(epoch)
+        return True
+
+    def load(self, form: Fresh | Loaded[P]) -> None:
+        """A state was loaded, or what was is forgotten: let the next ``iter()`` begin there."""
+        self.form, self.begun, self._saved = form, False, None
+
+    def next(self, things: str) -> Fresh | Loaded[P]:
+        """What ``iter()`` is about to begin. Warns if a state was saved that goes another way than this run."""
+        form, saved, self._saved = self.form, self._saved, None
+        left = form.work() if isinstance(form, Live) else form if isinstance(form, Parked) else None
+        coming = self.coming
+        if left is not None and saved == (left.epoch, left.delivered) and isinstance(coming, Fresh):
+            _warn_of_two_ways(left.epoch, left.delivered, coming.epoch, things)
+        return coming
+
+    def begin(self, work: Callable[[], AtWork[P] | None], holder: Callable[[], object], epoch: int) -> None:
+        """``epoch`` is being iterated. The machine keeps neither alive, but for what ``work`` holds."""
+        self.form, self.begun = Live(work, holder, Fresh(epoch + 1)), True
+
+    def end(self, work: AtWork[P] | None = None) -> None:
+        """The epoch at work is over (all of ``work`` was handed out), or given up: what comes after it follows."""
+        form = self.form
+        if isinstance(form, Live) and (work is None or form.work() in (work, None)):
+            self.form = form.after
+
+    def park(self, work: AtWork[P], position: Callable[[], P]) -> None:
+        """``work`` was left in mid-epoch, at ``position``."""
+        form = self.form
+        if isinstance(form, Live) and form.work() in (work, None):  # None: the collector has dropped it
+            self.form = Parked(work.epoch, work.delivered, position, form.after)
+
+    def keep(self) -> None:
+        """What is at work is going to be closed: note its position, or why there is none."""
+        form = self.form
+        left = form.work() if isinstance(form, Live) else form if isinstance(form, Parked) else None
+        if left is None:
+            return
+        try:
+            position = left.position()
+        except Exception as error:
+            failure = error.with_traceback(None)
+            self.form = Parked(left.epoch, left.delivered, lambda: _refuse(failure), self._after)
+        else:
+            self.form = Parked(position.epoch, position.delivered, lambda: position, self._after)
+
+    @property
+    def _after(self) -> Fresh:
+        coming = self.coming
+        assert isinstance(coming, Fresh)  # of what is at work or parked
+        return coming
+
+    def position(self, start: Callable[[int], P]) -> P:
+        """What a state describes; ``start`` makes the position at the start of an epoch."""
+        while True:
+            form = self.form
+            if isinstance(form, Loaded):
+                return form.position
+            left = form.work() if isinstance(form, Live) else form if isinstance(form, Parked) else None
+            if left is None:
+                return start(self._after.epoch)
+            position = left.position()
+            if self.form is form:  # else it has ended meanwhile, in another thread
+                return position
+
+    def note_saved(self, position: P) -> None:
+        """A state of ``position`` was handed out."""
+        if isinstance(self.form, Live | Parked):
+            self._saved = (position.epoch, position.delivered)
+
+
+def _refuse(failure: Exception) -> NoReturn:
+    raise StateError(
+        f"the loader was shut down in mid-epoch, and its position could not be saved: {type(failure).__name__}: "
+        f"{failure}. Load an older state, or begin another epoch by iter(), set_epoch() or seed()"
+    ) from failure
+
+
+def _warn_of_two_ways(epoch: int, delivered: int, coming: int, things: str) -> None:
+    warn_user(
+        f"a state was saved where the loop over epoch {epoch} was left (break, islice), after {delivered} {things}. A "
+        f"run that is resumed from it goes on with the rest of epoch {epoch}; this run begins epoch {coming}. If "
+        "epochs are to be cut short, leave the loop, call loader.set_epoch(loader.epoch), and save then: both go on "
+        f"with epoch {coming}",
+        UserWarning,
+    )
