@@ -48,6 +48,9 @@ class SelectingIterator(NodeIterator[T]):
     def leave_out(self) -> bool:
         return self._reads  # an item that was to be made late; nothing else fails here
 
+    def lost(self, of_input: bool) -> int | None:
+        return None if of_input or not self.leave_out() else 1
+
     def skips(self) -> bool:
         """Let the input leave out what would not be chosen, if it can."""
         return False

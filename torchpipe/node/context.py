@@ -266,6 +266,13 @@ class Context:
         iterator.take_over(functions)
         return iterator
 
+    def for_inputs_of(self, node: DataPipe) -> Context:
+        """That of the inputs of ``node``: where it pairs their items, what is left out is left out of all of them."""
+        failures = self.failures
+        if failures is None or not failures.skips or not traits_of(node).one_to_one:
+            return self
+        return replace(self, failures=failures.of_branches())
+
     def for_round(self, number: int) -> Context:
         """The context of the ``number``-th pass over an input that is read several times within one epoch."""
         return replace(self, rounds=(*self.rounds, number))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from torchpipe.errors import StateError, TorchpipeError
-from torchpipe.node.traits import node_name
+from torchpipe.node.traits import node_name, traits_of
 from torchpipe.state import Cursor, decode
 from torchpipe.state.copying import copy_item, copy_items
 from torchpipe.stats.tracing import APART
@@ -139,7 +139,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     def __init__(self, node: DataPipe, context: Context, *inputs: DataPipe) -> None:
         self.node = node
         self.context = context
-        self.inputs: tuple[NodeIterator[Any], ...] = tuple(context.iterate(item) for item in inputs)
+        within = context if len(inputs) < 2 else context.for_inputs_of(node)
+        self.inputs: tuple[NodeIterator[Any], ...] = tuple(within.iterate(item) for item in inputs)
         self.__functions: list[Any] = []
         self.__stream: Iterator[T_co] | None = None
         self.__closed = False
@@ -233,6 +234,16 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         """
         return False
 
+    def lost(self, of_input: bool) -> int | None:
+        """As :meth:`leave_out`, where what this yields is paired with what others yield, by its place: how many items
+        of its stream went with the exception; None where that cannot be told, or it does not go on.
+
+        ``of_input``: one item of its input went, and the exception passed through here. By default one, if the node is
+        a source or ``one_to_one``, and :meth:`leave_out` says so. 0 leaves the places of the stream as they are.
+        """
+        exact = traits_of(self.node).one_to_one or not (self.inputs or of_input)
+        return 1 if exact and self.leave_out() else None
+
     def current(self) -> object:
         """What is being worked on, as ``on_error`` notes it for people when :meth:`run` raises: by default the item
         that the first input handed out last.
@@ -271,12 +282,25 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 return iter(())
             failures = self.context.failures
             self._note_kinds()
-            stream = self.run() if failures is None else failures.watch(self)
-            if self.context.lends and self.keeps_items:
-                stream = self._lending(stream)
-            trace = self.context.host.trace
-            self.__stream = stream if trace is None else trace.watch(stream, self.number_to_trace)
+            if failures is None or not failures.travels:
+                stream = self._lending(self._run() if failures is None else failures.watch(self, self._run))
+                self.__stream = self._traced(stream)
+            else:  # which begins what it watches anew after an exception
+                self.__stream = failures.watch(self, lambda: self._traced(self._lending(self._run())))
         return self.__stream
+
+    def _run(self) -> Iterator[T_co]:
+        stream = self.run()
+        if type(stream) in (map, filter):
+            raise TypeError(
+                f"run() of {type(self).__name__} returned a {type(stream).__name__} object, which ends in silence "
+                "where its function raises StopIteration: make it a generator, for item in ...: yield fn(item)"
+            )
+        return stream
+
+    def _traced(self, stream: Iterator[T_co]) -> Iterator[T_co]:
+        trace = self.context.host.trace
+        return stream if trace is None else trace.watch(stream, self.number_to_trace)
 
     @property
     def is_begun(self) -> bool:
@@ -288,6 +312,9 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         return self.__closed
 
     def _lending(self, stream: Iterator[T_co]) -> Iterator[T_co]:
+        return self._lent(stream) if self.context.lends and self.keeps_items else stream
+
+    def _lent(self, stream: Iterator[T_co]) -> Iterator[T_co]:
         """Copies of the items, once a state holds some of them themselves."""
         shared = self.context.shared
         for item in stream:
@@ -421,7 +448,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
 
 _OF_AUTHORS = frozenset(
-    {"apart", "by_position", "close", "current", "exact_after_error", "get_state", "interrupt", "leave_out"}
+    {"apart", "by_position", "close", "current", "exact_after_error", "get_state", "interrupt", "leave_out", "lost"}
     | {"load_state_dict", "positional", "run", "saved", "set_state", "state_dict", "stride"}
 )  # what a class may define anew; the rest of NodeIterator is the engine's
 _OF_PASSES = frozenset({"node", "context", "inputs"})

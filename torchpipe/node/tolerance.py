@@ -11,9 +11,10 @@ import itertools
 import logging
 import random
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -26,9 +27,11 @@ from torchpipe.state.left_out import MOST_NOTED, LeftOut, is_note
 if TYPE_CHECKING:
     from torchpipe.node.iterator import NodeIterator
 
-__all__ = ["Failures", "Retries"]
+__all__ = ["Failures", "Retries", "as_texts", "of_texts", "skip", "tried"]
 
 _LONGEST = 300  # characters of a text that is noted
+_END: Any = object()
+_LEFT = "_torchpipe_left"  # set on an exception that stands for an item that is left out
 _PASSED = "_torchpipe_passed"  # set on an exception that is not to be handled any more
 
 _log = logging.getLogger("torchpipe")
@@ -106,52 +109,68 @@ class Failures:
     count: int = 0
     noted: list[list[str]] = field(default_factory=list)
 
-    def watch(self, iterator: NodeIterator[Any]) -> Iterator[Any]:
-        """The stream of ``iterator`` without the items for which its own code raises."""
+    travels: ClassVar[bool] = False  # does what is left out go with what it would have been paired with?
+
+    def watch(self, iterator: NodeIterator[Any], run: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """The stream of ``iterator``, which ``run`` begins, without the items for which making them raises."""
         while True:
             try:
-                for item in iterator.run():
+                for item in run():
                     iterator.last_item = item
                     yield item
                 return
             except Exception as error:
-                if not self._leaves_out(iterator, error):
+                if getattr(error, _PASSED, False):  # the stream that it comes from is over
                     raise
+                left = getattr(error, _LEFT, None)
+                if left is None:
+                    left = self.judge(iterator, error, iterator.leave_out)
+                elif not (_catch_up(iterator) and iterator.leave_out()):
+                    _give_up(error, _refusal(iterator))
+                if getattr(error, _PASSED, False):
+                    raise
+                self.note(left)
 
-    def _leaves_out(self, iterator: NodeIterator[Any], error: Exception) -> bool:
-        if getattr(error, _PASSED, False):  # the stream that it comes from is over
-            return False
-        refusal = None
+    def of_branches(self) -> Failures:
+        """For the inputs of a node that pairs their items."""
+        return _OfBranches(self.skips, self.budget, self.errors, at_place=self.at_place)
+
+    @property
+    def at_place(self) -> Failures:
+        """Those that leave out an item where it is, whatever it would have been paired with."""
+        return self
+
+    def judge(self, iterator: NodeIterator[Any], error: Exception, leave_out: Callable[[], bool]) -> _Left:
+        """What ``iterator``, whose own code has raised ``error``, leaves out; or ``error`` is not handled any more."""
+        item = ""
         if not self.skips or isinstance(error, TorchpipeError) or not isinstance(error, self.errors):
-            refusal = ""
+            _give_up(error, "")
         elif self.budget is not None and self.count >= self.budget:
             first = ", ".join(" ".join(entry) for entry in self.noted[:3])
-            refusal = f"on_error() has left out {self.count} items already, which is its budget. The first: {first}"
+            _give_up(
+                error, f"on_error() has left out {self.count} items already, which is its budget. The first: {first}"
+            )
         else:
             item = _shown(iterator.current())
-            if not iterator.leave_out():
-                refusal = (
-                    f"on_error() cannot leave out an item of {node_name(iterator.node)}: it does not go on after this"
-                )
-        if refusal is None:
-            noted = self._note(node_name(iterator.node), error, item)
-            context = iterator.context
-            if context.host.trace is not None:
-                context.host.trace.left_out(iterator.number_to_trace)
-            # What a resume makes again was told when it happened
-            if noted is not None and context.host.on_left_out is not None and not context.shared.restoring:
-                context.host.on_left_out(noted)
-            return True
-        if refusal:
-            add_note(error, f"torchpipe: {refusal}")
-        BaseException.__setattr__(error, _PASSED, True)
-        return False
+            if not leave_out():
+                _give_up(error, _refusal(iterator))
+        return _Left(iterator, node_name(iterator.node), f"{type(error).__name__}: {_short(error)}", item)
 
-    def _note(self, node: str, error: Exception, item: str) -> LeftOut | None:
+    def note(self, left: _Left) -> None:
+        iterator = left.iterator
+        noted = self._noted(left.node, left.error, left.item)
+        context = iterator.context
+        if context.host.trace is not None:
+            context.host.trace.left_out(iterator.number_to_trace)
+        # What a resume makes again was told when it happened
+        if noted is not None and context.host.on_left_out is not None and not context.shared.restoring:
+            context.host.on_left_out(noted)
+
+    def _noted(self, node: str, error: str, item: str) -> LeftOut | None:
         """What was noted, unless there is too much already."""
         self.count += 1
         if len(self.noted) < MOST_NOTED:
-            self.noted.append([node[:_LONGEST], f"{type(error).__name__}: {_short(error)}", item])
+            self.noted.append([node[:_LONGEST], error, item])
             of = "" if self.budget is None else f" of {self.budget}"
             _log.warning("left out an item in %s: %s (%d%s)", node, " ".join(self.noted[-1][1:]), self.count, of)
             return LeftOut(*self.noted[-1])
@@ -165,6 +184,157 @@ class Failures:
         if not is_note(state):
             raise StateError(f"what was left out is a count and texts, the state says {state!r:.60}")
         self.count, self.noted = state["count"], [list(entry) for entry in state["noted"]]
+
+
+@dataclass(frozen=True)
+class _Left:
+    """One item that was left out: in which node, what was raised, and for what. ``iterator`` is where that is known."""
+
+    iterator: NodeIterator[Any]
+    node: str
+    error: str
+    item: str
+
+
+class _OfBranches(Failures):
+    """Those of the inputs of a node that pairs their items: an exception goes on to that node, and each iterator in
+    between, which it passes through, goes on behind the item that it stands for.
+    """
+
+    travels = True
+
+    def __init__(
+        self, skips: bool, budget: int | None, errors: tuple[type[BaseException], ...], *, at_place: Failures
+    ) -> None:
+        super().__init__(skips, budget, errors)
+        self._at_place = at_place
+        self.streams: weakref.WeakKeyDictionary[NodeIterator[Any], _Branch] = weakref.WeakKeyDictionary()
+
+    @property
+    def at_place(self) -> Failures:
+        return self._at_place
+
+    def watch(self, iterator: NodeIterator[Any], run: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        stream = self.streams[iterator] = _Branch(iterator, self, run)
+        return stream
+
+    def travels_on(self, iterator: NodeIterator[Any], error: Exception) -> bool:
+        """``error`` has ended the stream of ``iterator``: is one item of that lost? Else none is, and it goes on."""
+        lost: int | None = None
+        if getattr(error, _LEFT, None) is None:
+
+            def leave_out() -> bool:
+                nonlocal lost
+                lost = iterator.lost(of_input=False)
+                return lost is not None
+
+            left = self.at_place.judge(iterator, error, leave_out)
+            if lost == 0:
+                self.at_place.note(left)
+            elif lost:
+                BaseException.__setattr__(error, _LEFT, left)
+        else:
+            lost = iterator.lost(of_input=True) if _catch_up(iterator) else None
+            if lost is None:
+                _give_up(error, f"{_refusal(iterator)}, and what it is paired with is not known")
+        return lost != 0
+
+
+class _Branch(Iterator[Any]):
+    """The stream of an iterator, which goes on after an exception that stands for one item of it."""
+
+    def __init__(self, iterator: NodeIterator[Any], failures: _OfBranches, run: Callable[[], Iterator[Any]]) -> None:
+        self.tried = 0  # items that were handed out, or lost
+        self._iterator = iterator
+        self._failures = failures
+        self._run = run
+        self._stream = run()
+
+    def __next__(self) -> Any:
+        while True:
+            try:
+                item = next(self._stream)
+            except StopIteration:
+                raise
+            except Exception as error:
+                if getattr(error, _PASSED, False):
+                    raise
+                if self._failures.travels_on(self._iterator, error):
+                    if not getattr(error, _PASSED, False):
+                        self.tried += 1
+                        self._stream = self._run()
+                    raise
+                self._stream = self._run()
+                continue
+            self.tried += 1
+            self._iterator.last_item = item
+            return item
+
+    def close(self) -> None:
+        close = getattr(self._stream, "close", None)
+        if close is not None:
+            close()
+
+
+def _catch_up(iterator: NodeIterator[Any]) -> bool:
+    """Pull what belongs to the same item of ``iterator``, which pairs those of its inputs, and forget it.
+
+    False if an input cannot say where it stands.
+    """
+    failures = iterator.inputs[0].context.failures if iterator.inputs else None
+    if failures is iterator.context.failures or not isinstance(failures, _OfBranches):
+        return True  # it pairs nothing
+    streams = [failures.streams.get(item) for item in iterator.inputs]
+    furthest = max((stream.tried for stream in streams if stream is not None), default=0)
+    for stream in streams:
+        if stream is None:
+            return False
+        skip(stream, furthest - stream.tried)
+    return True
+
+
+def skip(stream: Iterator[Any], count: int) -> None:
+    """Pull ``count`` items of ``stream``, of which some may be left out with another one, and forget them."""
+    for _ in range(count):
+        try:
+            if next(stream, _END) is _END:
+                return
+        except Exception as error:
+            if getattr(error, _LEFT, None) is None or getattr(error, _PASSED, False):
+                raise
+
+
+def tried(iterator: NodeIterator[Any]) -> int:
+    """How many items ``iterator`` has handed out or lost in this pass; only where an exception passes through."""
+    failures = iterator.context.failures
+    stream = failures.streams.get(iterator) if isinstance(failures, _OfBranches) else None
+    return 0 if stream is None else stream.tried
+
+
+def as_texts(error: Exception) -> list[str] | None:
+    """What a state says of an exception that stands for an item that is left out; None of another."""
+    left = getattr(error, _LEFT, None)
+    return None if left is None else [left.node, left.error, left.item]
+
+
+def of_texts(texts: Any, iterator: NodeIterator[Any]) -> Exception:
+    """An exception that stands for the same item, which ``iterator`` is to raise. Raises: StateError."""
+    if not is_note({"count": 1, "noted": [texts]}):
+        raise StateError(f"an item that was left out is told of by three texts, not by {texts!r:.60}")
+    error = RuntimeError(texts[1])
+    BaseException.__setattr__(error, _LEFT, _Left(iterator, *texts))
+    return error
+
+
+def _give_up(error: Exception, why: str) -> None:
+    """``error`` is not handled any more: the stream is over."""
+    if why:
+        add_note(error, f"torchpipe: {why}")
+    BaseException.__setattr__(error, _PASSED, True)
+
+
+def _refusal(iterator: NodeIterator[Any]) -> str:
+    return f"on_error() cannot leave out an item of {node_name(iterator.node)}: it does not go on after this"
 
 
 def _short(error: BaseException) -> str:

@@ -29,9 +29,18 @@ async def later(item: Any) -> Any:
 
 
 def branches(source: Any) -> Any:
+    low, high = source.demux(2, lambda item: no_threes(item) % 2)
+    return low.mux_longest(high)
+
+
+def paired(source: Any) -> Any:
     one, other = source.fork(2)
-    low, high = one.demux(2, lambda item: no_threes(item) % 2)
-    return low.mux_longest(high).zip(other)
+    return one.map(no_threes).zip(other).filter(_alike)
+
+
+def _alike(pair: Any) -> bool:
+    assert pair[0] == pair[1], f"of two records: {pair}"
+    return True
 
 
 CASES: dict[str, tuple[Callable[[Any], Any], int]] = {
@@ -53,7 +62,8 @@ CASES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "async_map_batches": (lambda source: source.async_map_batches(later, 1), 6),
     "map_batches": (lambda source: source.map_batches(lambda items: [no_threes(items[0])], 1), 6),
     "shuffled_flatmap": (lambda source: source.shuffled_flatmap(lambda item: [no_threes(item)], buffer_size=3), 6),
-    "demux": (lambda source: branches(source), 6),
+    "demux": (branches, 6),
+    "zip": (paired, 6),
     "load_from_zip": (lambda source: source.map(opened).load_from_zip(), 0),
     "decompress": (lambda source: source.map(opened).decompress("tar"), 0),
 }

@@ -65,16 +65,17 @@ class _ItemwiseIterator(ItemIterator[T_co]):
     node: Itemwise[T_co]
 
     def run(self) -> Iterator[T_co]:
-        return map(self._change, self.source.items())  # it keeps no item: the consumer decides how long one lives
-
-    def _change(self, item: Any) -> T_co:
-        return self.node.change(item)
+        for item in self.source.items():
+            held = [self.node.change(item)]
+            del item  # it keeps no item: the consumer decides how long one lives
+            yield held.pop()
 
 
 class Itemwise(OnePerItem[T_co]):
     """A node that changes each item by itself, by its arguments alone: define :meth:`change`. It has no state."""
 
     iterator = _ItemwiseIterator
+    one_to_one = True
 
     @abstractmethod
     def change(self, item: Any) -> T_co:

@@ -61,6 +61,7 @@ class Opener(OnePerItem[tuple[str, StreamWrapper]]):
     """
 
     iterator = _OpenIterator
+    one_to_one = True
     skip_on_error = False
 
     def __init__(self, source: IterDataPipe[Any]) -> None:

@@ -245,6 +245,9 @@ class _FileIterator(_RecordsIterator[T]):
         # A shard that strides may be the only one to see the error, and would then count other records than the rest
         return self._striding is None and super().leave_out()
 
+    def lost(self, of_input: bool) -> int | None:
+        return 1 if not of_input and self._behind is not None and self.leave_out() else None  # else an unknown number
+
     def close(self) -> None:
         try:
             super().close()

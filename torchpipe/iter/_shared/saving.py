@@ -25,7 +25,8 @@ class _SaveIterator(ItemIterator[str]):
         self.path_of = os.fspath if node.filepath_fn is None else self.with_retries(node.filepath_fn)
 
     def run(self) -> Iterator[str]:
-        return map(self._saved, self.source.items())
+        for item in self.source.items():
+            yield self._saved(item)
 
     def _saved(self, item: Any) -> str:
         name, data = pair_of(self.node.form, item, "(name, data)")
@@ -39,6 +40,7 @@ class FileSaver(OnePerItem[str]):
     """Writes the data of pairs (name, data), and yields the paths; names that lead out of ``root`` are refused."""
 
     iterator = _SaveIterator
+    one_to_one = True
 
     def __init__(
         self,

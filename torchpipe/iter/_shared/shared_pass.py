@@ -26,7 +26,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
 from torchpipe.node.private import own_functions
-from torchpipe.node.traits import node_name, walk
+from torchpipe.node.traits import DataPipe, inputs_of, node_name, traits_of, walk
 from torchpipe.node.validate import check_count, check_input
 from torchpipe.state.copying import copy_item
 
@@ -105,7 +105,9 @@ class SharedPass(NodeIterator[Any]):
 
     def __init__(self, node: Container, context: Context, expected: set[int]) -> None:
         # Of which branch the context is, is by chance
-        super().__init__(node, replace(context, lends=True), node.source)
+        self.alone = _is_alone(node, context)
+        failures = context.failures if context.failures is None or not self.alone else context.failures.at_place
+        super().__init__(node, replace(context, lends=True, failures=failures), node.source)
         own, functions = own_functions(node)
         self.take_over(functions)
         self.expected = expected  # the branches that take part
@@ -297,6 +299,7 @@ class _BranchIterator(NodeIterator[Any]):
     def __init__(self, node: Branch, context: Context) -> None:
         super().__init__(node, context)
         self.count = 0
+        self._deals = False  # is an item of the input being pulled, or dealt?
         key = (id(node.source), context.rounds)
         self.shared: SharedPass = context.shared.passes.setdefault(key, _Passes()).join(node, context)
         self.inputs = (self.shared,)
@@ -313,11 +316,20 @@ class _BranchIterator(NodeIterator[Any]):
     def leave_out(self) -> bool:
         return not self.shared.overflown
 
+    def lost(self, of_input: bool) -> int | None:
+        if of_input or self.shared.overflown:
+            return None
+        if self._deals:  # the branches all lose it
+            return 0 if self.shared.alone else None
+        return 1
+
     def run(self) -> Iterator[Any]:
         shared, branch, hand_out = self.shared, self.node.instance_id, self.node.source.hand_out
         shared.catch_up(branch, self.count, f"branch {branch} of {node_name(self.node.source)}")
         while True:
+            self._deals = True
             held = [shared.next_for(branch)]
+            self._deals = False
             if held[0] is _END:
                 return
             self.count += 1
@@ -329,6 +341,18 @@ class _BranchIterator(NodeIterator[Any]):
         if not self.is_closed:
             self.shared.leave(self.node.instance_id)
         super().close()
+
+
+def _is_alone(node: DataPipe, context: Context) -> bool:
+    """Are its branches paired with nothing but each other? Then an item that all lose leaves them in step."""
+    graph = context.graph
+    node = graph.original(node)
+    for other in graph.nodes:
+        if len(inputs_of(other)) > 1 and traits_of(other).one_to_one:
+            reads = [any(item is node for item in walk(branch)) for branch in inputs_of(other)]
+            if any(reads) and not all(reads):
+                return False
+    return True
 
 
 @dataclass

@@ -24,6 +24,9 @@ class _ConcatIterator(NodeIterator[T]):
     def set_state(self, state: dict[str, Any]) -> None:
         self.reading = stored_count(state, "reading", at_most=len(self.inputs) - 1)
 
+    def lost(self, of_input: bool) -> int | None:
+        return 1
+
     @property
     def positional(self) -> bool:
         return all(item.positional for item in self.inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
@@ -26,7 +27,10 @@ class _ZipWithIterIterator(ItemIterator[Any]):
     keeps_items = True
 
     def __init__(self, node: IterKeyZipper, context: Context, source: IterDataPipe[Any]) -> None:
-        super().__init__(node, context, node.source, node.reference)
+        super().__init__(node, context, node.source)
+        failures = context.failures  # a reference is found by its key, whatever its place is
+        by_key = context if failures is None else replace(context, failures=failures.at_place)
+        self.inputs = (*self.inputs, by_key.iterate(node.reference))
         self.key_fn = self.with_retries(node.key_fn)
         self.ref_key_fn = self.key_fn if node.ref_key_fn is None else self.with_retries(node.ref_key_fn)
         self.merge = _pair if node.merge_fn is None else self.with_retries(node.merge_fn)
@@ -42,8 +46,14 @@ class _ZipWithIterIterator(ItemIterator[Any]):
         if len(self.buffer) != len(pairs):
             raise StateError("two references in the state have one key")
 
+    def lost(self, of_input: bool) -> int | None:
+        return 1
+
     def run(self) -> Iterator[Any]:
-        return map(self._merged, self.source.items())
+        for item in self.source.items():
+            held = [self._merged(item)]
+            del item  # streams live as long as the consumer wants
+            yield held.pop()
 
     def _merged(self, item: Any) -> Any:
         key = self.key_fn(item)
@@ -133,7 +143,10 @@ class _ZipWithMapIterator(ItemIterator[Any]):
         self.merge = _pair if node.merge_fn is None else self.with_retries(node.merge_fn)
 
     def run(self) -> Iterator[Any]:
-        return map(self._merged, self.source.items())
+        for item in self.source.items():
+            held = [self._merged(item)]
+            del item  # streams live as long as the consumer wants
+            yield held.pop()
 
     def _merged(self, item: Any) -> Any:
         key = self.key_fn(item)
@@ -160,6 +173,7 @@ class MapKeyZipper(OnePerItem[Any]):
     """
 
     iterator = _ZipWithMapIterator
+    one_to_one = True
 
     def __init__(
         self,

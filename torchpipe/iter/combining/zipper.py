@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchpipe.iter._shared.bases import SeveralInputs
+from torchpipe.iter._shared.bases import ItemIterator, SeveralInputs
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
 
 __all__ = ["Zipper"]
 
 
-class _ZipIterator(NodeIterator[tuple[Any, ...]]):
+class _ZipIterator(ItemIterator[tuple[Any, ...]]):
     def run(self) -> Iterator[tuple[Any, ...]]:
         yield from zip(*[item.items() for item in self.inputs])
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from torchpipe.iter._shared.bases import SeveralInputs
+from torchpipe.iter._shared.bases import ItemIterator, SeveralInputs
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
 from torchpipe.state.copying import copy_item, holds_mutable
 
 __all__ = ["ZipperLongest"]
@@ -16,7 +15,7 @@ __all__ = ["ZipperLongest"]
 _MISSING: Any = object()
 
 
-class _ZipLongestIterator(NodeIterator[tuple[Any, ...]]):
+class _ZipLongestIterator(ItemIterator[tuple[Any, ...]]):
     node: ZipperLongest
 
     def run(self) -> Iterator[tuple[Any, ...]]:
@@ -40,6 +39,7 @@ class ZipperLongest(SeveralInputs[tuple[Any, ...]]):
     """
 
     iterator = _ZipLongestIterator
+    one_to_one = True
 
     def __init__(self, *datapipes: IterDataPipe[Any], fill_value: Any = None) -> None:
         super().__init__(datapipes)

@@ -138,6 +138,7 @@ class _AsyncIterator(ItemIterator[list[Any]]):
 
 class _AsyncBatches(OnePerItem[list[Any]]):
     iterator = _AsyncIterator
+    one_to_one = True
     form = "async_map_batches"
 
     def __init__(

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
+from torchpipe.node.tolerance import skip, tried
 from torchpipe.node.validate import check_choice, check_count, check_function
 from torchpipe.state.copying import copy_item
 
@@ -25,6 +26,11 @@ class _BatchIterator(ItemIterator[list[T]]):
     def __init__(self, node: Batcher[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         self.wrap = self.with_retries(node.wrapper_class)
+
+    def lost(self, of_input: bool) -> int | None:
+        if of_input:  # the rest of the batch goes with it
+            skip(self.source.items(), -tried(self.source) % self.node.batch_size)
+        return 1
 
     def run(self) -> Iterator[list[T]]:
         size, wrap = self.node.batch_size, self.wrap

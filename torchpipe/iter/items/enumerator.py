@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from torchpipe.iter._shared.bases import OnePerItem
+from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator
 
 __all__ = ["Enumerator"]
 
 T = TypeVar("T")
 
 
-class _EnumerateIterator(NodeIterator[tuple[int, T]]):
+class _EnumerateIterator(ItemIterator[tuple[int, T]]):
     def __init__(self, node: Enumerator[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         self.number = node.starting_index
@@ -43,6 +42,7 @@ class Enumerator(OnePerItem[tuple[int, T]]):
     """
 
     iterator = _EnumerateIterator
+    one_to_one = True
 
     def __init__(self, source_datapipe: IterDataPipe[T], starting_index: int = 0) -> None:
         super().__init__(source_datapipe)

@@ -32,6 +32,7 @@ class IndexAdder(OnePerItem[dict[Any, Any]]):
     """
 
     iterator = _IndexIterator
+    one_to_one = True
 
     def __init__(self, source_datapipe: IterDataPipe[dict[Any, Any]], index_name: str = "index") -> None:
         super().__init__(source_datapipe)

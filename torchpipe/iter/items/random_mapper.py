@@ -55,6 +55,7 @@ class RandomMapper(OnePerItem[R]):
     """
 
     iterator = _RandomMapIterator
+    one_to_one = True
 
     def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T, np.random.Generator], R]) -> None:
         super().__init__(datapipe)

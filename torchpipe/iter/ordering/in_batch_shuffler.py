@@ -54,6 +54,7 @@ class InBatchShuffler(Switchable[list[T]]):
     """
 
     iterator = _InBatchIterator
+    one_to_one = True
 
     def __init__(self, datapipe: IterDataPipe[Sequence[T]]) -> None:
         super().__init__(datapipe)

@@ -122,6 +122,12 @@ class _ShardIterator(SelectingIterator[T]):
         self.strides = self.source.stride(self.parts, self.part)
         return self.strides
 
+    def lost(self, of_input: bool) -> int | None:
+        if not of_input or self.strides:
+            return 1 if of_input else super().lost(of_input)
+        self.seen += 1
+        return int((self.seen - 1) % self.parts == self.part)
+
     def get_state(self) -> dict[str, Any]:
         return {"seen": self.source.position if self.strides else self.seen}  # type: ignore[attr-defined]
 

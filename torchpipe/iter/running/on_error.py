@@ -29,6 +29,12 @@ class OnError(OneInput[T_co]):
     is a warning of the logger ``torchpipe`` and an event of ``loader.stats()``; the state counts them and lists the
     first 1,000 with node, error and item: ``torchpipe.state.left_out(state)``.
 
+    Where a node pairs its inputs by their places (``zip``, ``zip_longest``, nodes of yours with ``one_to_one``), the
+    whole tuple is left out, so that its branches stay in step. In between, each item has to stand for one item (``map``
+    and the like, readers, ``sharding_filter``; of ``batch``, the batch goes); behind a ``filter``, ``shuffle`` or
+    ``flatmap`` in a branch the exception is raised, as nobody can tell what belongs to it. In such a branch
+    ``prefetch`` does not run ahead. An ``on_error`` within a branch leaves out of that branch alone, as a filter does.
+
     Put it behind the nodes that it is for. With ``"skip"`` items are made here, also those that a ``shuffle`` or
     ``sharding_filter`` behind it would have had made late. It reaches up to a dispatcher, not into what runs there, and
     up to ``cache``, which needs an ``on_error`` of its own before it. What cannot go on after an exception is not

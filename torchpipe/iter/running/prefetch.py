@@ -40,6 +40,8 @@ class Prefetcher(OnePerItem[T_co]):
         self.buffer_size = check_count("buffer_size", buffer_size, at_least=1)
 
     def iterate(self, context: Context) -> NodeIterator[T_co]:
-        if not context.host.threads or context.graph.reads_apart(self):  # branches of one pass are read in one thread
+        travels = context.failures is not None and context.failures.travels
+        # Branches of one pass are read in one thread; a thread that has met an exception does not go on behind it
+        if not context.host.threads or travels or context.graph.reads_apart(self):
             return context.iterate(self.source)
         return RunAheadIterator(self, context, self.source, Stage(depth=self.buffer_size))
