@@ -8,6 +8,7 @@ import hashlib
 import lzma
 import random
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.formats.test_tfrecord import WRITTEN
 from tests.iter.archives.test_rar_loader import write_rar
 from tests.state.fuzz_graphs import safe
 from tests.state.fuzz_nodes import connect, write_csv, write_json_lines, write_lines, write_table, write_tar, write_zip
+from torchpipe import NodeIterator
 from torchpipe.iter import IterableWrapper, IterDataPipe
 from torchpipe.utils import StreamWrapper
 
@@ -263,6 +265,53 @@ def length_of(graph: Any) -> int:
         return 500
 
 
+def bumped(value: Any) -> Any:
+    """Another value of the same kind; what can be changed in place is."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return value + 1
+    return f"{value}'" if isinstance(value, str) else spoiled(value)
+
+
+def spoiled(item: Any) -> Any:
+    """The item, changed in place as far as it can be: twice is not once."""
+    if isinstance(item, list):
+        item.extend([bumped(part) for part in item[:1]])
+    elif isinstance(item, dict):
+        for name in list(item):
+            item[name] = bumped(item[name])
+    elif isinstance(item, tuple):
+        for part in item:
+            spoiled(part)
+    elif isinstance(item, torch.Tensor) and item.dtype != torch.bool:
+        item.add_(1)
+    elif isinstance(item, np.ndarray) and item.dtype.kind in "iuf" and item.flags.writeable:
+        item += 1
+    return item
+
+
+def spoiling(item: Any) -> bool:
+    spoiled(item)
+    return True
+
+
+def spoiled_alone(item: Any) -> list[Any]:
+    return [spoiled(item)]
+
+
+def mutable(number: int, item: Any) -> Any:
+    """Nested, ragged, a view of something large, or empty now and then."""
+    value = hashed(item) % 50
+    if number == 1:
+        return {name: [value] * place for place, name in enumerate("abc"[: value % 3 + 1])}
+    if number == 2:
+        return {"x": np.arange(1000)[value : value + 3], "y": torch.arange(1000)[value : value + 6 : 2]}
+    if number == 3:
+        return [[], {}, [[value]], {"a": []}][value % 4]
+    return {"a": [value, {"b": [str(value)]}], "c": value}
+
+
 class Calls:
     """How often it was called: a function with a state."""
 
@@ -278,6 +327,46 @@ class Calls:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.calls = state["calls"]
+
+
+class _Remembering(NodeIterator[Any]):
+    """Hands out, beside each item, something of what came before: of each kind that can be saved by its name."""
+
+    saved = ("count", "share", "recent", "by_third", "totals", "last")
+    count, share, last = 0, 0.0, None
+    recent: Any = deque(maxlen=3)
+    by_third: Any = {}
+    totals: Any = np.zeros(3, dtype=np.int64)
+
+    def run(self) -> Iterator[Any]:
+        for item in self.source.items():
+            value = hashed(item) % 50
+            self.count += np.int64(1)
+            self.share = self.share / 2 + value
+            self.recent.append([value])
+            self.recent[0].append(self.count)
+            self.by_third.setdefault(str(value % 3), []).append(value)
+            del self.by_third[str(value % 3)][:-2]
+            self.totals[value % 3] += value
+            self.last, before = value, self.last
+            told = [*map(list, self.recent)], dict(self.by_third), self.totals.tolist()
+            yield item, self.node.number(int(self.count)), self.share, before, str(told)  # type: ignore[attr-defined]
+
+
+class Remembers(IterDataPipe[Any]):
+    """A node of the user's with a state, and a function that has one."""
+
+    iterator = _Remembering
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.number = Calls()
+
+
+class RemembersInMain(Remembers):
+    """The same in the user's process."""
+
+    runs_in_main = True
 
 
 class Passing(IterDataPipe[Any]):

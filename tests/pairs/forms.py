@@ -6,6 +6,7 @@ give the same items in the same folder.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -333,6 +334,14 @@ _form("shard_expand", "text", "text", lambda g, n, k: g.shard_expand(), 2)
 _form("own node", ITEMS, "other", lambda g, n, k: [Slow, Slow, user.Passing, user.Passing][n](g))
 _form("own node that opens late", ITEMS, fewer,
       lambda g, n, k: [Shuffles, ShufflesStateful, user.Late, user.Late][n](g), draws=(0, 1))
+_form("own node that remembers", ITEMS, "other", lambda g, n, k: user.Remembers(g))
+_form("own node in the main section", ITEMS, "other", lambda g, n, k: user.RemembersInMain(g), traits="main")
+_form("mutable", ITEMS, "other", lambda g, n, k: g.map(partial(user.mutable, n)),
+      model=each(lambda x, n: [user.mutable(n, x)]))
+_form("spoils", ITEMS, _same,
+      lambda g, n, k: [g.map(user.spoiled), g.parallel_map(user.spoiled, num_threads=2, buffer_size=3),
+                       g.filter(user.spoiling), g.flatmap(user.spoiled_alone)][n],
+      model=each(lambda x, n: [user.spoiled(copy.deepcopy(x))]))
 
 
 # --- items together

@@ -15,7 +15,7 @@ import torch
 from torchpipe.state.pickling import is_made_otherwise, reduce_error
 from torchpipe.state.tensors import copy_tensor
 
-__all__ = ["copy_item", "copy_items", "holds_mutable"]
+__all__ = ["copy_item", "copy_items", "holds_mutable", "separated"]
 
 _IMMUTABLE = frozenset(
     {type(None), bool, int, float, complex, str, bytes, range, type(...), pathlib.PosixPath, pathlib.PurePosixPath}
@@ -40,6 +40,44 @@ def copy_items(items: Iterable[Any]) -> list[Any]:
     return [copy_item(item) for item in copied] if holds_mutable(copied) else copied
 
 
+def separated(items: list[Any]) -> list[Any]:
+    """``items``, none of which changes when another one is changed in place: copies if two hold the same object, or
+    views of the same array.
+    """
+    if not holds_mutable(items):
+        return items
+    seen: set[int] = set()
+    for item in items:
+        held: set[int] = set()
+        _note_mutable(item, held)
+        if not seen.isdisjoint(held):
+            return copy_items(items)
+        seen |= held
+    return items
+
+
+def _note_mutable(item: Any, held: set[int]) -> None:
+    """Add what says which memory ``item`` holds: ids of objects, addresses of tensors' storages."""
+    kind = type(item)
+    if kind in _IMMUTABLE or id(item) in held:
+        return
+    if kind is not tuple:
+        held.add(id(item))
+    if isinstance(item, torch.Tensor):
+        held.add(-1 - item.untyped_storage().data_ptr() if item.layout is torch.strided else id(item))
+    elif isinstance(item, np.ndarray):
+        base = item
+        while isinstance(base.base, np.ndarray):
+            base = base.base
+        held.add(id(base))
+    elif isinstance(item, dict):
+        for value in item.values():
+            _note_mutable(value, held)
+    elif isinstance(item, tuple | list | deque):
+        for part in item:
+            _note_mutable(part, held)
+
+
 def holds_mutable(items: Iterable[Any]) -> bool:
     """Might one of ``items`` be changed in place? By type: 15 ns an item."""
     return not _IMMUTABLE.issuperset(set(map(type, items)))
@@ -61,7 +99,7 @@ def _copied(item: Any) -> Any:
         return [_copied(part) for part in item]
     if kind is deque:
         return deque(map(_copied, item), item.maxlen)
-    return _deep(item)
+    return item if kind.__module__ == "pyarrow.lib" else _deep(item)  # whose data nobody can change in place
 
 
 def _deep(item: Any) -> Any:

@@ -19,7 +19,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.randomness.global_random import GlobalRandom
-from torchpipe.state.copying import copy_item
+from torchpipe.state.copying import copy_item, separated
 
 __all__ = ["ExpandingIterator"]
 
@@ -44,6 +44,7 @@ class ExpandingIterator(NodeIterator[T]):
     """
 
     keeps_items = True
+    users_parts = False  # are the parts made by a function of the user's, which may share something, or keep it?
 
     def __init__(self, node: DataPipe, context: Context, datapipe: DataPipe) -> None:
         super().__init__(node, context)
@@ -112,7 +113,7 @@ class ExpandingIterator(NodeIterator[T]):
                 return
             parts = self.expand(item)
             if isinstance(parts, list):
-                self._parts = parts
+                self._parts = parts = separated(parts) if self.users_parts else parts
                 self._lazy = False
             else:
                 self._lazy = self._within = True
@@ -120,9 +121,10 @@ class ExpandingIterator(NodeIterator[T]):
             yield from self._hand_out(parts)
 
     def _hand_out(self, parts: Iterable[T]) -> Iterator[T]:
+        copies = self._within and self.users_parts
         for part in parts:
             self._handed_out += 1
-            yield part
+            yield copy_item(part) if copies else part
         self._leave()
 
     def _leave(self) -> None:

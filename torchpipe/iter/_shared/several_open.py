@@ -20,7 +20,7 @@ from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits,
 from torchpipe.node.traits import DataPipe, callable_name, is_node, node_name
 from torchpipe.randomness.global_random import GlobalRandom, may_change_states
 from torchpipe.randomness.seeds import derive_seed
-from torchpipe.state.copying import copy_item
+from torchpipe.state.copying import copy_item, separated
 
 __all__ = ["END", "Opened", "SeveralOpenIterator"]
 
@@ -125,6 +125,8 @@ class SeveralOpenIterator(NodeIterator[R]):
             first = place.handed_out == 0 and not is_stateful(place.parts)
             before = GlobalRandom.present() if first else None
             part = next(place.parts, END)
+            if part is not END:
+                part = copy_item(part)  # a generator may go on with what it has handed out
             if before is not None:
                 self._check_draws(before, place.item)
         place.handed_out += 1
@@ -142,7 +144,7 @@ class SeveralOpenIterator(NodeIterator[R]):
         parts = positioned(self.form, result, self.fn)
         self._check_draws(before, place.item)
         if isinstance(parts, list):
-            place.left = parts
+            place.left = separated(parts)
         else:
             place.parts = parts
 

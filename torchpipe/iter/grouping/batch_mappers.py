@@ -23,6 +23,7 @@ R = TypeVar("R")
 
 class _BatchMapIterator(ExpandingIterator[R]):
     node: BatchMapper[R]
+    users_parts = True
 
     def __init__(self, node: BatchMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)

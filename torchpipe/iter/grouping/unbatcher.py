@@ -10,6 +10,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_items
 from torchpipe.node.validate import check_count
+from torchpipe.state.copying import separated
 
 __all__ = ["UnBatcher"]
 
@@ -33,7 +34,7 @@ class _UnBatchIterator(NodeIterator[Any]):
         yield from self._hand_out()
         level = self.node.unbatch_level
         for item in self.source.items():
-            self.parts = list(self._flat(item, level))
+            self.parts = separated(list(self._flat(item, level)))
             self.handed_out = 0
             yield from self._hand_out()
 

@@ -24,6 +24,8 @@ def _unchanged(*parts: Any) -> Any:
 
 
 class _FlatMapIterator(ExpandingIterator[R]):
+    users_parts = True
+
     def __init__(self, node: FlatMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         self.fn = self.with_retries(_unchanged if node.fn is None else node.fn)
