@@ -120,20 +120,20 @@ def test_a_payload_may_come_back_as_another_kind_of_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("here", "saved_line", "here_line"),
+    ("here", "where", "saved_line", "here_line"),
     [
-        (GRAPH.replace("size=3", "size=4"), "0 Source(size=3)", "0 Source(size=4)"),
-        (GRAPH + "\n2 Batcher() <- 1", "(no node)", "2 Batcher() <- 1"),
-        ("0 Source(size=3)", "1 Mapper(fn=f) <- 0", "(no node)"),
+        (GRAPH.replace("size=3", "size=4"), ", in its size", "0 Source(size=3)", "0 Source(size=4)"),
+        (GRAPH + "\n2 Batcher() <- 1", "", "(no node)", "2 Batcher() <- 1"),
+        ("0 Source(size=3)", "", "1 Mapper(fn=f) <- 0", "(no node)"),
     ],
 )
-def test_another_graph_is_shown_by_its_first_difference(here: str, saved_line: str, here_line: str) -> None:
+def test_another_graph_is_shown_by_its_first_difference(here: str, where: str, saved_line: str, here_line: str) -> None:
     with pytest.raises(StateMismatchError) as caught:
         LoaderState.from_dict(plain(), here, Place())
     *lines, advice = str(caught.value).splitlines()
     assert lines == [
         f"the state belongs to another graph: fingerprint {digest(GRAPH)} was saved, this graph has {digest(here)}. "
-        "The first node that differs:",
+        f"The first node that differs{where}:",
         f"  saved: {saved_line}",
         f"  here:  {here_line}",
     ]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import enum
 import functools
+import operator
 import os
+import re
 import subprocess
 import sys
 import textwrap
+import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +174,23 @@ class Colour(enum.Enum):
     BLUE = 2
 
 
+class Plain:
+    """No function, and nothing but plain values in it."""
+
+    def __init__(self, size: Any) -> None:
+        self.size = size
+
+
+class Busy:
+    """Holds what is at work, such as a lock: nobody can say which of its attributes are arguments."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self._lock = size, threading.Lock()
+
+    def method(self, item: int) -> int:
+        return item
+
+
 def scaling(by: Any, *, default: Any = 1) -> Any:
     return lambda item, bias=default: item * by + bias
 
@@ -189,12 +211,12 @@ BOUND = [
     (functools.partial(twice, by=2), functools.partial(twice, by=3), "partial(twice, by=2)"),
     (functools.partial(pow, 2), functools.partial(pow, 3), "partial(pow, 2)"),
     (functools.partial(max, key=abs), functools.partial(max, key=str), "partial(max, key=abs)"),
-    (functools.partial(twice, by=["a"]), functools.partial(twice, by=["b"]), "partial(twice, by=list('a'))"),
+    (functools.partial(twice, by=["a"]), functools.partial(twice, by=["b"]), "partial(twice, by=['a'])"),
     (Held(max_len=512), Held(max_len=64), "Held(max_len=512)"),
     (Held(bos=True, eos=None), Held(bos=False, eos=None), "Held(bos=True, eos=None)"),
     (Held(to=torch.float16), Held(to=torch.float32), "Held(to=torch.float16)"),
     (Held(to=Colour.RED), Held(to=Colour.BLUE), "Held(to=Colour.RED)"),
-    (Held(sizes={"a": (1, 2)}), Held(sizes={"a": (1, 3)}), "Held(sizes=dict('a', (1, 2)))"),
+    (Held(sizes={"a": (1, 2)}), Held(sizes={"a": (1, 3)}), "Held(sizes={'a': (1, 2)})"),
     (Held(config=Config(3)), Held(config=Config(4)), "Held(config=Config(size=3, names=()))"),
     (Held(fn=functools.partial(twice, by=2)), Held(fn=functools.partial(twice)), "Held(fn=partial(twice, by=2))"),
     (Held(model="Qwen/Qwen2"), Held(model="Qwen/Qwen3"), "Held(model='Qwen/Qwen2')"),
@@ -204,6 +226,34 @@ BOUND = [
     (scaling(2, default=1), scaling(2, default=5), "<lambda>(bias=1, by=2)"),
     (scaling(scaling(2)), scaling(scaling(3)), "<lambda>(bias=1, by=<lambda>(bias=1, by=2))"),
     (wrapped(2), wrapped(3), "abs(times=2)"),
+    (functools.lru_cache(scaling(2)), functools.lru_cache(scaling(3)), "<lambda>(of=<lambda>(bias=1, by=2))"),
+    (Held(size=2).method, Held(size=3).method, "Held(size=2).method"),
+    (Busy(2).method, Busy(3).method, "Busy(size=2).method"),
+    (Held().method, Counting().method, "Held.method"),
+    (functools.partial(Held(size=2).method), functools.partial(Held(size=3).method), "partial(Held(size=2).method)"),
+    ({"a": 1}.get, {"a": 2}.get, "{'a': 1}.get"),
+    (operator.itemgetter("x"), operator.itemgetter("y"), "itemgetter('x')"),
+    (operator.methodcaller("split", ","), operator.methodcaller("split", ";"), "methodcaller('split', ',')"),
+    (Held(sizes=[2] * 9), Held(sizes=[3] * 9), "Held(sizes=[2, 2, 2, 2, 2, 2, 2, 2, 2])"),
+    (Held(rows=[[1, [2]]]), Held(rows=[[1, [3]]]), "Held(rows=[[1, [2]]])"),
+    (Held(names={"a", "b"}), Held(names={"a", "c"}), "Held(names=set('a', 'b'))"),
+    (Held(to=slice(1)), Held(to=slice(2)), "Held(to=slice(None, 1, None))"),
+    (Held(find=re.compile("a")), Held(find=re.compile("a", re.ASCII)), "Held(find=re.compile('a', 32))"),
+    (Held(table=np.zeros(2)), Held(table=np.ones(2)), "Held(table=ndarray(float64, (2,), #374708fff771))"),
+    (Held(mean=torch.zeros(2)), Held(mean=torch.ones(2)), "Held(mean=Tensor(torch.float32, (2,), #af5570f5a181))"),
+    (Held(plain=Plain(2)), Held(plain=Plain(3)), "Held(plain=Plain(size=2))"),
+    (
+        Held(plain=types.SimpleNamespace(a=2)),
+        Held(plain=types.SimpleNamespace(a=3)),
+        "Held(plain=SimpleNamespace(a=2))",
+    ),
+    (torch.nn.Dropout(0.5), torch.nn.Dropout(0.25), "Dropout(inplace=False, p=0.5)"),
+    (
+        torch.nn.Sequential(torch.nn.Dropout(0.5)),
+        torch.nn.Sequential(torch.nn.Dropout(0.25)),
+        "Sequential(0=Dropout(inplace=False, p=0.5))",
+    ),
+    (Held(root="/data/a"), Held(root="/data/b"), "Held(root='.../a')"),
 ]
 
 
@@ -219,15 +269,16 @@ def test_values_that_are_bound_to_a_function_count_and_are_shown(one: Any, other
     ("one", "other"),
     [
         (Held(_seen=3), Held(_seen=4)),
-        (Held(table=np.zeros(3)), Held(table=np.ones(3))),
         (Held(thing=object()), Held(thing=object())),
-        (Held(root="/data/here"), Held(root="/mnt/there")),
-        (Held(root=Path("/data/here")), Held(root=Path("/mnt/there"))),
-        (Held(url="s3://one/x"), Held(url="s3://two/x")),
+        (Held(root="/data/x"), Held(root="/mnt/there/x/")),
+        (Held(root=Path("/data/x")), Held(root=Path("/mnt/there/x"))),
+        (Held(url="s3://one/x?signature=1"), Held(url="s3://two/x?signature=2")),
+        (Held(options=argparse.Namespace(resume=True)), Held(options=argparse.Namespace(resume=False))),
+        (Held(busy=Busy(1)), Held(busy=Busy(2))),
         (Counting(calls=3), Counting(calls=4)),
-        (Held(a=1).method, Held(a=2).method),
+        (Counting(calls=3).method, Counting(calls=4).method),
+        (torch.nn.Linear(2, 3), torch.nn.Linear(2, 3).eval()),
         (scaling(object()), scaling(object())),
-        (list(range(1001)).count, list(range(1002)).count),
     ],
 )
 def test_what_may_change_between_two_runs_does_not_count(one: Any, other: Any) -> None:
@@ -261,13 +312,13 @@ def test_it_changes_with_the_wiring() -> None:
     assert fingerprint(one.zip(other)) == fingerprint(source().zip(source()))
 
 
-@pytest.mark.parametrize("value", [4, None, 2.5, True, "a", (1, 2), [1], torch.float32, Scale(1), abs, range(3)])
+@pytest.mark.parametrize("value", [4, None, 2.5, True, "a", (1, 2), (0,) * 99, torch.float32, Scale(1), abs, range(3)])
 def test_private_arguments_count(value: Any) -> None:
     assert fingerprint(Node(size=1, _n=value)) != fingerprint(Node(size=1, _n=3))
     assert fingerprint(Node(size=1, _n=value)) == fingerprint(Node(size=1, _n=value))
 
 
-@pytest.mark.parametrize("value", [{}, {"a": 1}, set(), [object()], [0] * 99, object(), iter([]), np.zeros(3)])
+@pytest.mark.parametrize("value", [{}, {"a": 1}, [1], set(), [object()], [0] * 99, object(), iter([]), np.zeros(3)])
 def test_private_containers_and_objects_may_be_caches(value: Any) -> None:
     assert fingerprint(Node(size=1, _cache=value)) == fingerprint(Node(size=1))
     assert fingerprint(Node(size=1, cache=2)) != fingerprint(Node(size=1))
@@ -322,8 +373,8 @@ def test_long_texts_count_in_whole() -> None:
     assert len(describe_graph(Node(text="x" * 10_000))) < 100
 
 
-def test_data_counts_by_type_and_length() -> None:
-    assert fingerprint(source([1] * 9)) == fingerprint(source([2] * 9))
+def test_data_count_by_type_and_length_and_a_sample() -> None:
+    assert fingerprint(source([1] * 9)) == fingerprint(source([1] * 9)) != fingerprint(source([2] * 9))
     assert fingerprint(source([1] * 9)) != fingerprint(source([1] * 10))
     assert fingerprint(source((1,) * 9)) != fingerprint(source([1] * 9))
     assert fingerprint(SequenceWrapper([1] * 9).to_iter_datapipe()) != fingerprint(source([1] * 9))
@@ -337,7 +388,7 @@ def test_a_long_list_is_not_walked() -> None:
         def __getitem__(self, index: Any) -> Any:
             raise AssertionError("walked")
 
-    assert f"[{10**6}]" in describe_graph(source(Untouchable(range(10**6))))
+    assert f"=Untouchable[{10**6}]" in describe_graph(source(Untouchable(range(10**6))))
 
     touched = []
 
@@ -347,7 +398,7 @@ def test_a_long_list_is_not_walked() -> None:
             return super().__getattribute__(name)
 
     assert "list[1000000]" in describe_graph(source([Element()] * 10**6))
-    assert len(touched) < 10_000
+    assert len(touched) < 20_000
 
 
 def test_where_files_lie_does_not_count_but_which_are_listed_does(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from torchpipe.device import DeviceOptions, resolve
 from torchpipe.execution.ranks import RankGroup
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.untraced import untraced
-from torchpipe.node.fingerprint import describe_bound
+from torchpipe.node.describe import describe_bound
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import own_random_states

@@ -9,7 +9,7 @@ from typing import Any
 
 from torchpipe.errors import RankError, StateMismatchError
 from torchpipe.execution.epoch import Epoch
-from torchpipe.node.fingerprint import first_difference
+from torchpipe.node.fingerprint import first_argument, first_difference
 from torchpipe.state.flat import MAX_SHARDS, STATE_KEYS, STATE_VERSION, FlatState, digest
 from torchpipe.state.ranks import deal, merge
 
@@ -119,9 +119,11 @@ def _check_shards(shards: int, place: Place, total: int | None = None) -> None:
 def _graph_difference(saved: str, ours: str) -> str:
     theirs, mine = first_difference(saved, ours)
     same_node = theirs.partition("(")[0] == mine.partition("(")[0] != ""
+    argument = first_argument(theirs, mine) if same_node else None
     return (
         f"the state belongs to another graph: fingerprint {digest(saved)} was saved, this graph has {digest(ours)}. "
-        f"The first node that differs:\n  saved: {theirs}\n  here:  {mine}\n"
+        f"The first node that differs{'' if argument is None else f', in its {argument}'}:\n"
+        f"  saved: {theirs}\n  here:  {mine}\n"
         "Load it into the graph that saved it, or begin a new run"
         + same_node
         * ". What may differ between two runs of a function's object (a counter, a time), name with a "

@@ -48,8 +48,6 @@ class InMemoryCacheHolder(MapDataPipe[T]):
     Raises: TypeError if ``source_dp`` is not map-style.
     """
 
-    fingerprint_ignores = ("_held",)
-
     def __init__(self, source_dp: MapDataPipe[T]) -> None:
         check_map_input("in_memory_cache (map-style)", source_dp)
         self.source = source_dp

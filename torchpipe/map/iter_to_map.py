@@ -41,8 +41,6 @@ class IterToMapConverter(MapDataPipe[Any]):
     among shards; while reading, TypeError and ValueError for what are no pairs; IndexError for a key that is not there.
     """
 
-    fingerprint_ignores = ("_loaded",)
-
     def __init__(self, datapipe: IterDataPipe[Any], key_value_fn: Callable[[Any], Any] | None = None) -> None:
         if not isinstance(datapipe, TorchIterDataPipe):
             raise TypeError(f"IterToMapConverter can only apply on IterDataPipe, but found {type(datapipe)}")

@@ -22,6 +22,8 @@ class SequenceWrapper(MapDataPipe[T]):
     Raises: TypeError if ``sequence`` has no ``__getitem__`` or ``__len__``.
     """
 
+    fingerprint_data = ("sequence",)
+
     def __init__(self, sequence: Sequence[T] | Mapping[Any, T], deepcopy: bool = True) -> None:
         if not (hasattr(sequence, "__getitem__") and hasattr(sequence, "__len__")):
             raise TypeError(

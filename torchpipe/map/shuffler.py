@@ -39,6 +39,7 @@ class Shuffler(IterDataPipe[T]):
     """
 
     by_index = True
+    fingerprint_data = ("indices",)
     seeded = True  # from the context: a pass is not told a seed by set_seed
 
     def __init__(

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from torchpipe.formats.example import example_parser
+from torchpipe.formats.places.listed import listed_files
 from torchpipe.formats.places.paths import expand_paths, is_remote
 from torchpipe.formats.tfrecord import check_crc32c, read_record, record_offsets
 from torchpipe.node.datapipe import MapDataPipe
@@ -31,7 +32,7 @@ class TFRecordFile(MapDataPipe[Any]):
     and an index that does not fit, when the node is made or the record is read.
     """
 
-    fingerprint_ignores = ("paths", "verify")
+    fingerprint_ignores = ("paths", "offsets", "verify")  # known by ``files`` and ``ends``
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class TFRecordFile(MapDataPipe[Any]):
         remote = next(filter(is_remote, self.paths), None)
         if remote is not None:
             raise ValueError(f"TFRecordFile reads local files by number, got {remote!r}: use read_tfrecord")
+        self.files = listed_files(self.paths)
         self.parse = example_parser(spec) if parse else bytes
         self.verify = verify
         self.offsets = [record_offsets(path) for path in self.paths]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchpipe.formats.places.listed import listed_files
 from torchpipe.formats.places.paths import expand_paths
 from torchpipe.formats.tokens import MappedTokens, TokenSequences
 from torchpipe.node.datapipe import MapDataPipe
@@ -33,7 +34,7 @@ class TokenFile(MapDataPipe[torch.Tensor]):
     Raises: ValueError for a file that is cut off, is not what its header says or does not say what it holds.
     """
 
-    fingerprint_ignores = ("paths",)  # a run may move to where the data lies elsewhere
+    fingerprint_ignores = ("paths",)  # known by ``files``: a run may move to where the data lie elsewhere
 
     def __init__(
         self,
@@ -45,11 +46,13 @@ class TokenFile(MapDataPipe[torch.Tensor]):
         tensor_dtype: torch.dtype | None = torch.int64,
     ) -> None:
         self.paths = expand_paths("TokenFile", paths)
+        self.files = listed_files(self.paths)
         self.length = None if length is None else check_count("length", length, at_least=1)
         if step is not None and length is None:
             raise ValueError(f"step={step!r} is of windows: give length")
         self.step = None if step is None else check_count("step", step, at_least=1)
         self.tensor_dtype = tensor_dtype
+        self.dtype = None if dtype is None else np.dtype(dtype)
         files = [MappedTokens(path, dtype) for path in self.paths]
         floating = next((file for file in files if not np.issubdtype(file.dtype, np.integer)), None)
         if floating is not None and tensor_dtype is torch.int64:

@@ -6,8 +6,10 @@ Runs in every process. The typed view that editors and type checkers see is gene
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe, TorchMapDataPipe
@@ -38,8 +40,11 @@ def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _
     ``on`` says which kind of node gets the form, ``"iter"`` or ``"map"``; by default the kind that the class is itself
     (``to_iter_datapipe`` is an iterable node with a form on map-style ones).
 
-    Raises: ValueError if the name is no identifier, is taken, or is what every node has as an attribute (then
-    ``dp.<name>`` would be that); TypeError if the class is no node.
+    A class of the same module and name takes the place of the one before it: a cell of a notebook that runs again, a
+    module that is imported again.
+
+    Raises: ValueError if the name is no identifier, is one of torchpipe's own forms or another class's, or is what
+    every node has as an attribute (then ``dp.<name>`` would be that); TypeError if the class is no node.
     """
     if not name.isidentifier():
         raise ValueError(f"a functional name must be an identifier, got {name!r}")
@@ -52,13 +57,30 @@ def functional_datapipe(name: str, *, on: str | None = None) -> Callable[[_C], _
             cls.form = name  # type: ignore[attr-defined]  # for the node's messages
         if place_of(kind, name) == (cls.__module__, cls.__qualname__):
             return cls  # found there: if its import is interrupted now, the next one makes another class
-        taken = _class_of(kind, name)
-        if taken is not None and taken.__qualname__ != cls.__qualname__:
-            raise ValueError(f"the functional name {name!r} is taken by {taken.__module__}.{taken.__qualname__}")
+        if place_of(kind, name) is not None:
+            raise ValueError(
+                f"dp.{name} is one of torchpipe's own forms, which are not replaced: give yours another name"
+            )
+        taken = _registries[kind].get(name)
+        if taken is not None and _definition(taken) != _definition(cls):
+            raise ValueError(
+                f"the functional name {name!r} is taken by {taken.__module__}.{taken.__qualname__}: give that of "
+                f"{cls.__module__}.{cls.__qualname__} another name"
+            )
         _registries[kind][name] = cls
         return cls
 
     return register
+
+
+def _definition(cls: type) -> tuple[str, str]:
+    """Where a class is defined: its module, also where that is the program that runs, and its name there."""
+    module = cls.__module__
+    if module in ("__main__", "__mp_main__"):
+        main = sys.modules.get(module)
+        spec = getattr(main, "__spec__", None)
+        module = Path(getattr(main, "__file__", None) or module).stem if spec is None else spec.name
+    return module, cls.__qualname__
 
 
 def lookup(kind: str, name: str, node: Any) -> Callable[..., Any] | None:

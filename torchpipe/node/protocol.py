@@ -43,8 +43,13 @@ class NodeProtocol:
     ``apply_sharding`` alone is one too: it is called on each pass's copy. ``len()`` counts the items of all shards.
     """
 
+    fingerprint_data: ClassVar[tuple[str, ...]] = ()
+    """Its attributes that hold data: by their length and a sample of their items they are part of the graph's identity.
+    All other attributes count in full.
+    """
+
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ()
-    """Its attributes that are no part of the graph's identity."""
+    """Its attributes that are no part of the graph's identity, since they do not alter the stream."""
 
     inputs: ClassVar[tuple[str, ...]] = ()
     """The attributes that hold its inputs, in the order in which its iterator gets them: as often as they stand there.

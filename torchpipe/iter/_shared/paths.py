@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
+from torchpipe.formats.places.listed import check_listed, listed_files
 from torchpipe.formats.places.paths import expand_paths, is_remote
 from torchpipe.indexed.keys import KeysIterator
-from torchpipe.iter._shared.listed import check_listed, listed, names_below, size_of
 from torchpipe.node.content_digest import Files, Unseen
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
@@ -37,8 +37,7 @@ class PathList(IterDataPipe[str]):
 
     def __init__(self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
         self.paths = expand_paths("PathList", paths)
-        sizes = [None if is_remote(path) else size_of(path) for path in self.paths]
-        self.listed = listed(names_below(self.paths), sizes)
+        self.listed = listed_files(self.paths)
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -26,6 +26,8 @@ class HashChecker(Itemwise[tuple[str, Any]]):
     stream that cannot go back.
     """
 
+    fingerprint_data = ("hash_dict",)
+
     def __init__(
         self,
         source_datapipe: IterDataPipe[tuple[str, Any]],

@@ -56,7 +56,7 @@ class Mixer(IterDataPipe[T]):
     UserWarning): ``on_error`` does not leave these out.
     """
 
-    fingerprint_ignores = ("weights",)
+    fingerprint_ignores = ("weights",)  # compared by ``premise``: those that begin later on may be others
     seeded = True
 
     def __init__(

@@ -32,7 +32,6 @@ class ShardingFilter(IterDataPipe[T]):
 
     divides = True
     selects = True
-    fingerprint_ignores = ("_groups",)  # which part is kept is not the graph's identity
 
     def __init__(
         self, source_datapipe: IterDataPipe[T], sharding_group_filter: SHARDING_PRIORITIES | None = None

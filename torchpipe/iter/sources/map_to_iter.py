@@ -27,6 +27,7 @@ class MapToIterConverter(IterDataPipe[T]):
     """
 
     by_index = True
+    fingerprint_data = ("indices",)
 
     def __init__(self, datapipe: MapDataPipe[T], indices: Sequence[Any] | None = None) -> None:
         check_keys("to_iter_datapipe", datapipe, indices)

@@ -51,6 +51,7 @@ class IterableWrapper(IterDataPipe[T]):
     again.
     """
 
+    fingerprint_data = ("iterable",)
     fingerprint_ignores = ("_once",)
 
     def __init__(self, iterable: Iterable[T], deepcopy: bool = True) -> None:

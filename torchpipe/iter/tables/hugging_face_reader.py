@@ -49,7 +49,7 @@ class HuggingFaceReader(IterDataPipe[Any]):
     StateError where not even a replay gives the same rows as before.
     """
 
-    fingerprint_ignores = ("dataset",)
+    fingerprint_data = ("dataset",)
 
     def __init__(self, dataset: Any, batch_size: int | None = None) -> None:
         datasets = needs("datasets", "HuggingFaceReader")

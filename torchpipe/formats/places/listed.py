@@ -12,16 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchpipe.errors import StateMismatchError
+from torchpipe.formats.places.paths import is_remote
+from torchpipe.node.describe import names_below
 
-__all__ = ["check_listed", "listed", "names_below", "size_of"]
+__all__ = ["check_listed", "listed", "listed_files", "size_of"]
 
 _LONGEST = 100  # characters of a name that is shown
-
-
-def names_below(paths: Sequence[str]) -> list[str]:
-    """``paths`` without the folder that all of them lie in."""
-    common = os.path.commonprefix([path[: path.rfind("/") + 1] for path in paths])  # noqa: RUF071  # URLs have no path
-    return [path[common.rfind("/") + 1 :] for path in paths]
 
 
 def size_of(path: str) -> int | None:
@@ -41,6 +37,11 @@ def listed(names: Sequence[str], sizes: Sequence[int | None]) -> list[Any]:
     ends = [name[-_LONGEST:].encode("utf-8", "replace").decode() for name in (names[0], names[-1])] if names else []
     total = None if None in sizes else sum(size or 0 for size in sizes)
     return [len(names), total, ends, made.hexdigest()[:16]]
+
+
+def listed_files(paths: Sequence[str]) -> list[Any]:
+    """:func:`listed` of files that are named: where they lie does not count, their order does."""
+    return listed(names_below(paths), [None if is_remote(path) else size_of(path) for path in paths])
 
 
 def check_listed(what: str, saved: Any, now: list[Any], paths: Sequence[str]) -> None:
