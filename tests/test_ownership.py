@@ -14,7 +14,8 @@ import torch
 
 from tests.laws.executors import make_loader, make_service, oracle, pids
 from tests.laws.graphs import text_of
-from torchpipe import DataLoader2, IterDataPipe, NodeIterator
+from torchpipe import DataLoader2, IterDataPipe, NodeIterator, iterate
+from torchpipe.errors import ItemChangedError
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
 from torchpipe.testing import check_node
@@ -189,3 +190,104 @@ def test_L1_L2_L4_in_workers_of_which_one_is_killed() -> None:
         again = DataLoader2(graph)
         again.load_state_dict(state)
         assert text_of(again) == expected[place:]
+
+
+# --- strict mode
+
+SHARED = record(3)
+
+
+def shared(_: int) -> Any:
+    """One object, each time."""
+    return SHARED
+
+
+class _OwnList(NodeIterator[Any]):
+    saved = ("recent",)
+    recent: list[int] = []
+
+    def run(self) -> Iterator[Any]:
+        for item in self.source.items():
+            self.recent.append(item)
+            yield self.recent
+
+
+class OwnList(IterDataPipe[Any]):
+    iterator = _OwnList
+
+    def __init__(self, datapipe: Graph) -> None:
+        self.datapipe = datapipe
+
+
+class Hoards:
+    """Changes what it has handed out before."""
+
+    def __init__(self) -> None:
+        self.before: list[Any] = []
+
+    def __call__(self, number: int) -> Any:
+        for item in self.before:
+            item["x"] += 1
+        self.before = [record(number)]
+        return self.before[0]
+
+
+FAULTS: dict[str, tuple[Callable[[], Graph], str]] = {
+    "one object again and again": (
+        lambda: IterableWrapper(range(9)).map(shared).shuffle(buffer_size=3).map(change),
+        r"change in Mapper\(change\) has changed an item in place that Shuffler still keeps",
+    ),
+    "a node's own list": (
+        lambda: OwnList(IterableWrapper(range(9))).batch(2),
+        "Batcher keeps an item that was changed in place before it came again",
+    ),
+    "a function that keeps what it returns": (
+        lambda: IterableWrapper(range(9)).map(Hoards()).sort(3, number_of),
+        r"Sorter\(number_of\) keeps an item that was changed in place before it was to be handed out",
+    ),
+    "fork of the same": (
+        lambda: forked(IterableWrapper(DATA).map(dict), copy="same"),
+        r"has changed an item in place that Multiplexer still keeps",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_strict_mode_names_the_node_that_keeps_and_who_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, message = FAULTS[name]
+    list(iterate(make()))
+    SHARED.update(record(3))
+    monkeypatch.setenv("TORCHPIPE_STRICT", "1")
+    with pytest.raises(ItemChangedError, match=message):
+        list(iterate(make()))
+    SHARED.update(record(3))
+    with make_loader(make().sharding_filter(), make_service(0, 2)) as loader, pytest.raises(ItemChangedError):
+        list(loader)
+
+
+def test_strict_mode_finds_what_is_saved_and_reaches_workers_that_are_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = IterableWrapper(range(40)).sharding_filter().map(Hoards()).shuffle(buffer_size=4)
+    with make_loader(graph, make_service(2, 2, every=1)) as loader:
+        assert len(list(loader)) == 40
+        monkeypatch.setenv("TORCHPIPE_STRICT", "1")  # read when an epoch begins
+        with pytest.raises(ItemChangedError, match="Shuffler keeps an item that was changed in place"):
+            list(loader)
+    iterator = iterate(graph)
+    next(iterator)
+    with pytest.raises(ItemChangedError, match="before it was saved in a state"):
+        iterator.state_dict()
+
+
+def test_a_node_that_saves_what_it_keeps_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Held(_Window):
+        def get_state(self) -> dict[str, Any]:
+            return {"recent": self.kept_items(self.recent)}
+
+    class Node(Window):
+        iterator = Held
+
+    monkeypatch.setenv("TORCHPIPE_STRICT", "1")
+    iterator = iterate(Node(IterableWrapper(DATA)))
+    next(iterator)
+    with pytest.raises(TypeError, match="keeps_items = True"):
+        iterator.state_dict()

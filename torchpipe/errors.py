@@ -7,6 +7,7 @@ from __future__ import annotations
 
 __all__ = [
     "GraphError",
+    "ItemChangedError",
     "IteratorInvalidated",
     "NotSerializableError",
     "OpaqueStateWarning",
@@ -47,6 +48,10 @@ class StateMismatchError(StateError):
 
 class UnsafeStateError(StateError):
     """The state holds items that only pickle can rebuild. Load with ``allow_pickle=True`` if you trust its source."""
+
+
+class ItemChangedError(TorchpipeError, RuntimeError):
+    """Strict mode: an item that a node keeps was changed in place meanwhile. The message names the node."""
 
 
 class IteratorInvalidated(TorchpipeError, RuntimeError):

@@ -131,13 +131,14 @@ class ChangesNode(NodeIterator[Any]):
             yield item
 
 
+COUNTS: dict[int, int] = {}
+
+
 class SharesNode(NodeIterator[Any]):
     """Two passes over a node disturb each other; no attribute of the node changes."""
 
-    counts: dict[int, int] = {}
-
     def run(self) -> Iterator[Any]:
-        counts = self.counts
+        counts = COUNTS
         counts[id(self.node)] = 0
         for item in self.source.items():
             counts[id(self.node)] += 1
@@ -225,6 +226,51 @@ def test_a_right_node_passes() -> None:
 def test_wrong_nodes_are_caught(make: Any, pulls: Any, complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         check_node(make, pulls=pulls)
+
+
+class YieldsItsOwnList(NodeIterator[Any]):
+    saved = ("window",)
+    window: list[Any] = []
+
+    def run(self) -> Iterator[Any]:
+        for item in self.source.items():
+            self.window.append(item)
+            del self.window[:-2]
+            yield self.window
+
+
+class SharesItsClass(NodeIterator[Any]):
+    window: list[Any] = []  # not named in saved, and so nobody's own
+
+    def run(self) -> Iterator[Any]:
+        for item in self.source.items():
+            self.window.append(item)
+            yield len(self.window)
+
+
+class Grows(NodeIterator[Any]):
+    saved = ("seen",)
+    seen: list[Any] = []
+
+    def run(self) -> Iterator[Any]:
+        for item in self.source.items():
+            self.seen.append(item)
+            yield item
+
+
+@pytest.mark.parametrize(
+    ("kind", "complaint"),
+    [
+        (YieldsItsOwnList, r"item 0 was \[0\] when it came, and is \[18, 19\] once others have come"),
+        (SharesItsClass, "a pass changed SharesItsClass.window, which belongs to the class"),
+        (Grows, "what it saves grows with the position, by .* in seen"),
+    ],
+)
+def test_what_is_kept_or_shared_is_caught(kind: type[NodeIterator[Any]], complaint: str) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        check_node(lambda: Node(CountingSource(range(60)), kind))
+    if kind is Grows:
+        check_node(lambda: Node(CountingSource(range(60)), kind), grows=True, positions=3)
 
 
 def test_opaque_states_can_be_allowed() -> None:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from torchpipe.node.ownership import is_strict
+
 __all__ = ["Epoch", "EpochStart", "LeftOver", "ShardSpec", "Uneven", "WorkerInfo", "no_item"]
 
 
@@ -31,20 +33,26 @@ class Epoch:
     num_shards: int
     rank: int = 0
     world_size: int = 1
+    strict: bool = field(default_factory=is_strict)  # as the user's process says, also to others, which may be older
 
     @property
     def identity(self) -> dict[str, int]:
-        """These five by name, to make anything else of this epoch with."""
-        return {item.name: getattr(self, item.name) for item in fields(Epoch)}
+        """Which epoch it is: the first five by name."""
+        return {item.name: getattr(self, item.name) for item in fields(Epoch) if item.name != "strict"}
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """All of these by name, to make anything else of this epoch with."""
+        return self.identity | {"strict": self.strict}
 
     def spec(self, shard: int) -> ShardSpec:
         """What the stream of ``shard`` depends on."""
-        return ShardSpec(**self.identity, shard=shard)
+        return ShardSpec(**self.told, shard=shard)
 
     @property
     def alone(self) -> ShardSpec:
         """The same of what runs once on this rank: the main section, what is dispatched."""
-        return ShardSpec(**(self.identity | {"num_shards": 1}), shard=0)
+        return ShardSpec(**(self.told | {"num_shards": 1}), shard=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,6 +149,7 @@ class ShardedReadingService(ReadingServiceInterface):
             **start.alone.in_context,
             section=1,
             host=Host(
+                strict=start.strict,
                 threads=self._threads_in_main(),
                 allow_pickle=True,  # the loader has checked the state
                 trace=trace,

@@ -134,6 +134,7 @@ class Shard:
             shared=SharedByPass(presumed=presumed),
             host=Host(
                 encodes=True,
+                strict=spec.strict,
                 threads=False,  # threads would make the order of global random draws depend on timing
                 allow_pickle=True,  # loaders check a state when it is loaded; what comes here is safe or allowed
                 announces=self.announces,

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
 from torchpipe.node.iterator import NodeIterator, refuse_taken_attributes
+from torchpipe.node.ownership import Keeper, is_strict
 from torchpipe.node.private import for_pass
 from torchpipe.node.replay import BoundInput, ReplayIterator
 from torchpipe.node.tolerance import Failures, Retries
@@ -62,7 +63,8 @@ class Host:
     ``threads`` says whether nodes may run ahead in threads of their own; ``allow_pickle`` whether states being loaded
     may hold pickles; ``announces`` whether iterators say what they replay. ``memory``, if there is one, is where large
     items are best made; ``supply`` is where dispatched items come from; ``policy`` says when snapshots are due.
-    ``on_left_out`` is told of each item that is left out and noted.
+    ``on_left_out`` is told of each item that is left out and noted. ``encodes``: each state is encoded before anything
+    else happens. ``strict``: items that nodes keep are looked after.
     """
 
     threads: bool = True
@@ -72,6 +74,7 @@ class Host:
     memory: Memory | None = None
     supply: Any = None
     encodes: bool = False
+    strict: bool = field(default_factory=is_strict)
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     on_left_out: Callable[[LeftOut], None] | None = None
 
@@ -143,6 +146,7 @@ class SharedByPass:
     replays: list[Replayed] = field(default_factory=list)
     restoring: list[object] = field(default_factory=list)  # not empty while items are made again
     noting: int = 0  # above 0 while a state is taken that is kept as it is while the pass goes on
+    keepers: list[Keeper] = field(default_factory=list)  # in strict mode
     lent: bool = False  # has one been taken? Then items that it holds are handed out as copies
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators read, of whoever shares them
     _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
@@ -205,7 +209,7 @@ class Context:
     section: int = 0  # 0: inside a shard, 1: after the merge of shards, 2: before they are dealt their items
     rounds: tuple[int, ...] = ()
     graph: GraphIndex
-    host: Host = Host()
+    host: Host = field(default_factory=Host)
     shared: SharedByPass = field(default_factory=SharedByPass)
     leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()

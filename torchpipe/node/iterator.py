@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from torchpipe.errors import StateError, TorchpipeError
+from torchpipe.node.ownership import Keeper, watched
 from torchpipe.node.traits import node_name, traits_of
 from torchpipe.state import Cursor, decode
-from torchpipe.state.copying import copy_item, copy_items
+from torchpipe.state.copying import copy_item, copy_items, holds_mutable
 from torchpipe.stats.tracing import APART
 
 if TYPE_CHECKING:
@@ -124,7 +125,11 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     there is to save, or to check, is for :meth:`get_state` and :meth:`set_state`.
     """
 
-    keeps_items = False  # may be a property: does it hand out items that its state has held, through ``kept_items()``?
+    keeps_items = False
+    """Does this pass keep items of its inputs beyond one ``yield``, in buffers that it hands out later? May be a
+    property. Its :meth:`get_state` then saves them by :meth:`kept_items`, and the strict mode looks after them.
+    """
+
     exact_after_error = False  # may be a property
     last_item: Any = None  # handed out, where ``on_error`` watches
     apart = False  # is what it does the work of others: waiting for a thread, or for processes?
@@ -144,6 +149,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self.__functions: list[Any] = []
         self.__stream: Iterator[T_co] | None = None
         self.__closed = False
+        self.__keeper: Keeper | None = None
+        self.__consumer: Keeper | None = None  # of the node that pulls from this one
         self.__kinds: dict[str, type] | None = None  # of what ``saved`` names, as a pass begins with it
         for name in self.saved:
             default = getattr(type(self), name, NodeIterator)
@@ -179,7 +186,34 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         copies.
         """
         host, shared = self.context.host, self.context.shared
-        return list(items) if shared.noting or host.encodes else copy_items(items)
+        kept = list(items)
+        if host.strict:
+            self._check_kept(kept)
+        return kept if shared.noting or host.encodes else copy_items(kept)
+
+    def _check_kept(self, items: list[Any]) -> None:
+        if self.keeper is not None:
+            for item in items:
+                self.keeper.saved(item)
+        elif holds_mutable(items):
+            raise TypeError(
+                f"{type(self).__name__} saves items that it keeps: let it say so, keeps_items = True, so that these "
+                "can be looked after"
+            )
+
+    @property
+    def keeper(self) -> Keeper | None:
+        """What looks after the items that this pass keeps, in strict mode."""
+        if self.__keeper is None and self.keeps_items and self.context.host.strict:
+            self.__keeper = Keeper(self.node)
+            self.context.shared.keepers.append(self.__keeper)
+        return self.__keeper
+
+    def watch_inputs(self) -> None:
+        """In strict mode, let items of the inputs be taken down as they come. Called before any is pulled."""
+        if self.keeper is not None:
+            for item in self.inputs:
+                item.__consumer = self.keeper
 
     def _image(self, value: Any) -> Any:
         """A part of a state, which stays as it is while the pass goes on."""
@@ -222,9 +256,11 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     def with_retries(self, fn: F) -> F:
         """``fn``, a function of the user's or one that reads, such that it is called again as ``retry`` says."""
-        retries = self.context.retries
-        ours = retries is None or str(getattr(fn, "__module__", "")).startswith("torchpipe.")
-        return fn if ours else retries.around(fn)  # type: ignore[union-attr, return-value, arg-type]
+        retries, host = self.context.retries, self.context.host
+        called: Any = fn if retries is None else retries.around(fn)  # type: ignore[arg-type]
+        if host.strict:
+            called = watched(called, self.node, self.keeper, self.context.shared.keepers)
+        return called  # type: ignore[no-any-return]
 
     def leave_out(self) -> bool:
         """An exception has ended :meth:`run`, and was raised by this node's own code: forget the item in hand.
@@ -283,10 +319,10 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             failures = self.context.failures
             self._note_kinds()
             if failures is None or not failures.travels:
-                stream = self._lending(self._run() if failures is None else failures.watch(self, self._run))
+                stream = self._kept_safe(self._run() if failures is None else failures.watch(self, self._run))
                 self.__stream = self._traced(stream)
             else:  # which begins what it watches anew after an exception
-                self.__stream = failures.watch(self, lambda: self._traced(self._lending(self._run())))
+                self.__stream = failures.watch(self, lambda: self._traced(self._kept_safe(self._run())))
         return self.__stream
 
     def _run(self) -> Iterator[T_co]:
@@ -311,8 +347,16 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     def is_closed(self) -> bool:
         return self.__closed
 
-    def _lending(self, stream: Iterator[T_co]) -> Iterator[T_co]:
-        return self._lent(stream) if self.context.lends and self.keeps_items else stream
+    def _kept_safe(self, stream: Iterator[T_co]) -> Iterator[T_co]:
+        """``stream`` such that states that are noted stay true; and looked after, in strict mode."""
+        if self.context.lends and self.keeps_items and type(self).get_state is not NodeIterator.get_state:
+            stream = self._lent(stream)
+        if not self.context.host.strict:
+            return stream
+        self.watch_inputs()
+        if self.keeper is not None:
+            stream = self.keeper.going(stream)
+        return stream if self.__consumer is None else self.__consumer.coming(stream)
 
     def _lent(self, stream: Iterator[T_co]) -> Iterator[T_co]:
         """Copies of the items, once a state holds some of them themselves."""
@@ -448,7 +492,18 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
 
 _OF_AUTHORS = frozenset(
-    {"apart", "by_position", "close", "current", "exact_after_error", "get_state", "interrupt", "leave_out", "lost"}
+    {
+        "apart",
+        "by_position",
+        "close",
+        "current",
+        "exact_after_error",
+        "get_state",
+        "interrupt",
+        "keeps_items",
+        "leave_out",
+        "lost",
+    }
     | {"load_state_dict", "positional", "run", "saved", "set_state", "state_dict", "stride"}
 )  # what a class may define anew; the rest of NodeIterator is the engine's
 _OF_PASSES = frozenset({"node", "context", "inputs"})

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import cloudpickle
+import numpy as np
+import torch
 
 from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
 from torchpipe.iter.running.prefetch import Prefetcher
@@ -20,10 +23,13 @@ from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import divides, node_name, walk
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import decode, encode
-from torchpipe.testing.compare import Frozen, freeze
+from torchpipe.testing.compare import Frozen, freeze, value_of
 from torchpipe.testing.counting import CountingSource
 
 __all__ = ["check_node"]
+
+_MOST_AT_ONCE = 20  # items that are held before the first is looked at
+_LONG = 60  # items of a stream over which a state might grow
 
 
 def check_node(
@@ -36,6 +42,7 @@ def check_node(
     num_shards: int = 2,
     limit: int = 200,
     positions: int = 40,
+    grows: bool = False,
 ) -> None:
     """Check that the node which ``factory`` makes keeps the contract of :class:`~torchpipe.NodeIterator`.
 
@@ -50,16 +57,18 @@ def check_node(
     after loading, and again when loaded twice; taking a state disturbs nothing and the state stays as it was when the
     pass goes on; a thread that runs ahead of the node (``prefetch``) changes none of this; nothing is pulled early;
     closing is idempotent, final and reaches the inputs; the node pickles, stays unchanged, and its length is true; the
-    shards of a sharding point are together the whole stream.
+    shards of a sharding point are together the whole stream; items that were handed out, and items that a node keeps,
+    stay as they are (the strict mode is on); what ``saved`` names does not grow over a stream of 60 items or more, and
+    a pass changes nothing that its class holds.
 
     ``pulls(k)``: how many items of each :class:`CountingSource` in the graph the first k items may pull (default: k).
     ``opaque``: states may hold items that need pickle. ``global_random``: the functions in the graph draw from the
     global random states, which are then saved and restored as a shard's are. ``limit``: look at so many items of the
-    stream, for endless ones.
+    stream, for endless ones. ``grows``: the state may grow with the position, as that of a large buffer that fills.
 
     Raises: AssertionError that says what broke, where, and what was expected.
     """
-    check = _Check(factory, pulls or (lambda k: k), opaque, global_random, limit, positions)
+    check = _Check(factory, pulls or (lambda k: k), opaque, global_random, limit, positions, grows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReplayWarning)
         check.node_alone()
@@ -116,6 +125,7 @@ class _Check:
     global_random: bool
     limit: int
     positions: int
+    grows: bool
     passes: int = field(default=0)
 
     def open(self, where: _Where, node: IterDataPipe[Any] | None = None, saved: _Saved | None = None) -> _Pass:
@@ -130,7 +140,7 @@ class _Check:
                 epoch=where.epoch,
                 shard=where.shard,
                 num_shards=where.num_shards,
-                host=Host(allow_pickle=self.opaque),
+                host=Host(allow_pickle=self.opaque, strict=True),
             )
             iterator = context.iterate(node)
         opened = _Pass(iterator, random)
@@ -173,11 +183,57 @@ class _Check:
     # --- what is checked ---
 
     def stream(self, where: _Where) -> None:
-        expected = self.open(where).take(self.limit)
+        expected = self.alone(where)
         self.equal(self.open(where).take(self.limit), expected, where, "a second pass over a fresh graph")
+        self.two_at_a_time(where, expected)
+        self.growth(where, len(expected))
         self.passes_apart(where, expected)
         self.laziness(where, len(expected))
         self.resuming(where, expected)
+
+    def alone(self, where: _Where) -> list[Frozen]:
+        """The items of a pass; what its classes hold has to stay as it was."""
+        opened = self.open(where)
+        kinds = {kind for iterator in _iterators(opened.iterator) for kind in type(iterator).__mro__}
+        before = {(kind, name): value_of(value) for kind in kinds for name, value in _mutable(kind)}
+        items = opened.take(self.limit)
+        for kind in kinds:
+            for name, value in _mutable(kind):
+                assert value_of(value) == before.get((kind, name)), (
+                    f"{self.name}, {where}: a pass changed {kind.__name__}.{name}, which belongs to the class, so that "
+                    f"all passes share it. Name it in saved, or make it in __init__()"
+                )
+        return items
+
+    def two_at_a_time(self, where: _Where, expected: list[Frozen]) -> None:
+        """An item is the consumer's: it stays as it is while the next one is made."""
+        opened = self.open(where)
+        with opened.random.installed():
+            held = list(islice(opened.iterator, min(len(expected), _MOST_AT_ONCE)))
+        for index, item in enumerate(held):
+            if not _has_stream(item):
+                got = freeze(item)
+                assert got == expected[index], (
+                    f"{self.name}, {where}: item {index} was {expected[index]} when it came, and is {got} once others "
+                    "have come. Does the node hand out a list or an array that it goes on changing? Hand out a copy"
+                )
+
+    def growth(self, where: _Where, length: int) -> None:
+        """Of what a node's author names in ``saved``: a state does not grow with the position."""
+        if self.grows or length < _LONG:
+            return
+        opened, sizes = self.open(where), list[int]()
+        iterator = opened.iterator
+        for count in (0, *[length // 4] * 4):
+            opened.take(count)
+            own = iterator.get_state()
+            sizes.append(len(encode({name: own[name] for name in iterator.saved if name in own})))
+        grown = [size - sizes[0] for size in sizes]
+        assert not 0 < grown[1] < grown[2] < grown[3] < grown[4] > 3 * grown[1], (
+            f"{self.name}, {where}: what it saves grows with the position, by {grown} bytes after each quarter of "
+            f"{length} items, in {', '.join(iterator.saved)}. Keep what the next items need alone (or check with "
+            "grows=True, if it is a buffer that has not been full yet)"
+        )
 
     def passes_apart(self, where: _Where, expected: list[Frozen]) -> None:
         node = self.factory()
@@ -277,7 +333,7 @@ class _Check:
 
     def node_alone(self) -> None:
         where = _Where(0, 0, 1)
-        expected = self.open(where).take(self.limit)
+        expected = self.alone(where)
         self.closing(where, min(len(expected), 1))
         self.equal(
             self.open(where, _pickled(self.factory(), self.name)).take(self.limit), expected, where, "a pickled copy"
@@ -308,6 +364,27 @@ class _Check:
             for item in walk(node):
                 if isinstance(item, CountingSource):
                     assert item.pulls.open_passes == 0, f"{self.name}.close() left its input open (after item {taken})"
+
+
+def _iterators(iterator: NodeIterator[Any]) -> Iterator[NodeIterator[Any]]:
+    yield iterator
+    for item in iterator.inputs:
+        yield from _iterators(item)
+
+
+def _mutable(kind: type) -> list[tuple[str, Any]]:
+    """The values of a class that could be changed in place."""
+    kinds = (list, dict, set, deque, np.ndarray, torch.Tensor)
+    return [(name, value) for name, value in vars(kind).items() if isinstance(value, kinds)]
+
+
+def _has_stream(item: Any) -> bool:
+    """Is an open file in it? That may end with the next item."""
+    if isinstance(item, list | tuple):
+        return any(map(_has_stream, item))
+    if isinstance(item, dict):
+        return any(map(_has_stream, item.values()))
+    return callable(getattr(item, "read", None))
 
 
 def _sample(length: int, count: int) -> list[int]:

@@ -102,12 +102,14 @@ class SharedPass(NodeIterator[Any]):
     """One pass over a container's input. Its iterators are in one thread, or none of them has one of its own."""
 
     node: Container
+    keeps_items = True
 
     def __init__(self, node: Container, context: Context, expected: set[int]) -> None:
         # Of which branch the context is, is by chance
         self.alone = _is_alone(node, context)
         failures = context.failures if context.failures is None or not self.alone else context.failures.at_place
         super().__init__(node, replace(context, lends=True, failures=failures), node.source)
+        self.watch_inputs()
         own, functions = own_functions(node)
         self.take_over(functions)
         self.expected = expected  # the branches that take part
@@ -151,6 +153,8 @@ class SharedPass(NodeIterator[Any]):
                 self._waiting[target].append(value)
             del item
         self._read[branch] += 1
+        if self.keeper is not None:
+            self.keeper.used(waiting[0], stays=self.waits_elsewhere(branch))
         return waiting.popleft()
 
     def waits_elsewhere(self, branch: int) -> bool:
@@ -269,6 +273,7 @@ class SharedPass(NodeIterator[Any]):
                 return
             self.source.close()
             self.inputs = (self.context.iterate(self.node.source),)
+            self.watch_inputs()
         super().load_state_dict(state)
         self._loaded = moment
 

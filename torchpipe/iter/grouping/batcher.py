@@ -22,6 +22,7 @@ Last: TypeAlias = Literal["keep", "drop", "repeat", "raise"]
 
 class _BatchIterator(ItemIterator[list[T]]):
     node: Batcher[T]
+    keeps_items = True  # while it gathers them
 
     def __init__(self, node: Batcher[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)

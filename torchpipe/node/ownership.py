@@ -1,0 +1,158 @@
+"""Strict mode: is an item that a node keeps still as it came, when it is used?
+
+Runs in every process that executes a part of a graph. Asked for by ``TORCHPIPE_STRICT=1`` and by
+``torchpipe.testing``; without it nothing here runs.
+
+A node that keeps items (``NodeIterator.keeps_items``) has a keeper. It takes a digest of each item as it comes from the
+input, and compares it when the item is handed out, comes again, or is saved in a state. Functions of the user's are
+looked at as they return: one that has changed what a node keeps is named.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torchpipe.errors import ItemChangedError, StateError
+from torchpipe.node.traits import callable_name, node_name
+from torchpipe.state import encode, opaque_notes
+from torchpipe.state.copying import holds_mutable
+
+if TYPE_CHECKING:
+    from torchpipe.node.traits import DataPipe
+
+__all__ = ["Keeper", "is_strict", "watched"]
+
+_MOST_HELD = 100_000  # items of one node that are looked after: some are never seen again
+_DEEPEST = 8
+
+
+def is_strict() -> bool:
+    """Does the environment ask for the strict mode (``TORCHPIPE_STRICT=1``)?"""
+    return os.environ.get("TORCHPIPE_STRICT", "0") not in ("", "0")
+
+
+@dataclass(slots=True)
+class _Held:
+    item: Any  # so that its id stays its own
+    digest: bytes | None
+    times: int = 1  # that it came
+
+
+class Keeper:
+    """What one pass over ``node`` keeps, with a digest of each item as it came."""
+
+    def __init__(self, node: DataPipe) -> None:
+        self.node = node
+        self._held: dict[int, _Held] = {}  # by id
+
+    def coming(self, stream: Iterator[Any]) -> Iterator[Any]:
+        """The input's ``stream``: each item is taken down."""
+        for item in stream:
+            self.came(item)
+            held = [item]
+            del item
+            yield held.pop()
+
+    def going(self, stream: Iterator[Any]) -> Iterator[Any]:
+        """The node's own ``stream``: each item is compared with what came, also those within lists and dicts."""
+        for item in stream:
+            self.used(item)
+            held = [item]
+            del item
+            yield held.pop()
+
+    def came(self, item: Any) -> None:
+        for part in _parts(item):
+            self._compare(part, "came again")
+            if id(part) in self._held:
+                self._held[id(part)].times += 1
+            elif (digest := _digest(part)) is not None:
+                if len(self._held) >= _MOST_HELD:
+                    del self._held[next(iter(self._held))]
+                self._held[id(part)] = _Held(part, digest)
+
+    def used(self, item: Any, *, stays: bool = False) -> None:
+        """``item`` is handed out, and is no longer this node's unless it ``stays``."""
+        for part in _parts(item):
+            self._compare(part, "was to be handed out")
+            held = None if stays else self._held.get(id(part))
+            if held is not None:
+                held.times -= 1
+                if not held.times:
+                    del self._held[id(part)]
+
+    def saved(self, item: Any) -> None:
+        for part in _parts(item):
+            self._compare(part, "was saved in a state")
+
+    def changed(self, item: Any) -> list[Any]:
+        """Those of what is kept, in ``item``, that are not as they came."""
+        return [part for part in _parts(item) if self._differs(part)]
+
+    def let_change(self, item: Any) -> None:
+        """The node's own function has changed it: that is how it is kept."""
+        for part in self.changed(item):
+            self._held[id(part)].digest = _digest(part)
+
+    def _differs(self, part: Any) -> bool:
+        held = self._held.get(id(part))
+        return held is not None and _digest(part) != held.digest
+
+    def _compare(self, part: Any, when: str) -> None:
+        if self._differs(part):
+            raise ItemChangedError(
+                f"{node_name(self.node)} keeps an item that was changed in place before it {when}: "
+                f"{type(part).__name__} {part!r:.200}. A resume would see it as it came, or changed twice. Who changes "
+                "it holds it too: a node before that hands out one object several times, or a function that keeps what "
+                "it has returned. Hand out copies there"
+            )
+
+
+def watched(fn: Any, node: DataPipe, own: Keeper | None, keepers: list[Keeper]) -> Any:
+    """``fn``, a function of the user's that ``node`` calls: an error if it changes what another node keeps."""
+
+    @functools.wraps(fn, updated=())
+    def call(*args: Any) -> Any:
+        result = fn(*args)
+        for item in args:
+            if own is not None:
+                own.let_change(item)
+            for keeper in keepers:
+                for part in keeper.changed(item):
+                    raise ItemChangedError(
+                        f"{callable_name(fn)} in {node_name(node)} has changed an item in place that "
+                        f"{node_name(keeper.node)} still keeps: {type(part).__name__} {part!r:.200}. Let it change a "
+                        "copy, or let the node hand out copies"
+                    )
+        return result
+
+    call.__qualname__ = callable_name(fn)
+    return call
+
+
+def _parts(item: Any, depth: int = 0) -> Iterator[Any]:
+    """``item``, if it can be changed in place, and what can be within its lists, tuples and dicts."""
+    if not holds_mutable((item,)) or depth > _DEEPEST:
+        return
+    if not isinstance(item, tuple):
+        yield item
+    if isinstance(item, list | tuple):
+        for part in item:
+            yield from _parts(part, depth + 1)
+    elif isinstance(item, dict):
+        for part in item.values():
+            yield from _parts(part, depth + 1)
+
+
+def _digest(item: Any) -> bytes | None:
+    """None for what is not plain data: an object may look otherwise to pickle without having changed."""
+    try:
+        data = encode(item)
+    except StateError:
+        return None
+    return None if opaque_notes(data) else hashlib.blake2b(data, digest_size=16).digest()
