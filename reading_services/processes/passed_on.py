@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from multiprocessing import heap, queues, sharedctypes, synchronize
 from typing import Any
 
+import numpy as np
 import torch
 
 from reading_services.hosting.items import reduce_sendable
 from torchpipe.compat.multiprocessing_private import CONNECTION, SCALAR, is_shared_type
+from torchpipe.state.file_maps import reduce_memmap
 from torchpipe.state.pickling import CloudPickler, Reducers
 
 __all__ = ["ImagePickler", "passed_on"]
@@ -54,7 +56,9 @@ class ImagePickler(CloudPickler):
                 raw = issubclass(kind, _RAW) and is_shared_type(kind)
                 return aside if raw or issubclass(kind, _KINDS) else super().__missing__(kind)
 
-        self.dispatch_table = Table({**CloudPickler.dispatch_table, torch.Tensor: reduce_tensor})
+        self.dispatch_table = Table(
+            {**CloudPickler.dispatch_table, torch.Tensor: reduce_tensor, np.memmap: reduce_memmap}
+        )
         super().__init__(*args, **options)  # which looks at the table
 
 

@@ -122,6 +122,48 @@ def test_without_room_each_process_has_its_own(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(image.load()[0], original)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_that_is_mapped_from_a_file_is_mapped_again(tmp_path: Path, order: Any) -> None:
+    path = tmp_path / "data"
+    array = np.memmap(path, np.int32, "w+", offset=8, shape=(40, 50), order=order)
+    array[:] = np.arange(2000).reshape(40, 50)
+    for view in (array, array[3:9, ::-2], array.T[5], array[2:3]):
+        (got,) = loaded(view)
+        assert np.array_equal(got, view)
+        array[3, 1] += 1
+        assert np.array_equal(got, view)  # the same memory
+    read = np.memmap(path, np.int32, "r", offset=8)
+    image = GraphImage.of(read)
+    assert (files(), len(image._body) < 1000) == ([], True)
+    assert not image.load()[0].flags.writeable
+    changed = np.memmap(path, np.int32, "c")
+    changed[0] = -1
+    for elsewhere in (changed, read + 1, read[:0]):  # of which no file has the values
+        assert np.array_equal(loaded(elsewhere)[0], elsewhere)
+    path.rename(tmp_path / "moved")
+    assert np.array_equal(loaded(read)[0], read)
+    path.write_bytes(bytes(8008))
+    assert np.array_equal(loaded(read)[0], read)  # another file has the name
+
+
+class Mapped:
+    """A function with an array that is mapped from a file; says whether this process maps that file."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __call__(self, index: int) -> tuple[int, bool]:
+        return int(self.array[index]), str(self.array.filename) in smaps()
+
+
+def test_workers_map_the_file_that_an_array_is_mapped_from(tmp_path: Path) -> None:
+    array = np.memmap(tmp_path / "data", np.int64, "w+", shape=(40,))
+    array[:] = np.arange(40)
+    graph = IterableWrapper(range(40)).sharding_filter().map(Mapped(array))
+    with make_loader(graph, make_service(1, None, context="forkserver")) as loader:
+        assert list(loader) == [(index, True) for index in range(40)]
+
+
 def test_an_object_that_cannot_be_pickled_leaves_no_file() -> None:
     with pytest.raises(TypeError, match="cannot pickle"):
         GraphImage.of(np.zeros(LARGE, np.uint8), (number for number in range(3)))
