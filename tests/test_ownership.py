@@ -278,6 +278,22 @@ def test_strict_mode_finds_what_is_saved_and_reaches_workers_that_are_older(monk
         iterator.state_dict()
 
 
+class Remembers:
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+    def __call__(self, number: int) -> bool:
+        new = number % 5 not in self.seen
+        self.seen.add(number % 5)
+        return new
+
+
+def test_strict_mode_tells_of_functions_that_remember_and_have_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHPIPE_STRICT", "1")
+    with pytest.warns(UserWarning, match=r"Remembers in Filter.*changes its own attributes .* has no state_dict"):
+        assert list(iterate(IterableWrapper(range(8)).filter(Remembers()))) == [0, 1, 2, 3, 4]
+
+
 def test_a_node_that_saves_what_it_keeps_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     class Held(_Window):
         def get_state(self) -> dict[str, Any]:

@@ -259,7 +259,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         retries, host = self.context.retries, self.context.host
         called: Any = fn if retries is None else retries.around(fn)  # type: ignore[arg-type]
         if host.strict:
-            called = watched(called, self.node, self.keeper, self.context.shared.keepers)
+            called = watched(fn, called, self.node, self.keeper, self.context.shared.keepers)
         return called  # type: ignore[no-any-return]
 
     def leave_out(self) -> bool:

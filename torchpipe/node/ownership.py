@@ -17,7 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from torchpipe.errors import ItemChangedError, StateError
+from torchpipe.node.announce import warn_user
 from torchpipe.node.traits import callable_name, node_name
 from torchpipe.state import encode, opaque_notes
 from torchpipe.state.copying import holds_mutable
@@ -29,6 +32,7 @@ __all__ = ["Keeper", "is_strict", "watched"]
 
 _MOST_HELD = 100_000  # items of one node that are looked after: some are never seen again
 _DEEPEST = 8
+_NOT_THE_USERS = frozenset({"builtins", "functools", "operator", "torchpipe", "reading_services"})
 
 
 def is_strict() -> bool:
@@ -113,12 +117,25 @@ class Keeper:
             )
 
 
-def watched(fn: Any, node: DataPipe, own: Keeper | None, keepers: list[Keeper]) -> Any:
-    """``fn``, a function of the user's that ``node`` calls: an error if it changes what another node keeps."""
+def watched(fn: Any, called: Any, node: DataPipe, own: Keeper | None, keepers: list[Keeper]) -> Any:
+    """``called``, which calls ``fn``, a function of the user's: an error if it changes what another node keeps, and a
+    warning if it changes itself and has no state.
+    """
+    remembered = _memory_of(fn)
+    told = remembered is None
 
     @functools.wraps(fn, updated=())
     def call(*args: Any) -> Any:
-        result = fn(*args)
+        nonlocal told
+        result = called(*args)
+        if not told and _memory_of(fn) != remembered:
+            told = True
+            warn_user(
+                f"{callable_name(fn)} in {node_name(node)} changes its own attributes when it is called, and has no "
+                "state_dict() and load_state_dict(). If its results depend on them, the stream depends on which shards "
+                "share a process, and on every resume: give it both",
+                UserWarning,
+            )
         for item in args:
             if own is not None:
                 own.let_change(item)
@@ -133,6 +150,14 @@ def watched(fn: Any, node: DataPipe, own: Keeper | None, keepers: list[Keeper]) 
 
     call.__qualname__ = callable_name(fn)
     return call
+
+
+def _memory_of(fn: Any) -> bytes | None:
+    """A digest of the attributes of a callable object of the user's; None if it has a state, or is no such object."""
+    kind = type(fn)
+    plain = isinstance(fn, type | torch.nn.Module) or kind.__module__.partition(".")[0] in _NOT_THE_USERS
+    has_state = callable(getattr(fn, "state_dict", None))
+    return None if plain or has_state else _digest(getattr(fn, "__dict__", {}))
 
 
 def _parts(item: Any, depth: int = 0) -> Iterator[Any]:

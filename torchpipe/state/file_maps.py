@@ -34,11 +34,10 @@ def reduce_memmap(array: Any) -> Any:
 
 def _mapped(array: Any) -> Any:
     """The array, of those that ``array`` looks into, that has mapped the file; None if none has."""
-    while isinstance(array, np.memmap):
-        if isinstance(array.base, mmap.mmap):
-            return array
-        array = array.base
-    return None
+    if not isinstance(array, np.memmap):
+        return None
+    base: Any = array.base
+    return array if isinstance(base, mmap.mmap) else _mapped(base)
 
 
 def _shows_the_same(root: Any, opened: tuple[Any, ...]) -> bool:

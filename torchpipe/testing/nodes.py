@@ -71,6 +71,7 @@ def check_node(
     check = _Check(factory, pulls or (lambda k: k), opaque, global_random, limit, positions, grows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReplayWarning)
+        warnings.filterwarnings("ignore", message=".*changes its own attributes when it is called")
         check.node_alone()
         for epoch in epochs:
             check.stream(_Where(epoch, 0, 1))
