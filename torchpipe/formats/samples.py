@@ -106,6 +106,11 @@ class TarSamples(ContentRecords[dict[str, Any]]):
             decode = self._decode.get(ending) or self._decode.get(ending.rpartition(".")[2])
             try:
                 sample[name] = content if decode is None else decode(content)
+            except StopIteration as error:
+                raise RuntimeError(
+                    f"the function for .{ending} raised StopIteration for {key}.{ending}, which is no end: does it "
+                    "call next() without a default?"
+                ) from error
             except Exception as error:
                 error.add_note(f"while decoding {key}.{ending}")
                 raise

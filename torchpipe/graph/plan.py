@@ -19,6 +19,7 @@ from torchpipe.node.hidden import refuse_hidden_inputs
 from torchpipe.node.traits import (
     DataPipe,
     Division,
+    check_single_division,
     divides,
     division,
     inputs_of,
@@ -106,7 +107,7 @@ def plan(root: DataPipe) -> Plan:
     for node in nodes:
         if runs_in_main(node) or any(id(item) in in_main for item in inputs_of(node)):
             in_main.add(id(node))
-    _check_single_division(nodes)
+    check_single_division(nodes)
     cuts = _cuts(root, nodes, in_main)
     dispatch, branch = _dispatch(cuts)
     for cut in cuts:
@@ -200,19 +201,3 @@ def _check_shared(nodes: list[DataPipe], parts: list[list[DataPipe]]) -> None:
                 "sharding_round_robin_dispatch, or meeting only in the main process), so they cannot share one pass "
                 "over their input. Join them (zip, mux) before that, or let each read the source itself"
             )
-
-
-def _check_single_division(nodes: list[DataPipe]) -> None:
-    divided_by: dict[int, dict[Division, DataPipe]] = {}
-    for node in nodes:
-        above: dict[Division, DataPipe] = {}
-        for item in inputs_of(node):
-            above |= divided_by.get(id(item), {})
-        for among in division(node):
-            if among in above:
-                raise GraphError(
-                    f"two sharding points on one path: {node_name(node)} divides what {node_name(above[among])} has "
-                    "divided already, so items would be lost. Keep the one that stands nearer to the source (only "
-                    "DISTRIBUTED and MULTIPROCESSING ones go together)"
-                )
-        divided_by[id(node)] = above | dict.fromkeys(division(node), node)

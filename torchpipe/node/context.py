@@ -18,7 +18,17 @@ from torchpipe.node.ownership import Keeper, is_strict
 from torchpipe.node.private import for_pass
 from torchpipe.node.replay import BoundInput, ReplayIterator
 from torchpipe.node.tolerance import Failures, Retries
-from torchpipe.node.traits import DataPipe, Division, division, inputs_of, node_name, reads, traits_of, walk
+from torchpipe.node.traits import (
+    DataPipe,
+    Division,
+    check_single_division,
+    division,
+    inputs_of,
+    node_name,
+    reads,
+    traits_of,
+    walk,
+)
 from torchpipe.randomness.seeds import StreamKey, derive_seed, fresh_seed
 from torchpipe.state import LeftOut, SnapshotPolicy
 
@@ -214,6 +224,7 @@ class Context:
     leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
+    before: Division = Division.NONE  # among whom the stream is divided outside of this graph
     lends: bool = False  # may nodes behind take states that hold the items of buffers themselves?
 
     @classmethod
@@ -247,6 +258,18 @@ class Context:
             shared=SharedByPass(),
             leaves={},
         )
+
+    def for_opened(self, owner: DataPipe, root: DataPipe, number: int) -> Context:
+        """The context for the graph up to ``root``, which ``owner`` has made of item ``number`` of its input.
+
+        Raises: GraphError if it divides the stream where it has been divided already.
+        """
+        graph, before = GraphIndex.of(root), self.before | self.graph.division(owner)
+        check_single_division(graph.nodes, before, node_name(owner))
+        inner = self.inside(graph, derive_seed(*self.stream_key(owner), number))
+        # What it replays, this pass replays: it is in the state of this
+        shared = SharedByPass(replays=self.shared.replays, restoring=self.shared.restoring)
+        return replace(inner, before=before, shared=shared)
 
     @property
     def local_shard(self) -> int:

@@ -13,7 +13,7 @@ import copy
 import enum
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
@@ -34,6 +34,7 @@ __all__ = [
     "DataPipe",
     "Division",
     "callable_name",
+    "check_single_division",
     "divides",
     "division",
     "has_premise",
@@ -263,6 +264,26 @@ def division(node: DataPipe) -> Division:
             return Division.SHARDS
         case _:
             return Division.BOTH
+
+
+def check_single_division(nodes: Iterable[DataPipe], before: Division = Division.NONE, where: str = "") -> None:
+    """Raises: GraphError if one of ``nodes``, inputs first, divides what has been divided already: by another of them,
+    or among ``before`` at the place ``where`` they are read.
+    """
+    divided_by: dict[int, dict[Division, str]] = {}
+    outside = dict.fromkeys(before, f"a node before {where}")
+    for node in nodes:
+        above = dict(outside)
+        for item in inputs_of(node):
+            above |= divided_by.get(id(item), {})
+        for among in division(node):
+            if among in above:
+                raise GraphError(
+                    f"two sharding points on one path: {node_name(node)} divides what {above[among]} has divided "
+                    "already, so items would be lost. Keep the one that stands nearer to the source (only DISTRIBUTED "
+                    "and MULTIPROCESSING ones go together)"
+                )
+        divided_by[id(node)] = above | dict.fromkeys(division(node), node_name(node))
 
 
 _COPIED = (list, dict, set, bytearray, collections.deque, random.Random)

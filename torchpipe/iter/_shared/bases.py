@@ -12,7 +12,7 @@ from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_input
 
-__all__ = ["ItemIterator", "Itemwise", "OneInput", "OnePerItem", "SeveralInputs", "form_on"]
+__all__ = ["CountingIterator", "ItemIterator", "Itemwise", "OneInput", "OnePerItem", "SeveralInputs", "form_on"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -59,6 +59,15 @@ class ItemIterator(NodeIterator[T_co]):
 
     def leave_out(self) -> bool:
         return True
+
+
+class CountingIterator(ItemIterator[T_co]):
+    """One that makes an item of each, by more than the item alone: by its number, say. So its node is no
+    ``one_to_one``, and still one item of its stream is lost with one of its input.
+    """
+
+    def lost(self, of_input: bool) -> int | None:
+        return 1
 
 
 class _ItemwiseIterator(ItemIterator[T_co]):

@@ -56,6 +56,7 @@ class ExpandingIterator(NodeIterator[T]):
         self._start: _Start | None = None  # of the current item, if it was noted
         self._refused = ""  # why it was not
         self._current: Any = None  # the iterator of its parts
+        self._number = 0  # items of the input that were pulled
         self._loaded: Any = None  # that iterator's state, before there is one
         context.shared.replays.append(self)
 
@@ -65,14 +66,14 @@ class ExpandingIterator(NodeIterator[T]):
 
     def get_state(self) -> dict[str, Any]:
         if not self._within:
-            return {"left": self.kept_items(self._parts[self._handed_out :])}
+            return {"left": self.kept_items(self._parts[self._handed_out :]), "number": self._number}
         if self._start is None:
             raise StateError(
                 self._refused
                 or f"{node_name(self.node)} made a list of the item before and an iterator of this one, within which "
                 "no state can be taken: make the same of all items, or take the state later"
             )
-        state = {"handed_out": self._handed_out, "random": self._start.random.state_dict()}
+        state = {"handed_out": self._handed_out, "number": self._number, "random": self._start.random.state_dict()}
         reached = copy_item(self._current.state_dict()) if is_stateful(self._current) else self._loaded
         return state if reached is None else {**state, "iterator": reached}
 
@@ -92,6 +93,7 @@ class ExpandingIterator(NodeIterator[T]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._within = "handed_out" in state
+        self._number = stored_count(state, "number")
         if self._within:
             self._handed_out = stored_count(state, "handed_out")
             self._start = _Start({}, _loaded(state["random"]))
@@ -111,6 +113,7 @@ class ExpandingIterator(NodeIterator[T]):
             item = next(source, _END)
             if item is _END:
                 return
+            self._number += 1
             parts = self.expand(item)
             if isinstance(parts, list):
                 self._parts = parts = separated(parts) if self.users_parts else parts
@@ -129,6 +132,8 @@ class ExpandingIterator(NodeIterator[T]):
 
     def _leave(self) -> None:
         """The current item has given all its parts."""
+        if isinstance(self._current, NodeIterator):
+            self._current.close()
         self._parts = []
         self._handed_out = 0
         self._within = False

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchpipe.formats.places.streams import StreamWrapper, close_stream, wrap_stream
-from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
+from torchpipe.iter._shared.bases import CountingIterator, OnePerItem
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
@@ -17,7 +17,7 @@ from torchpipe.node.datapipe import IterDataPipe
 __all__ = ["Opener"]
 
 
-class _OpenIterator(ItemIterator[tuple[str, StreamWrapper]]):
+class _OpenIterator(CountingIterator[tuple[str, StreamWrapper]]):
     node: Opener
 
     def __init__(self, node: Opener, context: Context, source: IterDataPipe[Any]) -> None:
@@ -61,7 +61,6 @@ class Opener(OnePerItem[tuple[str, StreamWrapper]]):
     """
 
     iterator = _OpenIterator
-    one_to_one = True
     skip_on_error = False
 
     def __init__(self, source: IterDataPipe[Any]) -> None:

@@ -45,17 +45,29 @@ def positioned(node: str, result: Any, fn: object) -> Any:
 
 
 class _Indexed(Iterator[Any]):
-    """The items of what is read by index until an IndexError, as Python itself does. State: the index."""
+    """The items of what is read by index: as many as ``len()`` says, or without it until an IndexError, as Python
+    itself does. State: the index.
+    """
 
     def __init__(self, items: Any) -> None:
         self._items = items
         self._index = 0
+        self._length = len(items) if hasattr(type(items), "__len__") else None
 
     def __next__(self) -> Any:
+        if self._index == self._length:
+            raise StopIteration
         try:
             item = self._items[self._index]
-        except IndexError:
-            raise StopIteration from None
+        except IndexError as error:
+            if self._length is None:
+                raise StopIteration from None
+            kind = type(self._items).__name__
+            error.add_note(f"{kind} has {self._length} items, as its len() says, and item {self._index} raised this")
+            raise
+        except StopIteration as error:
+            kind = type(self._items).__name__
+            raise RuntimeError(f"item {self._index} of {kind} raised StopIteration, which is no end") from error
         self._index += 1
         return item
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torchpipe.errors import GraphError, StateError
 from torchpipe.iter._shared.positioned import positioned
 from torchpipe.node.announce import announce_replay
-from torchpipe.node.context import Context, GraphIndex, SharedByPass
+from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, callable_name, is_node, node_name
 from torchpipe.randomness.global_random import GlobalRandom, may_change_states
-from torchpipe.randomness.seeds import derive_seed
 from torchpipe.state.copying import copy_item, separated
 
 __all__ = ["END", "Opened", "SeveralOpenIterator"]
@@ -135,11 +134,7 @@ class SeveralOpenIterator(NodeIterator[R]):
     def _open(self, place: Opened, before: GlobalRandom) -> None:
         result: Any = self.fn(copy_item(place.item))  # a resume calls it again with the item as it came
         if is_node(result):
-            outer = self.context
-            inner = outer.inside(GraphIndex.of(result), derive_seed(*outer.stream_key(self.node), place.number))
-            shared = outer.shared  # what it replays, this pass replays: it is in the state of this
-            inner = replace(inner, shared=SharedByPass(replays=shared.replays, restoring=shared.restoring))
-            place.parts = inner.iterate(result)
+            place.parts = self.context.for_opened(self.node, result, place.number).iterate(result)
             return
         parts = positioned(self.form, result, self.fn)
         self._check_draws(before, place.item)

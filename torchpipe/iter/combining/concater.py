@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from torchpipe.iter._shared.bases import SeveralInputs
+from torchpipe.iter._shared.bases import CountingIterator, SeveralInputs
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import NodeIterator, Positions, stored_count
+from torchpipe.node.iterator import Positions, stored_count
 
 __all__ = ["Concater"]
 
 T = TypeVar("T")
 
 
-class _ConcatIterator(NodeIterator[T]):
+class _ConcatIterator(CountingIterator[T]):
     reading = 0
     _numbered = False  # pairs with positions, not items
 
@@ -23,9 +23,6 @@ class _ConcatIterator(NodeIterator[T]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.reading = stored_count(state, "reading", at_most=len(self.inputs) - 1)
-
-    def lost(self, of_input: bool) -> int | None:
-        return 1
 
     @property
     def positional(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.formats.places.streams import close_streams
-from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
+from torchpipe.iter._shared.bases import CountingIterator, ItemIterator, OnePerItem
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _END: Any = object()
 
 
-class _ZipWithIterIterator(ItemIterator[Any]):
+class _ZipWithIterIterator(CountingIterator[Any]):
     node: IterKeyZipper
     keeps_items = True
 
@@ -45,9 +45,6 @@ class _ZipWithIterIterator(ItemIterator[Any]):
         self.buffer = dict(pairs)
         if len(self.buffer) != len(pairs):
             raise StateError("two references in the state have one key")
-
-    def lost(self, of_input: bool) -> int | None:
-        return 1
 
     def run(self) -> Iterator[Any]:
         for item in self.source.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
+from torchpipe.iter._shared.bases import CountingIterator, OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
@@ -14,7 +14,7 @@ __all__ = ["Enumerator"]
 T = TypeVar("T")
 
 
-class _EnumerateIterator(ItemIterator[tuple[int, T]]):
+class _EnumerateIterator(CountingIterator[tuple[int, T]]):
     def __init__(self, node: Enumerator[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         self.number = node.starting_index
@@ -42,7 +42,6 @@ class Enumerator(OnePerItem[tuple[int, T]]):
     """
 
     iterator = _EnumerateIterator
-    one_to_one = True
 
     def __init__(self, source_datapipe: IterDataPipe[T], starting_index: int = 0) -> None:
         super().__init__(source_datapipe)

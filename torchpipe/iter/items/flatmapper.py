@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any, TypeVar, overload
 
 from torchpipe.iter._shared.bases import OneInput
@@ -11,6 +12,8 @@ from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.positioned import positioned
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import is_node
 from torchpipe.node.validate import check_columns
 
 __all__ = ["FlatMapper"]
@@ -32,8 +35,17 @@ class _FlatMapIterator(ExpandingIterator[R]):
         self.call = with_columns(self.fn, node.input_col)
 
     def expand(self, item: Any) -> list[R] | Iterator[R]:
-        parts: list[R] | Iterator[R] = positioned("flatmap", self.call(item), self.fn)
+        result = self.call(item)
+        if is_node(result):
+            return self.context.for_opened(self.node, result, self._number).iterate(result)
+        parts: list[R] | Iterator[R] = positioned("flatmap", result, self.fn)
         return parts
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            if isinstance(self._current, NodeIterator):
+                stack.callback(self._current.close)
+            stack.callback(super().close)
 
 
 @functional_datapipe("flatmap")

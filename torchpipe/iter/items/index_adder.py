@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
+from torchpipe.iter._shared.bases import CountingIterator, OnePerItem
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["IndexAdder"]
 
 
-class _IndexIterator(ItemIterator[dict[Any, Any]]):
+class _IndexIterator(CountingIterator[dict[Any, Any]]):
     node: IndexAdder
     saved = ("number",)
     number = 0
@@ -32,7 +32,6 @@ class IndexAdder(OnePerItem[dict[Any, Any]]):
     """
 
     iterator = _IndexIterator
-    one_to_one = True
 
     def __init__(self, source_datapipe: IterDataPipe[dict[Any, Any]], index_name: str = "index") -> None:
         super().__init__(source_datapipe)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
+from torchpipe.iter._shared.bases import CountingIterator, OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count
@@ -20,7 +20,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class _RandomMapIterator(ItemIterator[R]):
+class _RandomMapIterator(CountingIterator[R]):
     def __init__(self, node: RandomMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         self.fn = self.with_retries(node.fn)
@@ -55,7 +55,6 @@ class RandomMapper(OnePerItem[R]):
     """
 
     iterator = _RandomMapIterator
-    one_to_one = True
 
     def __init__(self, datapipe: IterDataPipe[T], fn: Callable[[T, np.random.Generator], R]) -> None:
         super().__init__(datapipe)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from torchpipe.iter._shared.bases import ItemIterator
+from torchpipe.iter._shared.bases import CountingIterator
 from torchpipe.iter._shared.switchable import Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
@@ -16,7 +16,7 @@ __all__ = ["InBatchShuffler"]
 T = TypeVar("T")
 
 
-class _InBatchIterator(ItemIterator[list[T]]):
+class _InBatchIterator(CountingIterator[list[T]]):
     node: InBatchShuffler[T]
 
     def __init__(self, node: InBatchShuffler[T], context: Context, source: IterDataPipe[Any]) -> None:
@@ -54,7 +54,6 @@ class InBatchShuffler(Switchable[list[T]]):
     """
 
     iterator = _InBatchIterator
-    one_to_one = True
 
     def __init__(self, datapipe: IterDataPipe[Sequence[T]]) -> None:
         super().__init__(datapipe)

@@ -17,7 +17,7 @@ import torch
 
 from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.errors import GraphError, StateError
-from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
+from torchpipe.iter._shared.bases import CountingIterator, OnePerItem
 from torchpipe.iter._shared.columns import apply_to_columns, single_output
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -39,7 +39,7 @@ _CHECK_EVERY = 64  # items between two looks at the global random states
 _MOST_THREADS = 1024
 
 
-class _ParallelIterator(ItemIterator[R]):
+class _ParallelIterator(CountingIterator[R]):
     node: ParallelMapper[R]
 
     def __init__(self, node: ParallelMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
@@ -185,7 +185,6 @@ class ParallelMapper(OnePerItem[R]):
     """
 
     iterator = _ParallelIterator
-    one_to_one = True
 
     @overload
     def __init__(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 from torchpipe.errors import add_note
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name
@@ -14,15 +16,25 @@ def failing_node(error: BaseException) -> str | None:
     if isinstance(error.__cause__, StopIteration):  # out of a function: the generator around it made this error of it
         return failing_node(error.__cause__)
     name: str | None = None
-    traceback = error.__traceback__
-    while traceback is not None:
-        owner = traceback.tb_frame.f_locals.get("self")
+    entry = error.__traceback__
+    while entry is not None:
+        owner = entry.tb_frame.f_locals.get("self")
         if isinstance(owner, NodeIterator):
             name = node_name(owner.node)
-        traceback = traceback.tb_next
+        entry = entry.tb_next
     return name
+
+
+def _ended_by(error: BaseException) -> str:
+    """The function whose StopIteration Python has made ``error`` of; or ""."""
+    if not isinstance(error, RuntimeError) or not isinstance(error.__cause__, StopIteration):
+        return ""
+    return "".join(frame.name for frame in traceback.extract_tb(error.__cause__.__traceback__)[-1:])
 
 
 def add_position(error: BaseException, item: str) -> None:
     """Add a note to ``error``: the node, and which item was being made."""
+    function = _ended_by(error)
+    if function:
+        add_note(error, f"torchpipe: {function}() raised StopIteration, which is no end: next() without a default does")
     add_note(error, f"torchpipe: raised in {failing_node(error) or 'the pipeline'} for {item}")
