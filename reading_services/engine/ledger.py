@@ -76,7 +76,7 @@ class ShardLedger:
         self.chunks += 1
         self.nbytes += arrival.nbytes
         if self.dealt is None or not self.dealt.stateless:
-            self.cursor = self.cursor.after(arrival.count, arrival.snapshot)
+            self.cursor = self.cursor.after(arrival.count, None if arrival.ended else arrival.snapshot)
         if self.dealt is not None:
             self.dealt.forget(self.count - self.cursor.skip)
         self.over = arrival.over

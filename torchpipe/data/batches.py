@@ -16,6 +16,7 @@ from torchpipe.data.figures import Steps
 from torchpipe.data.order.sampling import Order
 from torchpipe.node.iterator import is_stateful
 from torchpipe.randomness.global_random import BatchRandom
+from torchpipe.state import Cursor
 from torchpipe.stats import MergeStats
 from torchpipe.stats.clock import Clock
 from torchpipe.stats.node_sheet import NodeSheet
@@ -43,6 +44,10 @@ class Batches(ABC):
     def position(self) -> dict[str, Any]:
         """What is needed besides ``number`` and the order's state to go on from here, as plain data."""
         return {}
+
+    def between(self) -> list[Cursor] | None:
+        """Of an epoch that has ended: where each worker's dataset begins the next one, if not at its start."""
+        return None
 
     @property
     def processes(self) -> list[Any]:

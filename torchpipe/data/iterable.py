@@ -30,14 +30,28 @@ from torchpipe.loader.observing import merges_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.node.kept import Kept, Saved
 from torchpipe.node.traits import callable_name
 from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.state import Cursor
 from torchpipe.state.flat import MAX_SHARDS
 from torchpipe.stats import MergeStats
 from torchpipe.stats.clock import Clock
 from torchpipe.stats.service import ServiceFigures
 
-__all__ = ["Begun", "BegunStateful", "IterableBatches", "WorkersOwn", "batch_graph", "check_ranks", "saved_shards"]
+__all__ = [
+    "Begun",
+    "BegunStateful",
+    "IterableBatches",
+    "WorkersOwn",
+    "batch_graph",
+    "check_ranks",
+    "kept_of",
+    "saved_shards",
+]
+
+
+_MOST_KEPT = 1000  # items of a list, kilobytes of an array: what is larger is data
 
 
 class _Source(IterableWrapper[Any]):
@@ -71,15 +85,34 @@ class WorkersOwn(IterDataPipe[Any]):
 
     divides = True
     one_to_one = True  # the dataset itself has left out what is others'
+    goes_on = True
 
-    def __init__(self, datapipe: Any, dataset: Any, *, workers: bool, as_torch: bool, base_seed: int) -> None:
+    def __init__(
+        self,
+        datapipe: Any,
+        dataset: Any,
+        *,
+        workers: bool,
+        as_torch: bool,
+        base_seed: int,
+        kept: Kept | None = None,
+    ) -> None:
         self.datapipe = datapipe
         self.dataset = dataset
+        self.kept = kept  # of the dataset, which is used in place: what a pass leaves in it, the next one finds
         self.workers = workers
         self.as_torch = as_torch
         self.base_seed = base_seed
 
+    def premise(self) -> Saved:
+        """What the dataset keeps now."""
+        return [] if self.kept is None else self.kept.now()
+
     def iterate(self, context: Context) -> NodeIterator[Any]:
+        presumed = context.shared.presumed.get(context.node_id(self))
+        if presumed is not None and self.kept is not None:
+            self.kept.check(presumed)
+            self.kept.put(presumed)
         return _OwnIterator(self, context, self.datapipe)
 
 
@@ -188,16 +221,19 @@ def batch_graph(
     as_torch: bool,
     base_seed: int,
     begins: list[dict[str, Any]] | None = None,
+    kept: Kept | None = None,
 ) -> IterDataPipe[Any]:
     """The graph that makes batches of ``dataset``, which divides itself: a graph of nodes, or any other by workers.
 
-    ``workers``: how many those are; 0 where the user's own process is none.
+    ``workers``: how many those are; 0 where the user's own process is none. ``kept``: as the dataset was made, where it
+    has been used since.
     """
     graph: Any = dataset
     if not isinstance(dataset, TorchIterDataPipe):
         begun = BegunStateful if is_stateful(dataset) else Begun
         source = _Source(dataset if begins is None else begun(dataset, begins), deepcopy=False)
-        graph = WorkersOwn(source, dataset, workers=workers > 0, as_torch=as_torch, base_seed=base_seed)
+        kept = kept or kept_of(dataset)
+        graph = WorkersOwn(source, dataset, workers=workers > 0, as_torch=as_torch, base_seed=base_seed, kept=kept)
     elif not isinstance(dataset, IterDataPipe):
         graph = _Source(dataset)
         if workers and divides_itself(dataset, workers):
@@ -205,6 +241,11 @@ def batch_graph(
     if batch_size is not None:
         graph = graph.batch(batch_size, drop_last=drop_last, wrapper_class=list)
     return _Batches(graph, collate_fn, workers=workers > 0)
+
+
+def kept_of(dataset: Any) -> Kept:
+    """As ``dataset`` is now, but for its data."""
+    return Kept(dataset, at_most=_MOST_KEPT)
 
 
 def saved_shards(saved: dict[str, Any] | None) -> tuple[int, bool] | None:
@@ -297,6 +338,9 @@ class IterableBatches(Batches):
     @property
     def processes(self) -> list[Any]:
         return getattr(self._service, "processes", [])
+
+    def between(self) -> list[Cursor] | None:
+        return None if self._merge is None else self._merge.between()
 
     def interrupt(self) -> None:
         self._stream.interrupt()

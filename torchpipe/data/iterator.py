@@ -163,7 +163,13 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         return self._order.last_place() if self.finished and self._order is not None else None
 
     def lanes(self) -> list[Cursor] | None:
-        """Where the workers' datasets stand, if they have states of their own."""
+        """Where the datasets stand, if they keep anything and the next epoch begins there: those of workers that
+        persist, and an iterable one in this process.
+        """
+        loader = self._loader
+        goes_on = loader._samplers.keeps_seed or not loader._division[1]
+        if loader._is_iterable or not goes_on:
+            return self._batches.between() if goes_on else None
         lanes = (self._batches.position() if self._stage is None else self._stage.position()[1]).get("lanes")
         cursors = [] if lanes is None else [Cursor.from_state(item) for item in lanes]
         found = [Cursor(cursor.snapshot, 0, 0) for cursor in cursors if cursor is not None and not cursor.skip]
@@ -243,8 +249,10 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
             self._order.settle(self.delivered)
 
     def give_up(self) -> None:
-        """As :meth:`settle`; if the epoch has not ended, the generators go back to what was delivered."""
-        if self._order is not None and not self.finished:
+        """As :meth:`settle`; if the epoch has not ended, the generators go back to what was delivered. With torch's
+        seeding, where the number of workers is fixed anyhow, they stay where torch's loader leaves them.
+        """
+        if self._order is not None and not self.finished and self._loader.worker_seeding == "batch":
             with suppress(Exception):  # a sampler that cannot be run again is left as it is
                 self._order.rewind(self.delivered)
         self.settle()

@@ -376,7 +376,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             self._epochs.park(iterator, lambda: position)
         self._sampler_end = last = iterator.last_place()
         self._sampler_loaded = last is not None and "after" in last
-        self._lanes = iterator.lanes() if self.persistent_workers else None
+        self._lanes = iterator.lanes()
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -439,6 +439,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             live._invalidate()
         if self._is_iterable:
             self._end_workers()  # their datasets have gone on
+            if self._samplers.dataset is not None:
+                self._samplers.dataset.put([])
         if position is None:
             self._epochs.load(Fresh(0))
             forget(self)

@@ -20,6 +20,7 @@ from torchpipe.execution.reading_service import EpochStart, InProcessReadingServ
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.randomness.seeds import fresh_seed
+from torchpipe.state.rotation import Rotation
 
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
@@ -37,7 +38,8 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         loader._end_workers()  # they have gone on since, and their number belongs to the stream
         service = None
     begins = None if position is None else position.get("begins")
-    keeps = loader.persistent_workers and begins is None and loader.worker_method != "thread"
+    keeps = loader.persistent_workers and loader._samplers.keeps_seed and begins is None
+    keeps = keeps and loader.worker_method != "thread"
     rank, world_size = ranks_of(dataset)
     if position is None:
         seed = _draw(loader, dataset, rank, world_size)
@@ -59,7 +61,7 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         rank=rank,
         world_size=world_size,
         delivered=0 if saved is None else saved.delivered,
-        state=None if position is None else position["stream"],
+        state=_after(loader) if position is None else position["stream"],
         in_order=loader.in_order,
     )
     here = dataset if not workers and is_stateful(dataset) and not isinstance(dataset, TorchIterDataPipe) else None
@@ -74,6 +76,14 @@ def begin_stream(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
             service.finalize()
         raise
     return batches
+
+
+def _after(loader: DataLoader[Any]) -> dict[str, Any] | None:
+    """The position before the first batch, where the epoch before has left something in the workers' datasets."""
+    lanes, loader._lanes = loader._lanes, None
+    if lanes is None:
+        return None
+    return Rotation(tuple(lanes), tuple(range(len(lanes))), 0).to_state()
 
 
 def _drop(batches: Batches, count: int) -> None:
@@ -114,6 +124,7 @@ def _service(loader: DataLoader[Any], dataset: Any, shards: int, workers: bool, 
         as_torch=workers and loader.worker_seeding == "torch",
         base_seed=seed,
         begins=begins,
+        kept=None if workers else loader._samplers.dataset,
     )
     if loader.num_workers:
         place: Any = thread_shards if loader.worker_method == "thread" else processes

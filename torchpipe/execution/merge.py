@@ -101,10 +101,13 @@ class _Rest:
     snapshots: list[tuple[int, bytes]] = field(default_factory=list)
     ended: bool = False
     error: BaseException | None = None  # after the items
+    after: bytes | None = None  # where the next pass begins
 
     def add(self, chunk: Chunk) -> None:
         self.items = [*self.items, *chunk.items] if self.items else chunk.items
-        if chunk.snapshot is not None:
+        if chunk.ended:
+            self.after = chunk.snapshot
+        elif chunk.snapshot is not None:
             self.snapshots.append((len(self.items), chunk.snapshot))
         self.ended, self.error = chunk.ended, chunk.error
 
@@ -264,6 +267,12 @@ class MergeIterator(NodeIterator[Any]):
             ShardPosition(shard=number, cursor=Cursor(None, 0), count=0, branch=branch, lane=first + number)
             for number in self._numbers
         ]
+
+    def between(self) -> list[Cursor] | None:
+        """Where the next pass over each shard begins, all having ended; None: at the start, or nobody knows."""
+        with self._lock:
+            known = all(rest.ended for rest in self._rests) and any(rest.after is not None for rest in self._rests)
+            return [Cursor(rest.after, 0, 0) for rest in self._rests] if known else None
 
     def _lane(self, place: int) -> int:
         return self._first_lane + self._numbers[place]

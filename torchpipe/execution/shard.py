@@ -15,12 +15,13 @@ from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
+from torchpipe.node.checksum import checksum_of
 from torchpipe.node.containers import PLAIN
 from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
-from torchpipe.node.traits import DataPipe, has_premise, is_node, reads_shared, walk
+from torchpipe.node.traits import DataPipe, goes_on, has_premise, is_node, reads_shared, walk
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
@@ -47,8 +48,9 @@ _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
 class Chunk:
     """Consecutive items of one shard.
 
-    ``snapshot`` describes the position after the last item; ``ended`` says that the shard has no more; ``error`` was
-    raised after the last item, in place of the next one. ``notice`` is a warning for the user.
+    ``snapshot`` describes the position after the last item; ``ended`` says that the shard has no more: then it says
+    where the next pass begins, if that is not the start. ``error`` was raised after the last item, in place of the next
+    one. ``notice`` is a warning for the user.
     """
 
     items: list[Any] = field(default_factory=list)
@@ -92,6 +94,7 @@ class Shard:
         self._refused = False
         self._premises: list[tuple[int, Any]] = []  # what a replay from the start has to know of nodes
         self._owed = False  # a first snapshot, which tells them
+        self._goes_on = False  # is there a node that a pass changes?
         self._at_once = 1
         self._policy = self.policy()
         self._context: Context | None = None
@@ -150,10 +153,16 @@ class Shard:
         self._holders = Holders(self._iterator)
         self._premises = [(context.node_id(node), node.premise()) for node in walk(graph) if has_premise(node)]
         self._owed = state is None and bool(self._premises)
+        self._goes_on = any(map(goes_on, walk(graph)))
         if state is not None:
             with refusing_misfits(f"shard {spec.shard}"):
                 saved, random = state["iterator"], state.get("random")
-            self._iterator.load_state_dict(saved)  # outside: it may replay, and functions of the user's may fail
+            # Outside: it may replay, and functions of the user's may fail
+            again = Cursor.from_state(saved)
+            if again is not None and again.snapshot is None and "check" in state:
+                self._check_replay(again.skip, self._iterator.drop(again.skip), state["check"])
+            else:
+                self._iterator.load_state_dict(saved)
             if self._random is not None and "random" in state:
                 with refusing_misfits(f"shard {spec.shard}"):
                     self._random.load_state_dict(random)
@@ -196,8 +205,10 @@ class Shard:
                 self._set_pace(now - before, at_once)
                 if due or len(items) >= limit or now - began >= seconds:
                     break
-            if due and not chunk.ended:
-                self.produced = first + len(items)
+            self.produced = first + len(items)
+            if chunk.ended:
+                chunk.snapshot = self._next_pass()
+            elif due:
                 self._take_snapshot(chunk)  # which runs code of the user's, as making items does
         except BaseException as error:
             if not isinstance(error, Exception) and isinstance(error, self.passing):
@@ -220,7 +231,7 @@ class Shard:
         """Let ``chunk`` carry a snapshot, if one can be taken here; an older one and more items to drop do as well."""
         self._policy.begin()
         try:
-            state = self._state_now([] if self._context is None else self._context.shared.replays)
+            state = self._state_now([] if self._context is None else self._context.shared.replays, chunk.items[-1])
             chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
             if self._owed:
@@ -238,19 +249,42 @@ class Shard:
     def _premise(self) -> dict[str, Any]:
         return {_PREMISES: [list(premise) for premise in self._premises]} if self._premises else {}
 
-    def _state_now(self, replays: list[Replayed]) -> dict[str, Any]:
+    def _next_pass(self) -> bytes | None:
+        """Where the next pass begins, if this one has changed what it began from."""
+        nodes = [] if self._context is None else walk(self.graphs[self.branch])
+        found = [(node, node.premise()) for node in nodes if goes_on(node)]
+        if self._context is None or not any(premise for _, premise in found):
+            return None
+        premises = [[self._context.node_id(node), premise] for node, premise in found]
+        return encode({REPLAYS: [], _PREMISES: premises, "iterator": Cursor().to_state()})
+
+    def _check_replay(self, count: int, last: Any, check: Any) -> None:
+        if count and checksum_of(last) != check:
+            replays = [] if self._context is None else self._context.shared.replays
+            names = " or ".join(item.to_replay()[0] for item in replays) or "the graph"
+            words = getattr(self.graphs[self.branch], "item_words", ("item",))
+            raise StateError(
+                f"{names} does not give again what it gave: a replay of {count} {words[0]}s does not end with the one "
+                "that was handed out, so nothing says what is left. It keeps something from one pass to the next, or "
+                "draws from what is not reproducible. Give it state_dict() and load_state_dict(); or let the order "
+                "depend on plain attributes alone (an epoch's number that set_epoch() puts there, a random generator)"
+            )
+
+    def _state_now(self, replays: list[Replayed], last: Any) -> dict[str, Any]:
         random_state = None if self._random is None else self._random.state_dict()
         lengths = [item.to_replay() for item in replays]
         # A replayed node may have drawn from the global states, or have read what others have read on from: then only
-        # a replay of the whole shard is exact.
-        whole = any(item.replayed and (random_state is not None or reads_shared(item.node)) for item in replays)
+        # a replay of the whole shard is exact. One that goes on from pass to pass may give something else: that shows
+        # in a replay of the whole, in what was handed out.
+        alone = random_state is None and not self._goes_on
+        whole = any(item.replayed and (not alone or reads_shared(item.node)) for item in replays)
         own = None if whole else self._iterator.state_dict()
         torn = "" if whole or self._context is None or random_state is None else self._context.shared.torn()
         if torn:
             lengths.append((f"{torn}, before which functions draw from the global random states,", self.produced))
         state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]} | self._premise()
         if own is None or torn:
-            return state | {"iterator": Cursor(None, self.produced).to_state()}
+            return state | {"iterator": Cursor(None, self.produced).to_state(), "check": checksum_of(last)}
         return state | {"iterator": own, "random": random_state}
 
     def close(self) -> None:

@@ -447,16 +447,19 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             fn.load_state_dict(copy_item(value))
         return inner
 
-    def drop(self, count: int) -> None:
-        """Pull ``count`` items and forget them. Raises: StateError if the stream ends before."""
-        stream = self.items() if count else iter(())
+    def drop(self, count: int) -> Any:
+        """Pull ``count`` items and forget them, but for the last one, which is returned. Raises: StateError if the
+        stream ends before.
+        """
+        stream, last = self.items() if count else iter(()), None
         with self.context.making_again():
             for done in range(count):
-                if next(stream, self) is self:
+                if (last := next(stream, self)) is self:
                     raise StateError(
                         f"the stream ended after {done} of {count} items that the state says were delivered: has the "
                         "data become shorter, or does a function not depend on its input alone?"
                     )
+        return last
 
     def interrupt(self) -> None:
         """Wake whoever waits for this iterator's inputs in another thread; the pass is then over. Thread-safe."""

@@ -74,6 +74,14 @@ class Kept:
         self._not = frozenset(map(id, others))
         self._made, self._held = self._look()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process's, or a copy's, is as it is there when it comes into being."""
+        return {name: value for name, value in vars(self).items() if name not in ("_made", "_held")} | {"_not": ()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._made, self._held = self._look()
+
     def now(self) -> Saved:
         """What it takes to be as it is now, for one that is as this one was made."""
         found, held = self._look()

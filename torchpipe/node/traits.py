@@ -37,6 +37,7 @@ __all__ = [
     "check_single_division",
     "divides",
     "division",
+    "goes_on",
     "has_premise",
     "inputs_of",
     "is_node",
@@ -221,6 +222,11 @@ def has_premise(node: Any) -> bool:
     It is saved where nothing else is, and is in ``Context.presumed`` when all is made again from the start.
     """
     return callable(getattr(type(node), "premise", None))
+
+
+def goes_on(node: Any) -> bool:
+    """Is it changed by a pass, so that the next one begins where that has ended? Its ``premise()`` says where."""
+    return has_premise(node) and getattr(type(node), "goes_on", False) is True
 
 
 def seeded(node: DataPipe) -> bool:

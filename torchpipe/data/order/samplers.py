@@ -142,6 +142,7 @@ class Samplers:
         self._made = [self._kept(part) for part in self.parts]
         self._told = False
         self.start: dict[str, Any] | None = None  # what there was to save before the first epoch
+        self.dataset: Kept | None = None  # an iterable one that is read in this process, as it was then
 
     def _kept(self, part: Any) -> Kept | None:
         if isinstance(part, _CONSTANT):

@@ -9,6 +9,8 @@ import copy
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
+from torchpipe.data.iterable import kept_of
 from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.data.order.samplers import MOST_SEED, load_into, stands_at
 from torchpipe.data.order.sampling import check_place
@@ -28,6 +30,9 @@ def keep_start(loader: DataLoader[Any]) -> None:
     """The first epoch is about to begin, or a state is being loaded: what this loader can be taken back to."""
     if loader._ranked is None and loader._samplers.start is None:
         loader._samplers.start = standing(loader, begun=False)
+        dataset = loader._plain_dataset()
+        if loader._is_iterable and not loader.num_workers and not isinstance(dataset, TorchIterDataPipe):
+            loader._samplers.dataset = kept_of(dataset)
 
 
 def standing(loader: DataLoader[Any], *, begun: bool) -> dict[str, Any]:
@@ -161,9 +166,8 @@ def check_standing(loader: DataLoader[Any], state: Any) -> None:
         return
     if type(lanes) is not list or any(Cursor.from_state(item) is None for item in lanes):
         raise damaged(f"the states of its workers' datasets are {shown(lanes)}")
-    if len(lanes) != loader.num_workers or not loader.persistent_workers:
+    if len(lanes) != (loader.num_workers if division is None else division[0]):
         raise StateMismatchError(
-            f"the state has the states of the datasets of {len(lanes)} workers that persist, and this loader has "
-            f"num_workers={loader.num_workers} and persistent_workers={loader.persistent_workers}: make it as the one "
-            "that saved it"
+            f"the state has the states of the datasets of {len(lanes)} workers, and this loader has num_workers="
+            f"{loader.num_workers}: make it as the one that saved it"
         )

@@ -1,0 +1,289 @@
+"""Iterable datasets that go on from one pass to the next, without a state of their own: kept, or what differs is told.
+
+They count their epochs, draw from a generator that they hold, shuffle a list in place, as torch's users write them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import warnings
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from torchpipe import DataLoader
+from torchpipe.errors import StateError
+
+LENGTH, EPOCHS = 12, 3
+
+
+def _part() -> tuple[int, int]:
+    info = get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+class Base(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        part, parts = _part()
+        return iter(self.order(list(range(part, LENGTH, parts))))
+
+    def order(self, mine: list[int]) -> list[int]:
+        raise NotImplementedError
+
+
+class Counts(Base):
+    epoch = 0
+
+    def order(self, mine: list[int]) -> list[int]:
+        self.epoch += 1
+        random.Random(self.epoch).shuffle(mine)
+        return mine
+
+
+class Told(Counts):
+    """Is told its epoch, and goes on by itself."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class Draws(Base):
+    def __init__(self) -> None:
+        self.rng = random.Random(3)
+
+    def order(self, mine: list[int]) -> list[int]:
+        self.rng.shuffle(mine)
+        return mine
+
+
+class Inner:
+    def __init__(self) -> None:
+        self.rngs = [np.random.default_rng(4)]
+
+
+class DrawsDeep(Base):
+    def __init__(self) -> None:
+        self.inner = Inner()
+
+    def order(self, mine: list[int]) -> list[int]:
+        return [mine[place] for place in self.inner.rngs[0].permutation(len(mine))]
+
+
+class DrawsLate(Base):
+    """Makes its generator when it is used, and draws with each item."""
+
+    generator: Any = None
+
+    def __iter__(self) -> Iterator[int]:
+        if self.generator is None:
+            self.generator = torch.Generator().manual_seed(5)
+        for item in super().__iter__():
+            yield 100 * item + int(torch.randint(100, (), generator=self.generator))
+
+    def order(self, mine: list[int]) -> list[int]:
+        return mine
+
+
+class InPlace(Base):
+    def __init__(self) -> None:
+        self.mine: list[int] = []
+
+    def order(self, mine: list[int]) -> list[int]:
+        self.mine = self.mine or mine
+        self.mine.append(self.mine.pop(0))
+        return self.mine
+
+
+class WithState(Counts):
+    """Its state says where it is in a pass, and not which one it is."""
+
+    at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(super().__iter__())
+        while self.at < len(order):
+            self.at += 1
+            yield order[self.at - 1]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "epoch": self.epoch - 1}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.epoch = state["at"], state["epoch"]
+
+
+KINDS = [Counts, Told, Draws, DrawsDeep, DrawsLate, InPlace]
+WAYS: dict[str, dict[str, Any]] = {
+    "in process": {},
+    "workers": {"num_workers": 2},
+    "persistent": {"num_workers": 2, "persistent_workers": True},
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def make(kind: Any, way: str, state: Any = None) -> Any:
+    torch.manual_seed(0)
+    loader = DataLoader(kind(), batch_size=2, **WAYS[way])
+    if state is not None:
+        loader.load_state_dict(state)
+    return loader
+
+
+def take(loader: Any, stop: int | None = None) -> list[list[int]]:
+    found: list[list[int]] = []
+    while loader.epoch < EPOCHS and len(found) != stop:
+        for batch in loader:
+            found.append(batch.tolist())
+            if len(found) == stop:
+                break
+    return found
+
+
+def ended(kind: Any, way: str, epochs: int) -> Any:
+    """The state when so many epochs have ended."""
+    loader = make(kind, way)
+    for _ in range(epochs):
+        list(loader)
+    state = loader.state_dict()
+    loader.shutdown()
+    return state
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_L2_in_process_a_later_epoch_goes_on(kind: Any) -> None:
+    expected = take(make(kind, "in process"))
+    each = len(expected) // EPOCHS
+    assert expected[:each] != expected[each : 2 * each], "epochs differ"
+    for stop in (1, each, each + 1, 2 * each + 2):
+        loader = make(kind, "in process")
+        found = take(loader, stop)
+        state = loader.state_dict()
+        assert found + take(make(kind, "in process", state)) == expected, stop
+        loader.load_state_dict(state)
+        assert found + take(loader) == expected, "taken back here"
+    for epochs in (1, 2):
+        assert take(make(kind, "in process", ended(kind, "in process", epochs))) == expected[epochs * each :]
+
+
+@pytest.mark.parametrize("kind", [Counts, DrawsDeep])
+def test_L2_in_process_it_is_taken_back_to_its_start(kind: Any) -> None:
+    loader = make(kind, "in process")
+    start = loader.state_dict()
+    expected = take(loader)
+    for state in (start, {}):
+        loader.load_state_dict(state)
+        assert take(loader) == expected
+    loader.load_state_dict({})
+    stream = iter(loader)
+    begun = loader.state_dict()
+    assert [batch.tolist() for batch in stream] == expected[: len(expected) // EPOCHS]
+    loader.load_state_dict(begun)
+    assert take(loader) == expected, "a state from before the first batch"
+
+
+@pytest.mark.parametrize("way", ["workers", "persistent"])
+@pytest.mark.parametrize("kind", [Counts, DrawsLate, WithState])
+def test_L2_with_workers_a_later_epoch_goes_on(kind: Any, way: str) -> None:
+    loader = make(kind, way)
+    expected = take(loader)
+    loader.shutdown()
+    each = len(expected) // EPOCHS
+    loader = make(kind, way)
+    found = take(loader, each + 1)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    assert found + take(loader) == expected, "taken back here"
+    loader.load_state_dict({})
+    assert take(loader, each) == expected[:each], "taken back to the start"
+    loader.shutdown()
+    with make(kind, way, state) as other:
+        assert found + take(other) == expected
+    with make(kind, way, ended(kind, way, 1)) as other:
+        assert take(other) == expected[each:]
+
+
+@pytest.mark.parametrize("kind", [Counts, WithState])
+def test_L3_a_state_moves_between_workers_that_persist_and_those_that_do_not(kind: Any) -> None:
+    for first, other in (("workers", "persistent"), ("persistent", "workers")):
+        with make(kind, first) as loader:
+            expected = take(loader)
+        each = len(expected) // EPOCHS
+        with make(kind, first) as loader:
+            found = take(loader, each + 1)
+            state = loader.state_dict()
+        with make(kind, other, state) as loader:
+            assert found + take(loader) == expected, (first, other)
+        with make(kind, other, ended(kind, first, 1)) as loader:
+            assert take(loader) == expected[each:], (first, other)
+
+
+@pytest.mark.parametrize("kind", [Counts, Draws])
+@pytest.mark.parametrize("before", [0, 1, 4])
+def test_L4_a_worker_that_dies_in_a_later_epoch_is_replaced_where_it_was(kind: Any, before: int) -> None:
+    with make(kind, "persistent") as loader:
+        expected = take(loader)
+    with make(kind, "persistent") as loader:
+        found = [batch.tolist() for batch in loader]
+        stream = iter(loader)
+        if not before:
+            os.kill(loader.worker_pids()[1], signal.SIGKILL)
+        for number, batch in enumerate(stream, 1):
+            found.append(batch.tolist())
+            if number == before:
+                os.kill(loader.worker_pids()[1], signal.SIGKILL)
+        assert found + take(loader) == expected
+
+
+class Unseen(Base):
+    """Goes on by what no state can hold: a list too long to be kept."""
+
+    def __init__(self) -> None:
+        self.all = list(range(3000))
+
+    def order(self, mine: list[int]) -> list[int]:
+        random.Random(1).shuffle(self.all)
+        return self.all[: 2 * LENGTH]
+
+
+def test_L7_what_differs_in_a_replay_is_told() -> None:
+    loader = make(Unseen, "in process")
+    list(loader)
+    stream = iter(loader)
+    list(islice(stream, 3))
+    for state, other in ((loader.state_dict(), loader), (loader.state_dict(), make(Unseen, "in process"))):
+        other.load_state_dict(state)
+        with pytest.raises(StateError, match=r"the iterable Unseen does not give again .*state_dict\(\)"):
+            list(other)
+
+
+def test_L7_a_successor_that_gives_other_items_is_told() -> None:
+    with make(Unseen, "persistent") as loader:
+        list(loader)
+        stream = iter(loader)
+        next(stream), next(stream)
+        os.kill(loader.worker_pids()[0], signal.SIGKILL)
+        with pytest.raises(StateError, match="the iterable Unseen does not give again"):
+            list(stream)
+
+
+def test_L8_what_a_state_says_of_a_dataset_is_checked() -> None:
+    from torchpipe.data.iterable import kept_of
+
+    kept = kept_of(Counts())
+    for steps in (["order"], ["__class__"], ["unknown", "rng"]):
+        with pytest.raises(StateError, match="no place for it"):
+            kept.check([[steps, "value", 3]])
