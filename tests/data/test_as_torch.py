@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -131,3 +132,23 @@ def test_L1_any_loader_gives_what_torch_s_gives(script: Any, breaks: list[int | 
         expected = told(script(TorchDataLoader), breaks)
         with script(DataLoader, worker_seeding="torch") as loader:
             assert told(loader, breaks) == expected
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_L1_the_epoch_after_a_break_draws_what_torch_s_draws(most: int) -> None:
+    """How far ahead the sampler was asked decides where generator= stands; with torch's seeding, as torch's does."""
+
+    def run(kind: Any, **more: Any) -> list[str]:
+        torch.manual_seed(11)
+        loader = kind(
+            Mapped(5),
+            shuffle=True,
+            num_workers=1,
+            prefetch_factor=4,
+            generator=torch.Generator().manual_seed(7),
+            **more,
+        )
+        return told(loader, [None, most, None])[:-2]  # random and numpy were not seeded
+
+    with torch.random.fork_rng(devices=[]):
+        assert run(DataLoader, worker_seeding="torch") == run(TorchDataLoader)

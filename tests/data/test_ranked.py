@@ -5,17 +5,19 @@ Real ranks are in ``tests/services/test_distributed.py``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from torchpipe import DataLoader
 from torchpipe.data.ranks.batches import _Share
-from torchpipe.errors import StateMismatchError
+from torchpipe.errors import RankError, StateMismatchError
 
 
 def _shares(length: int, size: int, ranks: int, drop_last: bool, uneven: str, before: int = 0) -> list[_Share]:
@@ -123,3 +125,40 @@ def test_ranks_do_not_augment_alike(workers: int) -> None:
         options = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
         seen.append([batch.tolist() for batch in _of(rank, Noise(), **options)])
     assert not {number for batch in seen[0] for number in batch} & {number for batch in seen[1] for number in batch}
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_last_batch_is_discarded(workers: int) -> None:
+    for more, sizes in (({"last_batch": "discard"}, [8, 8, 8]), ({"drop_last": True}, [8] * 3), ({}, [8, 8, 8, 4])):
+        with DataLoader(Sevens(), 8, distributed=True, num_workers=workers, **more) as loader:
+            assert [len(batch) for batch in loader] == sizes
+
+
+@pytest.mark.usefixtures("alone")
+def test_L7_fewer_batches_than_ranks_are_refused() -> None:
+    with pytest.raises(RankError, match=r"0 batches of 28 samples for 1 ranks: none would have one"):
+        iter(DataLoader(Sevens(), 30, distributed=True, drop_last=True))
+
+
+@pytest.mark.usefixtures("alone")
+def test_no_draw_comes_twice_after_another_batch_size() -> None:
+    torch.manual_seed(1)
+    loader = DataLoader(Noise(), 2, distributed=True)
+    stream = iter(loader)
+    before = {number for _ in range(4) for number in next(stream).tolist()}
+    for size in (1, 3, 4):
+        other = DataLoader(Noise(), size, distributed=True)
+        other.load_state_dict(loader.state_dict())
+        after = [number for batch in other for number in batch.tolist()]
+        assert len({*after, *before}) == 28

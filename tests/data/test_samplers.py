@@ -491,6 +491,48 @@ def test_L3_a_state_moves_between_workers_that_persist_and_those_that_do_not(sto
             assert found + go_on(loader, None) == expected, (first, other)
 
 
+class Growing(Numbers):
+    """As long as its owner says."""
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_L2_an_epoch_keeps_the_length_and_the_batch_size_that_it_began_with(shuffle: bool) -> None:
+    def run(stop: int | None, state: Any = None) -> Any:
+        torch.manual_seed(0)
+        loader = DataLoader(Growing(12), 4, shuffle=shuffle)
+        sampler: Any = loader.batch_sampler
+        found, count = [], 0
+        if state is not None:
+            loader.load_state_dict(state)
+            count = stop or 0
+        while loader.epoch < 3:
+            for batch in loader:
+                found.append(batch.tolist())
+                count += 1
+                if count == 1:
+                    sampler.batch_size = 2
+                if count == 5:
+                    loader.dataset.length = 16
+                if state is None and count == stop:
+                    return found, loader.state_dict()
+        return found, None
+
+    expected, _ = run(None)
+    assert [len(batch) for batch in expected] == [4] * 3 + [2] * 6 + [2] * 8
+    for stop in (1, 2, 3, 4):
+        head, state = run(stop)
+        assert head + run(stop, state)[0] == expected, stop
+    loader = DataLoader(Growing(12), 4, shuffle=shuffle)
+    stream = iter(loader)
+    list(itertools.islice(stream, 3))
+    state = loader.state_dict()
+    other = DataLoader(Growing(12), 4, shuffle=shuffle)
+    other.load_state_dict(state)
+    other.dataset.length = 16  # as the loop does at an epoch's start
+    assert list(other) == []
+    assert len(list(other)) == 4
+
+
 class Clock(Sampler[int]):
     """Its order depends on what no state can hold."""
 

@@ -53,7 +53,6 @@ class DeviceStage:
     def __init__(self, loader: Any, batches: Batches) -> None:
         backend, options = loader._device_backend, loader._device_options
         self._start = {"number": batches.number, "batches": batches.position()}
-        self.number = batches.number  # batches before the next one; as of Batches, one that failed counts late
         stage = stage_for(backend, options, "DataLoader")
         if not loader.num_workers:  # batches are made under global random states of their own, which no thread can have
             stage = replace(stage, depth=0)
@@ -72,16 +71,13 @@ class DeviceStage:
         return state["number"], state["batches"]
 
     def take(self, clock: Clock) -> Any:
-        if self._failed:
-            self.number += 1
-        else:
+        if not self._failed:
             self._before = self._ahead.cursor.snapshot
         clock.begin_wait()
         self._batches.deal_more()
         batch = next(self._items)
         clock.end_wait(1)
         self._failed = isinstance(batch, Failure)
-        self.number += not self._failed
         return batch
 
     def interrupt(self) -> None:

@@ -147,7 +147,8 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
 
     @property
     def delivered(self) -> int:
-        return self._batches.number if self._stage is None else self._stage.number
+        """The number of the first batch that is not past: out of order, some behind it may be."""
+        return self._batches.number if self._stage is None else self._stage.position()[0]
 
     def position(self) -> Position:
         """After the last batch that was handed out."""

@@ -61,7 +61,8 @@ class BatchGate:
             batch = self._to_sizes(batch, tensors, sizes)
             tensors = tensors_in(batch)
         shapes: Shapes = tuple((str(tensor.dtype), tuple(_size(tensor))) for tensor in tensors)
-        self._count(shapes)
+        if tensors:  # else it has no shape: it may stand for a batch that could not be made
+            self._count(shapes)
         mark = None
         if self._options.on_new_shape in ("pad", "drop", "raise"):
             if self._reference is None:

@@ -147,8 +147,12 @@ def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
         raise StateMismatchError("the state has a seed for an order that has none, or the reverse")
     if shuffled and state["seed"] is not None:
         stored_count(state, "seed", MOST_SEED)
-    if number > len(sampler):
-        raise damaged(f"{number} batches were delivered, and there are {len(sampler)}")
+    inner = sampler.sampler if type(sampler) is BatchSampler else sampler
+    length = stored_count(state, "length", 2 * max(len(inner.data_source), 1 << 16))  # it may have grown, or shrunk
+    size = stored_count(state, "size")
+    samplers.check_parts(state.get("parts"))
+    if not size or number > -(-length // size):
+        raise damaged(f"{number} batches were delivered, and there are {length} samples in batches of {size}")
 
 
 def check_place(place: Any) -> None:
@@ -171,7 +175,10 @@ def _is_shuffled(sampler: Any) -> bool:
 
 
 class _Computed(Order):
-    """Of ``range(n)`` or ``torch.randperm(n)``: any place is found at once, from the seed that was drawn."""
+    """Of ``range(n)`` or ``torch.randperm(n)``: any place is found at once, from the seed that was drawn.
+
+    n and the size of batches are those with which the epoch began: a position counts by them.
+    """
 
     may_run_ahead = True
 
@@ -185,21 +192,22 @@ class _Computed(Order):
         self._indices: Any = None  # once the first batch is asked for
         self._seed: int | None = None
         self._drawn_by: Any = None  # the state of the generator that another library's sampler drew the order from
+        self._length = len(self._sampler.data_source)
+        self._size = 1 if self._batch_sampler is None else self._batch_sampler.batch_size
         if saved is None:
             self.base_seed = fresh_seed(samplers.generator) if base_seed is None else base_seed
         else:
             state, self.number = saved
             self.base_seed, self._seed = state["base_seed"], state.get("seed")
             self._drawn_by = state.get("drawn_by")
-            batches = len(sampler)
-            if self.number > batches:
-                raise StateError(f"the state says that {self.number} batches were delivered, and there are {batches}")
+            self._length, self._size = state.get("length", self._length), state.get("size", self._size)
+            if "parts" in state:  # the user may have changed an attribute since the epoch began
+                samplers.put_parts(state["parts"])
 
     def _begin(self) -> Any:
         """What torch's sampler does when it is asked for the first index."""
-        length = len(self._sampler.data_source)
         if not self._shuffled:
-            return range(length)
+            return range(self._length)
         if self._seed is None:
             self._seed = fresh_seed()
         generator = torch.Generator()
@@ -207,13 +215,13 @@ class _Computed(Order):
             generator.manual_seed(self._seed)
         else:
             generator.set_state(self._drawn_by)
-        return torch.randperm(length, generator=generator, device="cpu")
+        return torch.randperm(self._length, generator=generator, device="cpu")
 
     def _next(self) -> Any:
         if self._indices is None:
             self._indices = self._begin()
         batches = self._batch_sampler
-        size = 1 if batches is None else batches.batch_size
+        size = self._size
         start = self.number * size
         left = len(self._indices) - start
         if left <= 0 or (batches is not None and batches.drop_last and left < size):
@@ -223,7 +231,12 @@ class _Computed(Order):
         return indices[0] if batches is None else indices
 
     def state(self, number: int) -> tuple[OrderState, dict[str, Any]]:
-        state: OrderState = {"base_seed": self.base_seed}
+        state: OrderState = {
+            "base_seed": self.base_seed,
+            "length": self._length,
+            "size": self._size,
+            "parts": self._samplers.present_parts(),
+        }
         if self._drawn_by is not None:
             state["drawn_by"] = self._drawn_by
         if not self._shuffled:

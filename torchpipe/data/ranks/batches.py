@@ -237,7 +237,8 @@ class _RankedOrder(Order):
         return indices if self._batched else indices[0]
 
     def key(self, number: int) -> int:
-        return self._share.start(number - self._first) // self._share.size
+        """The place of its first sample: batches of any size, before a stop and after it, have other ones."""
+        return self._share.start(number - self._first)
 
     def state(self, number: int) -> tuple[OrderState, None]:
         return {
@@ -289,6 +290,11 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
         seed = told[0][0]
     sampler.run_seed, sampler.epoch = seed, epoch
     left = sampler.share(before)
+    if not before and not left.steps:
+        raise RankError(
+            f"{left.batches} batches of {left.length} samples for {left.ranks} ranks: none would have one in this "
+            f'epoch. Make batch_size smaller than {left.size}, choose uneven="pad", or run fewer ranks'
+        )
     if left.uneven == "raise" and left.batches % left.ranks:
         raise RankError(
             f'{left.batches} batches do not divide among {left.ranks} ranks. Choose uneven="drop" to leave out the '
