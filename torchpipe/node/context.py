@@ -25,6 +25,7 @@ from torchpipe.node.traits import (
     division,
     inputs_of,
     node_name,
+    pairs,
     reads,
     traits_of,
     walk,
@@ -296,7 +297,7 @@ class Context:
     def for_inputs_of(self, node: DataPipe) -> Context:
         """That of the inputs of ``node``: where it pairs their items, what is left out is left out of all of them."""
         failures = self.failures
-        if failures is None or not failures.skips or not traits_of(node).one_to_one:
+        if failures is None or not failures.skips or not pairs(node):
             return self
         return replace(self, failures=failures.of_branches())
 

@@ -39,7 +39,16 @@ _MISFIT = (
     ValueError,
 )  # what code raises when it is given a state that is not its own; RuntimeError is torch's, and too deep a recursion
 
-__all__ = ["NodeIterator", "Positions", "is_stateful", "refusing_misfits", "stored_count", "stored_items"]
+__all__ = [
+    "NodeIterator",
+    "Positions",
+    "is_stateful",
+    "refuse_taken_attributes",
+    "refuse_taken_names",
+    "refusing_misfits",
+    "stored_count",
+    "stored_items",
+]
 
 T_co = TypeVar("T_co", covariant=True)
 F = TypeVar("F")

@@ -59,6 +59,11 @@ class NodeProtocol:
     one_to_one: ClassVar[bool] = False
     """Does it make each item of one item of each input, in their order, and of nothing else?"""
 
+    pairs: ClassVar[bool] = True
+    """Do items of its inputs, if there are several, belong together by their places? Then ``on_error`` leaves out of
+    all what it leaves out of one. False where an item is of one input alone, as with ``concat``.
+    """
+
     runs_in_main: ClassVar[bool] = False
     """Must it run in the user's process, and all after it?"""
 

@@ -115,7 +115,7 @@ class ReplayIterator(NodeIterator[Any]):
         for bound in self._bound:
             if bound.wrapped.value is item:
                 return bound
-        bound = BoundInput(item, self.node, self.context)
+        bound = BoundInput(item, self.node, self.context.for_inputs_of(self.node))
         self._bound.append(bound)
         return bound
 

@@ -236,7 +236,11 @@ class _OfBranches(Failures):
         else:
             lost = iterator.lost(of_input=True) if _catch_up(iterator) else None
             if lost is None:
-                _give_up(error, f"{_refusal(iterator)}, and what it is paired with is not known")
+                _give_up(
+                    error,
+                    f"{_refusal(iterator)}, and what it is paired with is not known. Put an on_error() of its own "
+                    "into that branch if its items need not stay with those of the others",
+                )
         return lost != 0
 
 
@@ -284,6 +288,8 @@ def _catch_up(iterator: NodeIterator[Any]) -> bool:
     failures = iterator.inputs[0].context.failures if iterator.inputs else None
     if failures is iterator.context.failures or not isinstance(failures, _OfBranches):
         return True  # it pairs nothing
+    for item in iterator.inputs:
+        item.items()  # it may not have asked for one yet
     streams = [failures.streams.get(item) for item in iterator.inputs]
     furthest = max((stream.tried for stream in streams if stream is not None), default=0)
     for stream in streams:

@@ -43,6 +43,7 @@ __all__ = [
     "is_node",
     "named_inputs",
     "node_name",
+    "pairs",
     "reads",
     "reads_late",
     "reads_shared",
@@ -104,6 +105,12 @@ def times_read(node: DataPipe, item: DataPipe) -> int:
     if traits_of(node).inputs:
         return sum(1 for found in named_inputs(node) if found is item)
     return max(sum(1 for found in _nodes_in(value) if found is item) for value in vars(node).values())
+
+
+def pairs(node: DataPipe) -> bool:
+    """Does ``node`` read several streams, whose items belong together by their places? Unless it says no, it does."""
+    streams = [item for item in inputs_of(node) if not isinstance(item, TorchMapDataPipe)]
+    return traits_of(node).pairs is not False and sum(times_read(node, item) for item in streams) > 1
 
 
 def reads(*roots: DataPipe) -> dict[int, int]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2, IterDataPipe, NodeIterator, iterate
@@ -284,3 +286,83 @@ def test_L1_L4_in_workers() -> None:
     graph = EXACT["parallel_map"]().on_error("skip").prefetch(2)
     with DataLoader2(graph, reading_service=MultiProcessingReadingService(1)) as loader:
         assert [one for one, _ in loader] == wanted("parallel_map")
+
+
+def failing(*numbers: int) -> Callable[[int], int]:
+    def fails(item: int) -> int:
+        if item in numbers:
+            raise ValueError(f"bad: {item}")
+        return item
+
+    return fails
+
+
+class _InTurnIterator(NodeIterator[Any]):
+    def run(self) -> Iterator[Any]:
+        one, other = self.inputs
+        for left in one.items():  # the other one is not asked for anything before
+            yield left, next(other.items())
+
+    def leave_out(self) -> bool:
+        return True
+
+
+class InTurn(Pairs):
+    iterator = _InTurnIterator
+
+
+class Unsaid(IterDataPipe[Any]):
+    """Pairs, and says nothing of it."""
+
+    def __init__(self, one: IterDataPipe[Any], other: IterDataPipe[Any]) -> None:
+        self.one = one
+        self.other = other
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(self.one, self.other)
+
+
+class Either(Unsaid):
+    """Has several inputs, and pairs nothing."""
+
+    pairs = False
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.one
+        yield from self.other
+
+
+def test_the_first_tuple_of_a_node_that_has_not_asked_for_all_its_inputs() -> None:
+    one, other = forked()
+    paired = list(iterate(InTurn(one.map(failing(0, 5)), other.map(failing(0, 9))).on_error("skip")))
+    assert paired == [(n, n) for n in range(LENGTH) if n not in (0, 5, 9)]
+
+
+def test_L7_a_node_of_a_users_that_does_not_say_it_goes_on_raises() -> None:
+    one, other = forked()
+    with pytest.raises(ValueError, match="bad: 5") as caught:
+        list(iterate(Unsaid(one.map(failing(5)), other).on_error("skip")))
+    assert "cannot leave out an item of Unsaid: it does not go on after this" in caught.value.__notes__[-1]
+    one, other = IterableWrapper(range(4)), IterableWrapper(range(4, 6))
+    assert list(iterate(Either(one.map(failing(2)), other).on_error("skip"))) == [0, 1, 3, 4, 5]
+
+
+@given(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9)), st.integers(0, 12), st.integers(1, 4))
+def test_L2_any_bad_records_at_any_position(first: set[int], second: set[int], at: int, ahead: int) -> None:
+    def build() -> Any:
+        one, other = IterableWrapper(range(10)).fork(2)
+        one = one.map(failing(*first)).parallel_map(int, num_threads=1, buffer_size=ahead)
+        return one.zip(other.map(failing(*second))).on_error("skip")
+
+    iterator = iterate(build())
+    got = [item for _, item in zip(range(at), iterator)]
+    again = iterate(build())
+    again.load_state_dict(iterator.state_dict())
+    assert got + list(again) == [(n, n) for n in range(10) if n not in first | second]
+
+
+def test_a_record_that_is_lost_before_demux_is_lost_alone_and_behind_it_with_its_pair() -> None:
+    low, high = IterableWrapper(range(10)).demux(2, lambda n: failing(4)(n) % 2)
+    assert list(low.zip(high).on_error("skip")) == [(0, 1), (2, 3), (6, 5), (8, 7)]
+    low, high = IterableWrapper(range(10)).demux(2, lambda n: n % 2)
+    assert list(low.map(failing(4)).zip(high).on_error("skip")) == [(0, 1), (2, 3), (6, 7), (8, 9)]

@@ -26,7 +26,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
 from torchpipe.node.private import own_functions
-from torchpipe.node.traits import DataPipe, inputs_of, node_name, traits_of, walk
+from torchpipe.node.traits import DataPipe, inputs_of, node_name, pairs, walk
 from torchpipe.node.validate import check_count, check_input
 from torchpipe.state.copying import copy_item
 
@@ -353,7 +353,7 @@ def _is_alone(node: DataPipe, context: Context) -> bool:
     graph = context.graph
     node = graph.original(node)
     for other in graph.nodes:
-        if len(inputs_of(other)) > 1 and traits_of(other).one_to_one:
+        if pairs(other):
             reads = [any(item is node for item in walk(branch)) for branch in inputs_of(other)]
             if any(reads) and not all(reads):
                 return False

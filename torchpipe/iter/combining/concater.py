@@ -65,6 +65,7 @@ class Concater(SeveralInputs[T]):
     """
 
     iterator = _ConcatIterator
+    pairs = False
     selects = True
 
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:

@@ -108,6 +108,7 @@ class IterKeyZipper(OnePerItem[Any]):
     """
 
     iterator = _ZipWithIterIterator
+    pairs = False  # by key, not by place
 
     def __init__(
         self,

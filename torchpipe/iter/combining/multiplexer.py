@@ -56,6 +56,7 @@ class Multiplexer(SeveralInputs[T]):
     """
 
     iterator = _MuxIterator
+    pairs = False
 
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:
         super().__init__(datapipes)
@@ -103,6 +104,7 @@ class MultiplexerLongest(SeveralInputs[T]):
     """
 
     iterator = _MuxLongestIterator
+    pairs = False
 
     def __init__(self, *datapipes: IterDataPipe[T]) -> None:
         super().__init__(datapipes)

@@ -31,6 +31,7 @@ class SampleMultiplexer(IterDataPipe[T]):
     Raises: ValueError for no inputs and for a weight that is not positive; TypeError for an input that is no node.
     """
 
+    pairs = False
     seeded = True
 
     def __init__(self, pipes_to_weights_dict: Mapping[IterDataPipe[T], float], seed: int | None = None) -> None:

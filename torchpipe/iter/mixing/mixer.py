@@ -57,6 +57,7 @@ class Mixer(IterDataPipe[T]):
     """
 
     fingerprint_ignores = ("weights",)  # compared by ``premise``: those that begin later on may be others
+    pairs = False
     seeded = True
 
     def __init__(

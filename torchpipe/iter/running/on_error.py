@@ -29,7 +29,8 @@ class OnError(OneInput[T_co]):
     is a warning of the logger ``torchpipe`` and an event of ``loader.stats()``; the state counts them and lists the
     first 1,000 with node, error and item: ``torchpipe.state.left_out(state)``.
 
-    Where a node pairs its inputs by their places (``zip``, ``zip_longest``, nodes of yours with ``one_to_one``), the
+    Where a node pairs its inputs by their places (``zip``, ``zip_longest``, nodes of yours with several inputs,
+    unless they say ``pairs = False``), the
     whole tuple is left out, so that its branches stay in step. In between, each item has to stand for one item (``map``
     and the like, readers, ``sharding_filter``; of ``batch``, the batch goes); behind a ``filter``, ``shuffle`` or
     ``flatmap`` in a branch the exception is raised, as nobody can tell what belongs to it. In such a branch
