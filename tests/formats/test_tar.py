@@ -7,12 +7,15 @@ import random
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from torchpipe import DataLoader2, InProcessReadingService
 from torchpipe.errors import StateError
 from torchpipe.formats.places.content import Content
 from torchpipe.formats.tar import TarFiles
+from torchpipe.iter import IterableWrapper
 
 NAMES = [
     "a.txt",
@@ -29,7 +32,7 @@ def write(path: Path, form: int) -> dict[str, bytes]:
     contents = {name: random.Random(name).randbytes(len(name) * 37 % 2_000) for name in NAMES}
     contents["empty"] = b""
     with tarfile.open(path, "w", format=form, encoding="utf-8") as archive:
-        for kind, name in ((tarfile.DIRTYPE, "folder"), (tarfile.SYMTYPE, "link"), (tarfile.FIFOTYPE, "pipe")):
+        for kind, name in ((tarfile.DIRTYPE, "folder"), (tarfile.DIRTYPE, "other"), (tarfile.FIFOTYPE, "pipe")):
             info = tarfile.TarInfo(name)
             info.type, info.linkname = kind, "a.txt"
             archive.addfile(info)
@@ -146,3 +149,94 @@ def test_L8_forged_places_are_refused(tmp_path: Path) -> None:
         with pytest.raises(StateError, match="a.tar"):
             TarFiles(content).stand_at(content.go_to(place))
         content.close()
+
+
+LINKED = [
+    ("a/0.txt", tarfile.REGTYPE, b"zero"),
+    ("a/1.txt", tarfile.LNKTYPE, "a/0.txt"),
+    ("a/2.txt", tarfile.SYMTYPE, "0.txt"),
+    ("b/3.txt", tarfile.SYMTYPE, "../a/1.txt"),  # a link to a link
+    ("latest", tarfile.SYMTYPE, "a"),  # to a folder: no file
+    ("a/4.txt", tarfile.REGTYPE, b"four"),
+    ("x" * 150 + ".txt", tarfile.LNKTYPE, "a/4.txt"),
+]
+
+
+def linked(path: Path, form: int, members: Any = LINKED) -> Path:
+    with tarfile.open(path, "w", format=form) as archive:
+        for name, kind, content in members:
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            info.size = len(content) if kind == tarfile.REGTYPE else 0
+            info.linkname = "" if kind == tarfile.REGTYPE else content
+            archive.addfile(info, io.BytesIO(content) if kind == tarfile.REGTYPE else None)
+    return path
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_link_is_the_file_that_it_names_from_every_place_on(tmp_path: Path, form: int) -> None:
+    members = LINKED if form != tarfile.USTAR_FORMAT else LINKED[:-1]
+    path = linked(tmp_path / "links.tar", form, members)
+    read = found(path)
+    expected = {"a/0.txt": b"zero", "a/1.txt": b"zero", "a/2.txt": b"zero", "b/3.txt": b"zero", "a/4.txt": b"four"}
+    assert read == expected | ({"x" * 150 + ".txt": b"four"} if form != tarfile.USTAR_FORMAT else {})
+    content = Content(str(path))
+    files = TarFiles(content)
+    starts = []
+    while (member := files.next()) is not None:
+        starts.append((member.header, member.name))
+    content.close()
+    for header, name in starts:
+        content = Content(str(path))
+        content.pass_over(header)
+        files = TarFiles(content)
+        files.stand_at(header)
+        member = files.next()
+        assert member is not None
+        assert (member.name, files.read(member)) == (name, read[name])
+        content.close()
+
+
+@pytest.mark.parametrize("target", ["missing.txt", "../outside.txt", "later.txt"])
+def test_a_link_to_what_is_not_there_names_both(tmp_path: Path, target: str) -> None:
+    members = [("0.txt", tarfile.SYMTYPE, target), ("later.txt", tarfile.REGTYPE, b"")]
+    path = linked(tmp_path / "links.tar", tarfile.GNU_FORMAT, members)
+    with pytest.raises(ValueError, match=rf"links.tar holds '0.txt' as a link to '{target}', which is no file"):
+        found(path)
+
+
+def test_links_come_out_of_every_reader_and_in_every_shard(tmp_path: Path) -> None:
+    members = [("0.txt", tarfile.REGTYPE, b"zero")]
+    members += [(f"{n}.txt", tarfile.LNKTYPE, "0.txt") for n in range(1, 7)]  # type: ignore[misc]
+    path = linked(tmp_path / "links.tar", tarfile.GNU_FORMAT, members)
+    samples = IterableWrapper([str(path)]).read_webdataset()
+    assert [(sample["__key__"], sample["txt"]) for sample in samples] == [(str(n), "zero") for n in range(7)]
+    streams = IterableWrapper([str(path)]).open_files("b").load_from_tar().map(lambda pair: pair[1].read())
+    assert list(streams) == [b"zero"] * 7
+    divided = IterableWrapper([str(path)]).read_webdataset().sharding_filter().map(lambda sample: sample["__key__"])
+    loader = DataLoader2(divided, reading_service=InProcessReadingService(num_shards=3))
+    stream = iter(loader)
+    begun = [next(stream) for _ in range(3)]
+    again = DataLoader2(divided, reading_service=InProcessReadingService(num_shards=3))
+    again.load_state_dict(loader.state_dict())
+    assert [*begun, *again] == [str(n) for n in range(7)]
+
+
+def tar_of(path: Path, names: list[str]) -> str:
+    return str(linked(path, tarfile.GNU_FORMAT, [(name, tarfile.REGTYPE, name.encode()) for name in names]))
+
+
+def test_names_with_dots_and_archives_that_are_not_sorted_are_errors(tmp_path: Path) -> None:
+    dots = tar_of(tmp_path / "dots.tar", [f"clip_v1.0_{n}.txt" for n in range(80)])
+    for graph in (
+        IterableWrapper([dots]).read_webdataset(),
+        IterableWrapper([dots]).read_webdataset(["txt"]),
+        IterableWrapper([dots]).open_files("b").load_from_tar().webdataset(),
+    ):
+        with pytest.raises(ValueError, match="clip_v1' has more than 60 files, .*the only dot stands before"):
+            list(graph)
+    torn = tar_of(tmp_path / "torn.tar", ["0.a", "1.a", "0.b", "1.b", "2.a"])
+    with pytest.raises(ValueError, match="sample '0' stands in the archive in two places: .*--sort=name"):
+        list(IterableWrapper([torn]).read_webdataset())
+    keys = IterableWrapper([torn]).read_webdataset().map(lambda sample: sample["__key__"]).on_error("skip")
+    assert list(keys) == ["0", "1", "2"]

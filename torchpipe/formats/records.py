@@ -48,6 +48,9 @@ class Records(Iterator[T_co], ABC):
         """Pass over the next record, which is wrong; False if there is no telling where it ends. May raise as well."""
         return self.skip(1) == 1
 
+    def follow(self, failed: Any) -> None:
+        """These are the records of the same file behind one that is wrong: take over what ``failed`` knows of it."""
+
     @abstractmethod
     def place(self) -> dict[str, Any]:
         """Where the next record begins: plain data."""

@@ -3,6 +3,10 @@
 The convention is webdataset's: the files of a sample stand side by side; the key is the name up to the first dot of
 its last part, the ending is what follows that dot, in lower case. Other files, and names such as ``__meta__``, are
 passed over.
+
+So names with dots in front of the ending (``clip_v1.0_7.txt``) are files of one sample, ``clip_v1``, and an archive
+that is not sorted by names holds samples in pieces: what gives that away is an error. A key that stood before the place
+where reading began is not known any more.
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ from torchpipe.formats.places.content import Content
 from torchpipe.formats.records import ContentRecords
 from torchpipe.formats.tar import Member, TarFiles
 
-__all__ = ["TarSamples", "check_endings", "split_name"]
+__all__ = ["MOST_ENDINGS", "TarSamples", "check_endings", "many_endings", "split_name"]
+
+MOST_ENDINGS = 60  # of one sample; more are samples with one key
 
 
 def check_endings(value: object) -> tuple[tuple[str, ...], ...] | None:
@@ -43,6 +49,15 @@ def split_name(name: str) -> tuple[str, str] | None:
     return folder + slash + base, ending.lower()
 
 
+def many_endings(key: str, endings: Sequence[str]) -> ValueError:
+    """The error for a sample of more files than any has."""
+    return ValueError(
+        f"sample {key!r} has more than {MOST_ENDINGS} files, which end with .{endings[0]}, .{endings[1]} ...: the key "
+        "of a sample is its name up to the first dot. If these are samples of their own, rename the files when the "
+        "archive is written, so that the only dot stands before the ending"
+    )
+
+
 class TarSamples(ContentRecords[dict[str, Any]]):
     """Dicts with ``__key__``, ``__url__`` and the decoded content of each file by its ending.
 
@@ -65,6 +80,16 @@ class TarSamples(ContentRecords[dict[str, Any]]):
         self._decode = decode
         self._next: tuple[str, str, Member] | None = None  # key, ending and file that come next
         self._ended = False
+        self._keys: set[int] = set()  # of the samples so far
+
+    def _begin(self, key: str) -> None:
+        """The next sample has this key. Raises: ValueError."""
+        if (mark := hash(key)) in self._keys:
+            raise ValueError(
+                f"sample {key!r} stands in the archive in two places: the files of a sample stand side by side. Write "
+                "the archive in the order of names (GNU tar: --sort=name), or give two samples two names"
+            )
+        self._keys.add(mark)
 
     def _peek(self) -> tuple[str, str, Member] | None:
         while self._next is None and not self._ended:
@@ -81,7 +106,8 @@ class TarSamples(ContentRecords[dict[str, Any]]):
             raise StopIteration
         key = first[0]
         contents: dict[str, tuple[str, bytes]] = {}
-        others = []
+        others: list[str] = []
+        self._begin(key)
         while (found := self._peek()) is not None and found[0] == key:
             _, ending, member = found
             name = ending if self._wanted is None else self._wanted.get(ending)
@@ -92,6 +118,8 @@ class TarSamples(ContentRecords[dict[str, Any]]):
             else:
                 contents[name] = ending, self._files.read(member)
             self._next = None
+            if len(contents) + len(others) > MOST_ENDINGS:
+                raise many_endings(key, [*contents, *others])
         sample = self._made(key, contents, others)
         self._pass_sample()
         return sample
@@ -121,13 +149,28 @@ class TarSamples(ContentRecords[dict[str, Any]]):
         found = self._peek()
         self._advance((self._files.offset if found is None else found[2].header) - self._offset)
 
+    def _pass_files(self, key: str) -> None:
+        while (found := self._peek()) is not None and found[0] == key:
+            self._next = None
+
+    def leave_out(self) -> bool:
+        first = self._peek()
+        if first is not None:
+            self._keys.add(hash(first[0]))
+            self._pass_files(first[0])
+            self._pass_sample()
+        return first is not None
+
+    def follow(self, failed: TarSamples) -> None:
+        self._keys = failed._keys
+
     def skip(self, count: int) -> int:
         for done in range(count):
             first = self._peek()
             if first is None:
                 return done
-            while (found := self._peek()) is not None and found[0] == first[0]:
-                self._next = None
+            self._begin(first[0])
+            self._pass_files(first[0])
             self._pass_sample()
         return count
 

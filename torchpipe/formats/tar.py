@@ -23,6 +23,7 @@ __all__ = ["Member", "TarFiles", "TarStreams"]
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
 _FILE = frozenset(b"\0" + b"07")  # the old, the usual and the contiguous kind
+_HARD_LINK, _SYMBOLIC_LINK = b"12"
 _WITHOUT_DATA = frozenset(b"123456")  # links, devices, folders, pipes: whatever their size says
 _MOST_HEADER_BYTES = 1 << 20
 
@@ -30,7 +31,7 @@ _MOST_HEADER_BYTES = 1 << 20
 @dataclass(frozen=True)
 class Member:
     """A regular file: its name, where its header begins (with those that extend it) and its data, how many bytes it
-    has."""
+    has. Of a link, the data are those of the file that it names."""
 
     name: str
     header: int
@@ -41,7 +42,12 @@ class Member:
 class TarFiles:
     """The regular files of an archive, one after the other. ``offset`` is where the next header begins.
 
-    Raises: EOFError for an archive that is cut off, ValueError for one that is damaged; both name it.
+    A hard or symbolic link is the file that it names, which has to stand before it: as tar writes a file with several
+    names. With the first link the names that stand before it are read, once; a stream that cannot seek has no way back
+    to what they name.
+
+    Raises: EOFError for an archive that is cut off, ValueError for one that is damaged and for a link to a file that
+    does not stand before it; all name the archive.
     """
 
     def __init__(self, content: Content) -> None:
@@ -51,6 +57,8 @@ class TarFiles:
         self._at = 0  # of the stream
         self._held: list[Member | None] = []  # found by stand_at()
         self._lock = threading.Lock()
+        self._known: dict[str, Member] | None = None  # by their names, from the first link on
+        self._learning = False
 
     def next(self) -> Member | None:
         """The next file, whose content :meth:`read` gives; None at the end of the archive."""
@@ -58,6 +66,7 @@ class TarFiles:
             return self._held.pop()
         start = self.offset
         name: str | None = None
+        target: str | None = None  # of a link
         size: int | None = None
         while True:
             header = self._take(self.offset, _BLOCK)
@@ -69,11 +78,13 @@ class TarFiles:
             if kind in b"LxgK":
                 extension = self._extension(data, length)
                 self.offset = data + _padded(length)
-                if kind == 76:  # L
-                    name = extension.rstrip(b"\0").decode("utf-8", "surrogateescape")
+                if kind in b"LK":
+                    text = extension.rstrip(b"\0").decode("utf-8", "surrogateescape")
+                    name, target = (text, target) if kind == 76 else (name, text)
                 elif kind == 120:  # x
                     found = _pax(extension, self.path)
                     name, size = found.get("path", name), _number(found.get("size"), size, self.path)
+                    target = found.get("linkpath", target)
                 continue
             if kind in _WITHOUT_DATA:
                 length = 0
@@ -81,12 +92,47 @@ class TarFiles:
                 length = size
             self.offset = data + _padded(length)
             if kind in _FILE:
-                return Member(_name(header) if name is None else name, start, data, length)
+                return self._known_as(Member(_name(header) if name is None else name, start, data, length))
+            if kind in (_HARD_LINK, _SYMBOLIC_LINK):
+                link = Member(_name(header) if name is None else name, start, 0, 0)
+                found = self._named(link, _text(header[157:257]) if target is None else target, kind)
+                if found is not None:
+                    return self._known_as(found)
             if kind not in _WITHOUT_DATA:
                 raise ValueError(
                     f"{self.path} holds a file of type {chr(kind)!r} at byte {start}, which is not supported"
                 )
-            start, name, size = self.offset, None, None
+            start, name, target, size = self.offset, None, None, None
+
+    def _known_as(self, member: Member) -> Member:
+        if self._known is not None:
+            self._known[_normal(member.name)] = member
+        return member
+
+    def _named(self, link: Member, target: str, kind: int) -> Member | None:
+        """The file that a link names; None if that is a folder. Raises: ValueError."""
+        if self._known is None:
+            self._learn(link.header)
+        known: dict[str, Member] = self._known or {}
+        wanted = _normal(target if kind == _HARD_LINK else os.path.join(os.path.dirname(link.name), target))
+        if (found := known.get(wanted)) is not None:
+            return Member(link.name, link.header, found.data, found.size)
+        if self._learning or any(name.startswith(wanted + "/") for name in known):
+            return None
+        raise ValueError(
+            f"{self.path} holds {link.name!r} as a link to {target!r}, which is no file that stands before it in the "
+            "archive: write it with its content (GNU tar: --dereference --hard-dereference)"
+        )
+
+    def _learn(self, end: int) -> None:
+        """The files that stand before ``end``, by their names; of several of one name the last one."""
+        behind, self._known, self._learning = self.offset, {}, True
+        self.offset = 0
+        try:
+            while self.offset < end and self.next() is not None:
+                pass
+        finally:
+            self.offset, self._learning = behind, False
 
     def read(self, member: Member) -> bytes:
         """The content of the last file that :meth:`next` gave."""
@@ -216,6 +262,14 @@ class TarStreams(ContentRecords[tuple[str, StreamWrapper]]):
 
 def _padded(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
+
+
+def _normal(name: str) -> str:
+    return os.path.normpath(name).lstrip("/")
+
+
+def _text(field: bytes) -> str:
+    return field.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
 
 
 def _name(header: bytes) -> str:

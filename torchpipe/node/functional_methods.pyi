@@ -813,7 +813,7 @@ class IterMethods(Generic[T_co]):
     def window_shuffle(self, window: int) -> IterDataPipe[T_co]:
         """Takes ``window`` items at a time and hands them out in random order, every order having the same chance."""
 
-    def zip(self, *datapipes: IterDataPipe[Any]) -> IterDataPipe[tuple[Any, ...]]:
+    def zip(self, *datapipes: IterDataPipe[Any], strict: bool = False) -> IterDataPipe[tuple[Any, ...]]:
         """Tuples of the first items of all inputs, then of the second ones ..., until the shortest input ends."""
 
     def zip_longest(self, *datapipes: IterDataPipe[Any], fill_value: Any = None) -> IterDataPipe[tuple[Any, ...]]:

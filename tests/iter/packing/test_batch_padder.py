@@ -72,7 +72,7 @@ def test_L2_exact_resume() -> None:
         ([1, 2], {}, TypeError, "an item is 1 of type int"),
         ([torch.ones(2), torch.ones(2).long()], {}, TypeError, "cannot stack int64 of shape \\(2,\\) and float32"),
         ([torch.ones(2, 2), torch.ones(2, 3)], {}, TypeError, "only the first dimension may differ"),
-        ([{"a": [1]}, {"b": [1]}], {}, KeyError, "field 'a' is not in every sample"),
+        ([{"a": [1]}, {"b": [1]}], {}, KeyError, "sample 1 of 2 lacks the field 'a'"),
         ([{"a": [1]}, {"a": "x"}], {}, TypeError, "field 'a' is 'x' of type str"),
     ],
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import array
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["FIELD", "KINDS", "as_array", "field_name"]
+from torchpipe.iter._shared.sizes import plain
+
+__all__ = ["FIELD", "KINDS", "as_array", "check_pad", "field_name", "pads_of"]
 
 FIELD = "tokens"
 """What the field is called where items are bare sequences."""
@@ -29,13 +32,18 @@ def as_array(node: str, name: str, value: Any) -> tuple[np.ndarray[Any, Any], bo
     tensor = True
     found: Any
     if isinstance(value, torch.Tensor):
+        if value.dtype is torch.bfloat16:
+            raise TypeError(
+                f"{node} needs types that numpy has, {field_name(name)} is a tensor of torch.bfloat16: make it "
+                "float32 before, by value.float(), and bfloat16 of the batch"
+            )
         found = value.detach().numpy() if value.device.type == "cpu" else value.detach().cpu().numpy()
     elif isinstance(value, np.ndarray):
         found, tensor = value, False
     elif isinstance(value, bytes | bytearray | memoryview):
         found = np.frombuffer(value, np.uint8)
     elif isinstance(value, _READ):
-        found = np.asarray(value) if len(value) else np.empty(0, np.int64)
+        found = _read(node, name, value) if len(value) else np.empty(0, np.int64)
         if found.dtype == np.float64:
             found = found.astype(np.float32)  # as torch makes of Python's
     else:
@@ -49,3 +57,63 @@ def as_array(node: str, name: str, value: Any) -> tuple[np.ndarray[Any, Any], bo
             f"{node} needs sequences of numbers, {field_name(name)} has shape {found.shape} and dtype {found.dtype}"
         )
     return found, tensor
+
+
+def _read(node: str, name: str, value: Any) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{node} needs sequences of numbers, {field_name(name)} holds sequences of several lengths, or what is no "
+            f"number: {value!r:.60} ({error})"
+        ) from error
+
+
+def pads_of(node: str, pad_value: Any, dtypes: Mapping[str, np.dtype[Any]]) -> list[Any]:
+    """What each field is padded with: ``pad_value``, or its entry in it (0 without one).
+
+    Raises: TypeError, ValueError for a name that no field has, one value other than 0 for fields of several kinds, and
+    a value that a field cannot hold.
+    """
+    if isinstance(pad_value, Mapping):
+        unknown = [name for name in pad_value if name not in dtypes]
+        if unknown:
+            raise ValueError(
+                f"{node}: pad_value names {unknown!r:.80}, and the fields are {tuple(dtypes)!r:.200}: is it misspelt?"
+            )
+        return [check_pad(node, name, pad_value.get(name, 0), dtype) for name, dtype in dtypes.items()]
+    kinds = {"i" if dtype.kind == "u" else dtype.kind for dtype in dtypes.values()}
+    if len(kinds) > 1 and not _is_zero(pad_value):
+        fields = ", ".join(f"{name!r} ({dtype})" for name, dtype in dtypes.items())
+        raise ValueError(
+            f"{node}: pad_value={pad_value!r:.40} would go to fields of several kinds: {fields:.200}. Give a dict, "
+            f"pad_value={{{next(iter(dtypes))!r}: {pad_value!r:.40}}}; fields that it does not name are padded with 0"
+        )
+    return [check_pad(node, name, pad_value, dtype) for name, dtype in dtypes.items()]
+
+
+def _is_zero(value: Any) -> bool:
+    return type(plain(value)) in (int, float, bool) and plain(value) == 0
+
+
+def check_pad(node: str, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
+    """``value``, as Python's own. Raises: TypeError if it is no number, ValueError if ``dtype`` cannot hold it."""
+    pad = plain(value)
+    if type(pad) not in (bool, int, float, complex):
+        raise TypeError(
+            f"{node}: pad_value of {field_name(name)} must be a number, got {value!r:.60} of type "
+            f"{type(value).__name__}"
+        )
+    if dtype.kind == "b":
+        holds = pad in (0, 1)
+    elif dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        holds = type(pad) is not complex and pad == pad and bounds.min <= pad <= bounds.max and pad == int(pad)
+    elif dtype.kind == "f":
+        largest = float(np.finfo(dtype).max)
+        holds = type(pad) is not complex and (pad != pad or abs(pad) == float("inf") or abs(pad) <= largest)
+    else:
+        holds = True
+    if not holds:
+        raise ValueError(f"{node}: {field_name(name)} of type {dtype} cannot hold pad_value={pad!r}")
+    return pad

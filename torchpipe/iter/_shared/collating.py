@@ -6,7 +6,7 @@ and dicts; each gives to torch's own function whatever it does not know to be th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from torchpipe.compat.torch_private import collate, collate_tensor_fn, default_collate_fn_map
+from torchpipe.iter._shared.fields import check_same_fields
 from torchpipe.node.context import Memory
 from torchpipe.state.tensors import is_plain
 
@@ -86,6 +87,8 @@ def _stacks_as_it_is(item: torch.Tensor, first: torch.Tensor) -> bool:
 def _dicts(without: Any, batch: Any, *, collate_fn_map: Any = None) -> Any:
     """Of dicts proper, which need not be copied for what else they may be. ``without``: the map without this entry."""
     first = batch[0]
+    if isinstance(first, Mapping):
+        check_same_fields("collate", batch)
     if type(first) is not dict:
         return collate(batch, collate_fn_map=without)
     return {key: collate([sample[key] for sample in batch], collate_fn_map=collate_fn_map) for key in first}

@@ -20,16 +20,26 @@ def with_columns(fn: Callable[..., Any], input_col: Any) -> Callable[[Any], Any]
 
 
 def single_output(input_col: Any, output_col: Any) -> Any:
-    """``output_col`` without a list around it. Raises: ValueError if it names several, or stands alone."""
+    """``output_col`` without a list around it. Raises: ValueError if it names several, or stands alone, and where it is
+    missing while ``input_col`` names a part twice."""
     if input_col is None and output_col is not None:
         raise ValueError(
             f"output_col={output_col!r} needs an input_col: which part of the item does the function take?"
+        )
+    if input_col is not None and output_col is None and len(set(_listed(input_col))) < len(_listed(input_col)):
+        raise ValueError(
+            f"input_col={input_col!r} names a part twice, and the result is to take the place of the first while the "
+            "others are removed: say where it goes, by output_col="
         )
     if isinstance(output_col, list | tuple):
         if len(output_col) != 1:
             raise ValueError(f"output_col must name one column, got {output_col!r}: the function has one result")
         return output_col[0]
     return output_col
+
+
+def _listed(columns: Any) -> list[Any]:
+    return list(columns) if isinstance(columns, list | tuple) else [columns]
 
 
 def apply_to_columns(fn: Callable[..., Any], input_col: Any, output_col: Any) -> Callable[[Any], Any]:

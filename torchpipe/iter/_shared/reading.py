@@ -227,6 +227,7 @@ class _FileIterator(_RecordsIterator[T]):
         try:
             again = self.expand(self._item)
             again.load_state_dict(failed.state_dict())
+            again.follow(failed)
             if again.leave_out():
                 return again
         except Exception:  # it is the same again, of what is read when passing over: on_error() has the first one

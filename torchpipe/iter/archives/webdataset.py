@@ -8,7 +8,7 @@ from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.formats.places.streams import StreamWrapper, wrap_stream
-from torchpipe.formats.samples import split_name
+from torchpipe.formats.samples import MOST_ENDINGS, many_endings, split_name
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.pairs import pair_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -59,6 +59,8 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
                     )
                 sample[ending] = content
                 self.held = None
+                if len(sample) > MOST_ENDINGS + 1:
+                    raise many_endings(key, [name[1:] for name in sample if name != "__key__"])
             content = None  # the consumer alone decides how long streams live
             made = [sample]
             del sample
@@ -91,7 +93,7 @@ class WebDataset(OneInput[dict[str, Any]]):
     If it is an open stream, its content.
 
     Raises: while iterating, TypeError for other items; ValueError if a sample has two files of one
-    ending (are samples of several shards named alike?).
+    ending (are samples of several shards named alike?) or more than 60 (are there dots in their names?).
     """
 
     iterator = _SampleIterator

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torchpipe.formats.places.streams import close_streams
 from torchpipe.iter._shared.shared_pass import Container
+from torchpipe.iter._shared.sizes import plain
 from torchpipe.node.announce import warn_user
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.traits import callable_name
@@ -95,7 +96,7 @@ class _Demultiplexer(Container):
         return self.classifier_fn
 
     def deal(self, item: Any, number: int, fn: Any, branches: Collection[int]) -> Iterable[tuple[int, Any]]:
-        answer = fn(item)
+        answer = plain(fn(item))
         if answer is None and self.drop_none:
             close_streams(item)
             return ()

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from torchpipe.errors import StateError
 from torchpipe.formats.places.streams import close_streams
 from torchpipe.iter._shared.bases import CountingIterator, ItemIterator, OnePerItem
+from torchpipe.iter._shared.sizes import checked_key, plain_key
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
@@ -53,12 +54,7 @@ class _ZipWithIterIterator(CountingIterator[Any]):
             yield held.pop()
 
     def _merged(self, item: Any) -> Any:
-        key = self.key_fn(item)
-        try:
-            hash(key)
-        except TypeError as error:
-            error.add_note(f"key_fn gives {key!r:.200} for {item!r:.200}: make it a tuple, say, or a text")
-            raise
+        key = checked_key(self.key_fn, item, "key_fn")
         while key not in self.buffer:
             self._take_reference(item, key)
         merged = self.merge(item, self.buffer.pop(key))
@@ -71,7 +67,7 @@ class _ZipWithIterIterator(CountingIterator[Any]):
                 f"No matching key can be found: the reference has ended, and no item left of it has the key {key!r} of "
                 f"{item!r:.200}. Has it been dropped from the buffer? Then raise buffer_size"
             )
-        ref_key = self.ref_key_fn(reference)
+        ref_key = checked_key(self.ref_key_fn, reference, "ref_key_fn")
         if ref_key in self.buffer:
             raise ValueError(f"Duplicate key {ref_key!r} in the reference: which of its two items is meant?")
         if self.node.buffer_size is not None and len(self.buffer) >= self.node.buffer_size:
@@ -147,7 +143,7 @@ class _ZipWithMapIterator(ItemIterator[Any]):
             yield held.pop()
 
     def _merged(self, item: Any) -> Any:
-        key = self.key_fn(item)
+        key = plain_key(self.key_fn(item))
         try:
             other = self.node.table[key]
         except LookupError as error:

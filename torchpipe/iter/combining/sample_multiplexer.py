@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
+from torchpipe.iter._shared.sizes import plain
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, stored_items
@@ -37,7 +38,8 @@ class SampleMultiplexer(IterDataPipe[T]):
     def __init__(self, pipes_to_weights_dict: Mapping[IterDataPipe[T], float], seed: int | None = None) -> None:
         if not pipes_to_weights_dict:
             raise ValueError("SampleMultiplexer needs at least one datapipe with its weight, got none")
-        for datapipe, weight in pipes_to_weights_dict.items():
+        weights = {datapipe: plain(weight) for datapipe, weight in pipes_to_weights_dict.items()}
+        for datapipe, weight in weights.items():
             check_input("SampleMultiplexer", datapipe)
             if (
                 isinstance(weight, bool)
@@ -47,7 +49,7 @@ class SampleMultiplexer(IterDataPipe[T]):
             ):
                 raise ValueError(f"a weight must be a positive number, got {weight!r} for {datapipe!r}")
         self.datapipes = tuple(pipes_to_weights_dict)
-        self.weights = tuple(map(float, pipes_to_weights_dict.values()))
+        self.weights = tuple(map(float, weights.values()))
         self.seed = None if seed is None else check_seed(seed)
 
     def __len__(self) -> int:

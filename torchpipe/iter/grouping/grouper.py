@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.iter._shared.bases import OneInput
+from torchpipe.iter._shared.sizes import checked_key
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_items
@@ -46,12 +47,8 @@ class _GroupIterator(NodeIterator[Any]):
     def run(self) -> Iterator[Any]:
         size, limit = self.node.group_size, self.node.buffer_size
         for item in self.source.items():
-            key = self.key_fn(item)
-            try:
-                group = self.groups.setdefault(key, [])
-            except TypeError as error:
-                error.add_note(f"groupby got the key {key!r:.200} for {item!r:.200}: make it a tuple, say, or a text")
-                raise
+            key = checked_key(self.key_fn, item, "groupby")
+            group = self.groups.setdefault(key, [])
             group.append(item)
             self.waiting += 1
             full = len(group) == size
@@ -87,7 +84,7 @@ class _GroupIterator(NodeIterator[Any]):
 @functional_datapipe("groupby")
 class Grouper(OneInput[Any]):
     """Gathers the items that have one key, as ``group_key_fn`` tells it, into lists; with ``keep_key`` into pairs
-    (key, list).
+    (key, list). A key that is numpy's, or a tensor of no dimension, becomes Python's.
 
     A group is handed out when it has ``group_size`` items. When ``buffer_size`` items are waiting, the largest group is
     handed out if it has ``guaranteed_group_size`` items (by default ``group_size``; any number if neither is given); a

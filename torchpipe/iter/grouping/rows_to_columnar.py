@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchpipe.iter._shared.bases import Itemwise
+from torchpipe.iter._shared.fields import check_same_fields
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["Rows2Columnar"]
@@ -18,7 +19,8 @@ class Rows2Columnar(Itemwise[dict[Any, list[Any]]]):
     Rows are dicts, whose ``column_names`` are taken (by default all), or lists and tuples, whose values are named by
     ``column_names`` in order.
 
-    State: none of its own. Raises: while iterating, KeyError for a column that a row does not have, ValueError for a
+    State: none of its own. Raises: while iterating, KeyError for a column that a row does not have or that
+    only some have, ValueError for a
     row of another length than ``column_names``.
     """
 
@@ -28,6 +30,8 @@ class Rows2Columnar(Itemwise[dict[Any, list[Any]]]):
 
     def change(self, item: Any) -> dict[Any, list[Any]]:
         columns: dict[Any, list[Any]] = {}
+        if not self.column_names and item and isinstance(item[0], dict):
+            check_same_fields("rows2columnar", item)
         for row in item:
             for name, value in self._named(row):
                 columns.setdefault(name, []).append(value)

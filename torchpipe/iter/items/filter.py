@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
-import numpy as np
 import torch
 
 from torchpipe.formats.places.streams import close_streams
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.columns import with_columns
+from torchpipe.iter._shared.sizes import plain
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.traits import callable_name
@@ -37,10 +37,9 @@ class _FilterIterator(ItemIterator[T]):
                 close_streams(item)
 
     def _truth(self, answer: Any) -> bool:
-        if isinstance(answer, np.bool_) or (
-            isinstance(answer, torch.Tensor) and answer.dtype is torch.bool and answer.numel() == 1
-        ):
-            return bool(answer)
+        found = plain(answer.reshape(()) if isinstance(answer, torch.Tensor) and answer.numel() == 1 else answer)
+        if type(found) is bool:
+            return found
         raise ValueError(
             f"filter_fn must return True or False, {callable_name(self.filter_fn)} returned {answer!r} of type "
             f"{type(answer).__name__}: is a return or a comparison missing?"

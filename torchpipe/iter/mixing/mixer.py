@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from torchpipe.errors import StateError, StateMismatchError
-from torchpipe.iter._shared.sizes import checked_size, length_of
+from torchpipe.iter._shared.sizes import checked_size, length_of, plain
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -111,7 +111,7 @@ class Mixer(IterDataPipe[T]):
 def _normal(weights: Any, count: int) -> list[float]:
     """``weights``, scaled to a sum of 1. Raises: ValueError, TypeError."""
     try:
-        found = [float(weight) for weight in weights]
+        found = [float(_number(weight)) for weight in weights]
     except (TypeError, ValueError):
         raise TypeError(f"weights are {count} numbers, one for each input, got {weights!r:.80}") from None
     if len(found) != count:
@@ -120,6 +120,13 @@ def _normal(weights: Any, count: int) -> list[float]:
     if not all(0 <= weight < math.inf for weight in found) or not 0 < total < math.inf:
         raise ValueError(f"weights must be 0 or more, and not all 0, got {weights!r:.80}")
     return [weight / total for weight in found]
+
+
+def _number(weight: Any) -> Any:
+    found = plain(weight)
+    if type(found) not in (int, float):
+        raise TypeError
+    return found
 
 
 def _rounded_up(number: float) -> int:

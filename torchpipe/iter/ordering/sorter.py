@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 from torchpipe.errors import StateError
 from torchpipe.indexed.selecting import SelectingIterator
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
+from torchpipe.iter._shared.sizes import plain_key
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count, stored_items
+from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_columns, check_count
 from torchpipe.randomness.seeds import permutation, stored_key
 
@@ -47,12 +49,21 @@ class _SortIterator(ItemIterator[T]):
             while self.left:
                 yield self.left.pop()
             for item in islice(source, node.window - len(self.window)):
-                self.window.append((self.key_fn(item), item))
+                self.window.append((self._key(item), item))
             window, self.window = self.window, []
             window.sort(key=itemgetter(0), reverse=node.reverse)
             self.left = [item for _, item in reversed(window)]
             if not self.left:
                 return
+
+    def _key(self, item: T) -> Any:
+        key = plain_key(self.key_fn(item))
+        if isinstance(key, float) and key != key:
+            raise ValueError(
+                f"{callable_name(self.node.key_fn)} gives NaN for {item!r:.200}, which stands nowhere in an order: "
+                "filter such items out, or give them a number"
+            )
+        return key
 
     def close(self) -> None:
         super().close()
@@ -67,7 +78,8 @@ class Sorter(OnePerItem[T]):
 
     State: what is left of the window.
 
-    Raises: ValueError if ``window`` is below 1; TypeError if ``key_fn`` is no function.
+    Raises: ValueError if ``window`` is below 1; TypeError if ``key_fn`` is no function; while iterating, ValueError for
+    a key that is NaN.
     """
 
     iterator = _SortIterator

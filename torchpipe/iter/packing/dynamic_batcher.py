@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
-from torchpipe.iter._shared.sizes import checked_size, length_of
+from torchpipe.iter._shared.sizes import checked_size, length_of, plain
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_items
@@ -113,6 +113,7 @@ class DynamicBatcher(OneInput[list[T]]):
         super().__init__(datapipe)
         check_columns("cost_fn", cost_fn, None)
         check_choice("overflow", overflow, ("raise", "drop", "keep"))
+        max_cost = plain(max_cost)
         if isinstance(max_cost, bool) or not isinstance(max_cost, int | float):
             raise TypeError(f"max_cost must be a number, got {max_cost!r} of type {type(max_cost).__name__}")
         if not 0 < max_cost < float("inf"):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from torchpipe.errors import StateError, add_note
+from torchpipe.iter._shared.arrays import pads_of
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter.packing._bins import Bin, Layout, Segment, stored_bin, stored_segment
 from torchpipe.node.context import Context
@@ -81,9 +82,11 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
                 place(whole)
 
     def _finished(self, done: Bin) -> dict[str, Any]:
-        pads = self.node.pad_value
-        fields = done.layout.fields
-        return done.finished([pads.get(name, 0) for name in fields] if isinstance(pads, dict) else [pads] * len(fields))
+        return done.finished(self._pads(done.layout))
+
+    def _pads(self, layout: Layout) -> list[Any]:
+        dtypes = {name: row.dtype for name, row in zip(layout.fields, layout.rows)}
+        return pads_of("pack()", self.node.pad_value, dtypes)
 
     def _read(self, item: Any) -> Segment | None:
         """The sample as a segment, or as what its overflow leaves of it. None: nothing."""
@@ -110,12 +113,7 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
         return segment
 
     def _begin(self, layout: Layout) -> None:
-        pads = self.node.pad_value
-        unknown = pads.keys() - set(layout.fields) if isinstance(pads, dict) else ()
-        if unknown:
-            raise ValueError(
-                f"pad_value has {sorted(unknown)!r}, and the fields are {layout.fields!r}: is it misspelt?"
-            )
+        self._pads(layout)  # wrong ones are an error at the first sample
         self.layout = layout
 
     def _cut(self, segment: Segment, layout: Layout) -> Segment | None:
@@ -183,8 +181,9 @@ class Packer(OneInput[dict[str, Any]]):
     is filled by itself (inputs and targets); other fields are left out. A pack is a dict of the fields (``"tokens"``
     where samples are bare), of shape (length, ...) and the dtype of the samples, and of ``segment_ids`` and
     ``positions`` (int32; of a dict's fields, ``<field>_segment_ids`` and so on). Segments count from 1 in each pack,
-    and positions from 0 in each segment; padding has 0 in both, and ``pad_value``, a number or a dict of them, in the
-    fields. Fields in ``keep`` become lists, with an entry for each segment. Arrays give arrays, all else tensors.
+    and positions from 0 in each segment; padding has 0 in both, and ``pad_value`` in the fields: a dict of numbers by
+    field (0 where it names none), or a number, which is 0 or for fields of one kind (bool, whole, floating). Fields in
+    ``keep`` become lists, with an entry for each segment. Arrays give arrays, all else tensors.
 
     ``strategy``: ``"concat"`` puts samples one after the other and cuts every ``length`` entries: no padding but at the
     end. ``"first_fit"`` and ``"best_fit"`` keep samples whole. Of at most ``bins`` (8) open packs a sample goes into

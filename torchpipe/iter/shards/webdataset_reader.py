@@ -21,10 +21,11 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
     sample's files hold, by their endings.
 
     ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand
-    (``"s3://bucket/train-{000..099}.tar"``). URLs are opened by fsspec with ``storage_options``. Files of one sample
-    stand side by side and differ in what follows the first dot of their names; names without a dot, and ``__meta__``,
-    are passed over. ``extensions`` are those to read, all of which a sample must have; of ``"jpg;png"`` it must have
-    one, which then stands under ``"jpg"``. The others are not read.
+    (``"s3://bucket/train-{000..099}.tar"``). URLs are opened by fsspec with ``storage_options``. Files of one
+    sample stand side by side and differ in what follows the first dot of their names; names without a dot, and
+    ``__meta__``, are passed over. A link stands for the file that it names, if that stands before it.
+    ``extensions`` are those to read, all of which a sample must have; of ``"jpg;png"`` it must have one, which then
+    stands under ``"jpg"``. The others are not read.
 
     With ``decode``, text (``txt``), whole numbers (``cls``, ``id``, ``index``), ``json``, ``npy``, ``npz``, ``pt``
     and ``pth`` (no pickles) become what they stand for, and images (``jpg``, ``png``, ...) as ``images`` says:
@@ -35,9 +36,10 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
     :class:`~torchpipe.iter.TextLineReader` (shards are better not compressed). A sharding point straight after it
     passes over samples by their headers.
 
-    Raises: ValueError for wrong ``extensions`` or ``images``; while iterating, ValueError for a sample without one of
-    the ``extensions`` or with two files of one ending, EOFError for a shard that is cut off, ValueError for a damaged
-    one, and what decoding raises, all with the shard, the sample and the byte; StateError where a shard has changed.
+    Raises: ValueError for wrong ``extensions`` or ``images``; while iterating, ValueError for a sample without one
+    of the ``extensions`` or with two files of one ending, with more than 60 files (names with dots), or whose files
+    do not stand side by side; EOFError for a shard that is cut off, ValueError for a damaged one, and what decoding
+    raises, all with the shard, the sample and the byte; StateError where a shard has changed.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ from typing import Any
 from torchpipe.compat.packages import needs
 from torchpipe.formats.tables.parquet import RowGroupTables
 from torchpipe.iter._shared.bases import form_on
+from torchpipe.iter._shared.fields import check_same_fields
 from torchpipe.iter._shared.reading import FileReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count, check_function, check_input
@@ -29,7 +30,9 @@ class DataFrameMaker(IterDataPipe[Any]):
     rows of each table.
 
     State: none of its own. Raises: ImportError without pyarrow; ValueError for a size below 1, rows without names and
-    another ``device`` than ``""`` and ``"cpu"``; while iterating, pyarrow's errors for rows that do not fit the schema.
+    another ``device`` than ``""`` and ``"cpu"``; while iterating, KeyError for a row that
+    lacks a column, or has one that the first row of its table has not, and pyarrow's errors for rows that do not fit
+    the schema.
     """
 
     def __new__(  # type: ignore[misc]
@@ -69,9 +72,21 @@ class _TableOf:
             if names is None:
                 raise ValueError(f"dataframe got the row {rows[0]!r:.200}, whose columns have no names: pass columns=")
             rows = [dict(zip(names, _values(row, names), strict=True)) for row in rows]
-        elif names is not None and schema is None:
-            rows = [{name: row[name] for name in names} for row in rows]
+        elif names is None:
+            check_same_fields("dataframe", rows)
+        else:
+            rows = [_named(number, row, names) for number, row in enumerate(rows)]
         return pyarrow.Table.from_pylist(rows, schema=schema)
+
+
+def _named(number: int, row: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    lacking = [name for name in names if name not in row]
+    if lacking:
+        raise KeyError(
+            f"dataframe: row {number} of this table has no column {lacking[0]!r}, only "
+            f"{', '.join(map(repr, row))}: give it the value None if it has none"
+        )
+    return {name: row[name] for name in names}
 
 
 def _values(row: Any, names: tuple[str, ...]) -> Sequence[Any]:

@@ -1,0 +1,126 @@
+"""What users' functions return: numbers of numpy's and torch's are made plain, so that what is saved loads."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from torchpipe import DataLoader2, IterDataPipe
+from torchpipe.iter import IterableWrapper, SampleMultiplexer
+from torchpipe.map import SequenceWrapper
+
+TEXTS = ["aa", "b", "cccc", "ddd", "e", "ffff", "gg", "h", "iii", "jj", "k", "llllll"]
+KINDS: list[Any] = [np.int64, np.int8, np.uint16, np.float32, np.float64, np.array, torch.tensor, float]
+
+
+def source() -> IterDataPipe[Any]:
+    return IterableWrapper(TEXTS)
+
+
+SIZED: dict[str, Callable[[Callable[[Any], Any]], IterDataPipe[Any]]] = {
+    "mix": lambda of: source().mix(source(), weights=of_list(of, [2, 1]), by=lambda item: of(len(item))),
+    "dynamic_batch": lambda of: source().dynamic_batch(of_int(of, 6), lambda item: of(len(item))),
+    "max_token_bucketize": lambda of: source().max_token_bucketize(6, lambda item: of(len(item)), buffer_size=4),
+    "bucket_by_length": lambda of: source().bucket_by_length([2, 4], 3, lambda item: of(len(item))),
+    "sort": lambda of: source().sort(4, lambda item: of(len(item))),
+    "groupby": lambda of: source().groupby(lambda item: of(len(item)), group_size=2, keep_key=True),
+    "zip_with_iter": lambda of: IterableWrapper(range(9)).zip_with_iter(
+        IterableWrapper(range(8, -1, -1)), lambda n: of(n), keep_key=True
+    ),
+    "zip_with_map": lambda of: IterableWrapper(range(9)).zip_with_map(
+        SequenceWrapper({n: str(n) for n in range(9)}), lambda n: of(n), keep_key=True
+    ),
+    "filter": lambda of: source().filter(lambda item: truth(of, len(item) > 1)),
+}
+
+
+def of_int(of: Callable[[Any], Any], number: int) -> Any:
+    made = of(number)
+    return made if np.ndim(made) == 0 else number
+
+
+def of_list(of: Callable[[Any], Any], numbers: list[int]) -> Any:
+    return [of(number) for number in numbers]
+
+
+def seeded(graph: IterDataPipe[Any]) -> DataLoader2[Any]:
+    loader: DataLoader2[Any] = DataLoader2(graph)
+    loader.seed(1)
+    return loader
+
+
+def truth(of: Any, answer: bool) -> Any:
+    return {np.array: np.array(answer), torch.tensor: torch.tensor(answer)}.get(of, np.bool_(answer))
+
+
+def saved(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("of", KINDS, ids=lambda of: of.__name__)
+@pytest.mark.parametrize("form", SIZED)
+def test_what_is_saved_after_a_number_of_any_kind_loads_and_goes_on(form: str, of: Any) -> None:
+    graph = SIZED[form]
+    expected = list(seeded(graph(int)))
+    assert list(seeded(graph(of))) == expected
+    for place in (1, len(expected) // 2, len(expected) - 1):
+        loader = seeded(graph(of))
+        stream = iter(loader)
+        assert [next(stream) for _ in range(place)] == expected[:place]
+        again = DataLoader2(graph(of))
+        again.load_state_dict(saved(loader.state_dict()))
+        assert list(again) == expected[place:]
+
+
+@pytest.mark.parametrize("of", KINDS, ids=lambda of: of.__name__)
+def test_branches_and_weights_may_be_numbers_of_any_kind(of: Any) -> None:
+    whole = int if of in (np.float32, np.float64, float) else of
+    even, odd = IterableWrapper(range(6)).demux(2, lambda n: whole(n % 2))
+    assert list(even.zip(odd)) == [(0, 1), (2, 3), (4, 5)]
+    plain = SampleMultiplexer({IterableWrapper([1] * 9): 2, IterableWrapper([2] * 9): 1}, seed=1)
+    assert list(SampleMultiplexer({IterableWrapper([1] * 9): of(2), IterableWrapper([2] * 9): of(1)}, seed=1)) == list(
+        plain
+    )
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(True), torch.tensor(True), -1, float("nan"), np.float32("inf"), "3"])
+@pytest.mark.parametrize("form", ["mix", "dynamic_batch", "max_token_bucketize", "bucket_by_length"])
+def test_what_is_no_size_is_an_error_that_names_function_and_value(form: str, value: Any) -> None:
+    def how_long(item: Any) -> Any:
+        return value
+
+    graphs = {
+        "mix": lambda: source().mix(source(), weights=[1, 1], by=how_long),
+        "dynamic_batch": lambda: source().dynamic_batch(6, how_long),
+        "max_token_bucketize": lambda: source().max_token_bucketize(6, how_long),
+        "bucket_by_length": lambda: source().bucket_by_length([2], 3, how_long),
+    }
+    with pytest.raises(ValueError, match=r"must be a number from 0 on, .*how_long returned "):
+        list(graphs[form]())
+
+
+def test_tensors_of_a_size_say_how_to_take_a_number_of_them() -> None:
+    with pytest.raises(ValueError, match=r"and shape \(2,\): take one number of it"):
+        list(source().dynamic_batch(6, lambda item: torch.ones(2)))
+
+
+def test_a_key_that_is_nan_or_a_tensor_of_several_numbers_is_an_error() -> None:
+    with pytest.raises(ValueError, match="gives NaN, which equals no other key"):
+        list(source().groupby(lambda item: np.float32("nan")))
+    with pytest.raises(TypeError, match=r"gives a tensor of shape \(2,\): make it a tuple"):
+        list(source().groupby(lambda item: torch.ones(2)))
+    with pytest.raises(ValueError, match="gives NaN for 'aa', which stands nowhere in an order"):
+        list(source().sort(4, lambda item: float("nan")))
+
+
+def test_tuples_of_tensors_are_keys_by_their_numbers() -> None:
+    groups = list(source().groupby(lambda item: (torch.tensor(len(item)), "x"), keep_key=True, group_size=2))
+    assert [(key, len(items)) for key, items in groups[:2]] == [((1, "x"), 2), ((4, "x"), 2)]
