@@ -38,6 +38,10 @@ def web_server() -> Iterator[WebServer]:
         def do_GET(self) -> None:
             state.requests.append((self.path, dict(self.headers)))
             page = state.pages.get(self.path, Page(status=404))
+            wanted_tag = self.headers.get("If-Match", page.headers.get("ETag"))
+            if page.status == 200 and wanted_tag != page.headers.get("ETag"):
+                self.send_error(412)
+                return
             failure = page.failures.pop(0) if page.failures else None
             if isinstance(failure, int) and page.status == 200 and failure >= 400:
                 self.send_error(failure)

@@ -24,7 +24,7 @@ class Records(Iterator[T_co], ABC):
     """
 
     path: str
-    stamp: list[int | None] | None
+    stamp: list[int | str | None] | None
     has_places = True
     """False where the file can only be read in order, so that there is no state."""
     step: int = 1

@@ -23,7 +23,7 @@ __all__ = ["ArchiveStreams", "ZipFiles"]
 class _TableOfFiles(Records[tuple[str, Any]]):
     """Base: the files that ``archive.infolist()`` names, without folders. Place: the number."""
 
-    def __init__(self, path: str, archive: Any, stamp: list[int | None] | None, mask: str = "") -> None:
+    def __init__(self, path: str, archive: Any, stamp: list[int | str | None] | None, mask: str = "") -> None:
         self.path = path
         self.stamp = stamp
         self._archive = archive

@@ -193,7 +193,7 @@ def test_overflow_is_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
         ([{"a": [1]}, {"a": [1], "b": [1]}], {}, ValueError, r"fields \['b'\], which those before had not"),
         ([{"a": [1]}, [1]], {}, TypeError, "dict with a field 'a', got list"),
         ([{"a": [1], "positions": [0]}], {}, ValueError, "rename or remove 'positions'"),
-        ([{"a": [1]}], {"pad_value": {"labels": 1}}, ValueError, r"pad_value has \['labels'\]"),
+        ([{"a": [1]}], {"pad_value": {"labels": 1}}, ValueError, r"pad_value names \['labels'\]"),
         ([{"a": [1]}], {"keep": ["of"]}, KeyError, "no field 'of', only 'a'"),
         ([[1], torch.ones(2)], {}, TypeError, r"float32 \(tensor\), those before had int64 \(tensor\)"),
         (

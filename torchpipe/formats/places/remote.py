@@ -14,6 +14,8 @@ from torchpipe.formats.places.retrying import DEFAULT_RETRIES, ReopenedFile, att
 __all__ = ["BUFFER_BYTES", "entries_of", "file_system", "open_url", "write_url"]
 
 BUFFER_BYTES = 1 << 18
+# By which file systems tell one file from another of its name: Google's, S3's and Azure's, the web's, others'.
+_VERSIONS = ("generation", "VersionId", "ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtime")
 _TEXT = ("encoding", "errors", "newline")
 
 
@@ -44,20 +46,49 @@ def open_url(
         return system.open(path, mode, **rest)
     text = {name: rest.pop(name) for name in _TEXT if name in rest}
 
-    def open_at(place: int) -> tuple[Any, int | None]:
+    def open_at(place: int) -> tuple[Any, int | None, str | None]:
         system, path = file_system(url, options)
         file = system.open(path, "rb", **rest)
-        size = getattr(file, "size", None)
+        size, version = _size(file), _version(file, url)
         if not place:
-            return file, size
+            return file, size, version
         if file.seekable():
             file.seek(place)
         else:
             _pass_over(file, place)
-        return file, size
+        return file, size, version
 
     binary = io.BufferedReader(ReopenedFile(url, open_at, retries), buffer_bytes)
     return binary if "b" in mode else io.TextIOWrapper(binary, **text)
+
+
+def _size(file: Any) -> int | None:
+    """In bytes; of a response that is read as it comes, what its headers say, if it comes as it is stored."""
+    headers = getattr(getattr(file, "r", None), "headers", {})
+    if headers.get("Content-Encoding", "identity") == "identity" and str(headers.get("Content-Length")).isdigit():
+        return int(headers["Content-Length"])
+    size = getattr(file, "size", None)
+    return size if isinstance(size, int) else None
+
+
+def _version(file: Any, url: str) -> str | None:
+    """What tells this file from another one at its place, if its system says; of the web, also each request asks for
+    that one (RFC 9110, 13.1)."""
+    of_web = url.lower().startswith(("http://", "https://"))
+    details = getattr(getattr(file, "r", None), "headers", None) or getattr(file, "details", None)
+    if of_web and isinstance(details, dict):  # the file of fsspec's tells its size alone
+        details = file.fs.info(file.path)
+    if not isinstance(details, Mapping):
+        return None
+    found = next((name for name in _VERSIONS if details.get(name)), None)
+    if found is None:
+        return None
+    version = str(details[found])
+    if of_web and isinstance(getattr(file, "kwargs", None), dict):
+        name = "If-Unmodified-Since" if found == "Last-Modified" else "If-Match"
+        if not version.startswith("W/"):
+            file.kwargs["headers"] = {**file.kwargs.get("headers", {}), name: version}
+    return version
 
 
 def _pass_over(file: Any, count: int) -> None:

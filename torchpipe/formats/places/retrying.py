@@ -47,6 +47,19 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _ERRNOS
 
 
+def _is_other_file(error: BaseException) -> bool:
+    """The server has another file than the one that was asked for: status 412 of HTTP, or what s3fs makes of it."""
+    status = next((value for name in ("status", "code") if (value := getattr(error, name, None)) is not None), None)
+    return status == 412 or any(kind.__name__ == "FileExpired" for kind in type(error).__mro__)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # of an HTTP client's, which lacks what it was made of
+        return repr(error.args)[:200]
+
+
 def attempt(do: Callable[[], T], what: str, retries: int, failed: Callable[[], None] = lambda: None) -> T:
     """``do()``, tried again up to ``retries`` times after transient errors; ``failed`` is called before each time."""
     for number in range(retries + 1):
@@ -59,7 +72,7 @@ def attempt(do: Callable[[], T], what: str, retries: int, failed: Callable[[], N
                 error.add_note(f"{what} failed {retries + 1} times in a row")
                 raise
             wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**number)
-            _log.warning("%s failed (%s: %s); trying again in %g s", what, type(error).__name__, error, wait_s)
+            _log.warning("%s failed (%s: %s); trying again in %g s", what, type(error).__name__, _text(error), wait_s)
             failed()
             time.sleep(wait_s)
     raise AssertionError("range(retries + 1) is never empty")
@@ -68,18 +81,21 @@ def attempt(do: Callable[[], T], what: str, retries: int, failed: Callable[[], N
 class ReopenedFile(io.RawIOBase):
     """A binary file for reading, which is opened again at its place when a read fails for a moment.
 
-    ``open_at(place)`` opens it, and tells its size in bytes, or None. It is called at once, so that a file that is
+    ``open_at(place)`` opens it, and tells its size in bytes, or None, and its *version*: what tells this file from
+    another one at the same place (an ETag, a generation), or None. It is called at once, so that a file that is
     missing is found at once. The places of two such files are their own, also where what ``open_at`` returns is shared.
 
-    Raises: OSError where it has another size when it is opened again; EOFError where it ends before its size.
+    Raises: OSError where it has another size or version when it is opened again; EOFError where it ends before its
+    size.
     """
 
-    def __init__(self, path: str, open_at: Callable[[int], tuple[Any, int | None]], retries: int) -> None:
+    def __init__(self, path: str, open_at: Callable[[int], tuple[Any, int | None, str | None]], retries: int) -> None:
         self.name = path
         self._open_at = open_at
         self._retries = retries
         self._place = 0
         self._size: int | None = None
+        self.version: str | None = None
         self._file: BinaryIO | None = None
         attempt(self._opened, f"opening {path}", retries)
 
@@ -90,13 +106,19 @@ class ReopenedFile(io.RawIOBase):
     def _opened(self) -> BinaryIO:
         """The file, at the place."""
         if self._file is None:
-            file, size = self._open_at(self._place)
-            if None not in (size, self._size) and size != self._size:
-                file.close()
-                raise OSError(
-                    f"{self.name} has {size} bytes now, and had {self._size}: it was changed while it was read"
-                )
+            file, size, version = self._open_at(self._place)
+            for what, now, before in (("bytes", size, self._size), ("the version", version, self.version)):
+                if None not in (now, before) and now != before:
+                    file.close()
+                    have = (
+                        f"{now} bytes now, and had {before}" if what == "bytes" else f"the version {now}, not {before}"
+                    )
+                    raise OSError(
+                        f"{self.name} has {have}: it was replaced while it was read. Restore it, or "
+                        "begin the epoch anew"
+                    )
             self._file, self._size = file, size
+            self.version = self.version or version
         elif self._seeks() and self._file.tell() != self._place:
             self._file.seek(self._place)
         return self._file
@@ -141,7 +163,15 @@ class ReopenedFile(io.RawIOBase):
             return 0
 
         def read() -> bytes:
-            data = self._opened().read(len(buffer))
+            try:
+                data = self._opened().read(len(buffer))
+            except Exception as error:
+                if _is_other_file(error):
+                    raise OSError(
+                        f"{self.name} is not the file any more that it was when reading began: it was replaced while "
+                        "it was read. Restore it, or begin the epoch anew"
+                    ) from error
+                raise
             if not data and self._size is not None and len(buffer):
                 raise ConnectionResetError(f"{self.name} ended at byte {self._place} of {self._size}")
             return data

@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 import stat
 import zlib
-from typing import Any
+from typing import Any, TypeAlias
 
 from torchpipe.compat.torch_datapipes import StreamWrapper
 from torchpipe.errors import StateError
 
 __all__ = [
-    "StreamWrapper", "can_seek", "check_stamp", "close_stream", "close_stream_after_parts", "close_streams", "stamp_of",
-    "stamp_of_path", "wrap_stream",
+    "Stamp", "StreamWrapper", "can_seek", "check_stamp", "close_stream", "close_stream_after_parts", "close_streams",
+    "stamp_of", "stamp_of_path", "wrap_stream",
 ]  # fmt: skip
 
+Stamp: TypeAlias = "list[int | str | None]"
 _TAIL_BYTES = 10_240  # a record of tar, up to which an archive is padded: one can grow without becoming longer
 
 
@@ -48,31 +49,35 @@ def can_seek(file: Any) -> bool:
     return callable(seekable) and bool(seekable()) and callable(getattr(file, "tell", None))
 
 
-def stamp_of(file: Any) -> list[int | None] | None:
+def stamp_of(file: Any) -> Stamp | None:
     """The size of the file behind a stream and, of a local one, a checksum of its last bytes: plain data.
 
-    The file is the stored one: an archive, or compressed. None where nothing tells: of a user's stream without a file
-    descriptor.
+    Of a remote file it is the version that its server tells (an ETag, a generation), and where: a copy that lies
+    elsewhere has another one. The file is the stored one: an archive, or compressed. None where nothing tells: of a
+    user's stream without a file descriptor.
     """
     while file is not None:
         ends = _ends_of(file)
         if ends is not None:
             return ends
         binary = getattr(file, "buffer", file)  # of text
-        size = getattr(getattr(binary, "raw", binary), "size", None)  # of a file that fsspec opens
+        raw = getattr(binary, "raw", binary)
+        size = getattr(raw, "size", None)  # of a file that fsspec opens
         if type(size) is int:
-            return [size, None]
+            version = getattr(raw, "version", None)
+            place = zlib.crc32(str(getattr(raw, "name", "")).encode("utf-8", "surrogateescape"))
+            return [size, f"{place:08x} {version}" if isinstance(version, str) else None]
         file = getattr(file, "parent_stream", None)
     return None
 
 
-def stamp_of_path(path: str) -> list[int | None] | None:
+def stamp_of_path(path: str) -> Stamp | None:
     """:func:`stamp_of` a local file. Raises: OSError."""
     with open(path, "rb", buffering=0) as file:
         return stamp_of(file)
 
 
-def _ends_of(file: Any) -> list[int | None] | None:
+def _ends_of(file: Any) -> Stamp | None:
     try:
         descriptor = file.fileno()
         found = os.fstat(descriptor)
@@ -83,7 +88,14 @@ def _ends_of(file: Any) -> list[int | None] | None:
         return None
 
 
-def check_stamp(name: str, saved: Any, stamp: list[int | None] | None) -> None:
+def _differ(saved: Any, now: Any) -> bool:
+    """Are both known, of one place, and not the same?"""
+    if isinstance(saved, str) and isinstance(now, str):
+        return saved[:8] == now[:8] and saved != now
+    return type(saved) is int and type(now) is int and saved != now
+
+
+def check_stamp(name: str, saved: Any, stamp: Stamp | None) -> None:
     """Raises: StateError if ``stamp`` is that of another file than the one of the state, as far as both know it."""
     if saved is None or stamp is None:
         return
@@ -91,8 +103,9 @@ def check_stamp(name: str, saved: Any, stamp: list[int | None] | None) -> None:
         raise StateError(f"the state does not say how long {name} was, but {saved!r:.40}")
     if saved[0] != stamp[0]:
         change = f"it had {saved[0]} bytes, and has {stamp[0]} now"
-    elif None not in (saved[1], stamp[1]) and saved[1] != stamp[1]:
-        change = "it is as long, and ends with other bytes"
+    elif _differ(saved[1], stamp[1]):
+        what = "ends with other bytes" if isinstance(stamp[1], int) else f"has another version, {stamp[1][9:]}"
+        change = f"it is as long, and {what}"
     else:
         return
     raise StateError(f"{name} has changed since the state was saved: {change}. Restore it, or begin the epoch anew")

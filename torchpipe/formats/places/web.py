@@ -85,7 +85,7 @@ def open_web(
     headers = _headers(options)
     first: list[Mapping[str, str]] = []
 
-    def open_at(place: int) -> tuple[Any, int | None]:
+    def open_at(place: int) -> tuple[Any, int | None, str | None]:
         request = urllib.request.Request(full, headers=headers | _range(place, first))
         try:
             response: Any = opener.open(request, timeout=DEFAULT_TIMEOUT_S if timeout is None else timeout)
@@ -95,14 +95,19 @@ def open_web(
         first.append(response.headers)
         length = response.headers.get("Content-Length")
         if response.status == 206:
-            return response, None if length is None else int(length) + place
+            return response, None if length is None else int(length) + place, _version(response.headers)
         for _ in range(0, place, _BUFFER_BYTES):
             response.read(min(_BUFFER_BYTES, place - _))
-        return response, None if length is None else int(length)
+        return response, None if length is None else int(length), _version(response.headers)
 
     file = WebFile(ReopenedFile(url, open_at, retries), _BUFFER_BYTES)
     file.headers = first[0]
     return file
+
+
+def _version(headers: Mapping[str, str]) -> str | None:
+    """What tells this file from another one (RFC 9110, 8.8)."""
+    return headers.get("ETag") or headers.get("Last-Modified")
 
 
 def _range(place: int, first: list[Mapping[str, str]]) -> dict[str, str]:

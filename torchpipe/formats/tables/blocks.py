@@ -23,7 +23,7 @@ class Blocks(ABC):
     """An open table file: what :class:`TableRecords` needs to know of it."""
 
     path: str
-    stamp: list[int | None] | None
+    stamp: list[int | str | None] | None
     count: int
     """Of blocks."""
 

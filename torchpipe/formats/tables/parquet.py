@@ -30,7 +30,7 @@ def import_parquet(filtered: bool) -> Any:
     return import_module("pyarrow.parquet")
 
 
-def open_parquet(path: str, storage_options: Mapping[str, Any] | None) -> tuple[Any, list[int | None] | None]:
+def open_parquet(path: str, storage_options: Mapping[str, Any] | None) -> tuple[Any, list[int | str | None] | None]:
     """A ``pyarrow.parquet.ParquetFile`` and its stamp. Raises: ValueError, with the path, for another file."""
     pa = import_pyarrow()
 

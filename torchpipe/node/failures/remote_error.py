@@ -29,7 +29,8 @@ def dump_error(error: BaseException) -> bytes:
 
 
 def load_error(data: bytes) -> BaseException:
-    """The error again: same type, message and notes, with a :class:`RemoteTraceback` as its cause.
+    """The error again: same type, message and notes, with a :class:`RemoteTraceback` as its cause. Where the type
+    cannot make the message here, it is a subclass of that type, of the same name, which shows it.
 
     An error whose type cannot be rebuilt here becomes a :class:`WorkerError` that names it.
     """
@@ -37,11 +38,32 @@ def load_error(data: bytes) -> BaseException:
     error = _load_whole(whole, name)
     if error is None:
         error = _load_parts(parts, message)
+    if error is not None:
+        error = _readable(error, message, data)
     if error is None:
         error = WorkerError(f"{name}: {message} (this type cannot be rebuilt in the main process)")
     # Not by assignment: exceptions may be frozen dataclasses
     BaseException.__setattr__(error, "__notes__", notes)
     BaseException.__setattr__(error, "__cause__", RemoteTraceback(text))
+    return error
+
+
+def _readable(error: BaseException, message: str, data: bytes) -> BaseException | None:
+    """``error``, if it shows ``message``; else as a subclass of its class that does; None if there can be none.
+
+    An HTTP client's error makes its text of the request, which does not come along.
+    """
+    try:
+        if str(error) == message:
+            return error
+    except Exception:  # so the text that was seen where it was raised takes its place
+        pass
+    kind = type(error)
+    shown = {"__slots__": (), "__str__": lambda self: message, "__reduce__": lambda self: (load_error, (data,))}
+    try:
+        error.__class__ = type(kind.__name__, (kind,), {**shown, "__module__": kind.__module__})
+    except Exception:
+        return None
     return error
 
 
@@ -56,7 +78,19 @@ def safe_str(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as broken:
-        return f"<its message cannot be shown: {broken!r}>"
+        return f"<its message cannot be shown: {broken!r}>{_known(error)}"
+
+
+def _known(error: BaseException) -> str:
+    """What can be shown of an error without a message: a status and its arguments."""
+    parts = []
+    for name in ("status", "code", "args"):
+        try:
+            if (value := getattr(error, name, None)) is not None:
+                parts.append(f" {name}={value!r:.200}")
+        except Exception:
+            continue
+    return "".join(parts)
 
 
 def _whole(error: BaseException) -> bytes | None:
