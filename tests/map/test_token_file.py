@@ -61,7 +61,6 @@ def test_windows_are_cut_from_one_run(tmp_path: Path) -> None:
     assert as_lists(pairs.to_iter_datapipe()) == [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
     assert as_lists(TokenFile(tmp_path / "b.bin", 2, dtype="int32").to_iter_datapipe()) == [[100, 101], [102, 103]]
     assert as_lists(TokenFile(tmp_path / "c.bin", 3).to_iter_datapipe()) == [[1, 2, 3], [40_000, 5, 6]]
-    assert len(TokenFile(tmp_path / "a.npy", 11)) == 0
 
 
 def test_rows_and_several_files(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ FORMS: list[Row] = [
 FILE: Callable[..., Any] = partial(TokenFile, __file__)
 NODES: list[Row] = [
     ("SequenceWrapper: sequence", lambda: SequenceWrapper(iter([1])), TypeError, "sequence"),  # type: ignore[arg-type]
+    ("TokenFile: offset", partial(FILE, dtype="uint8", offset=-1), ValueError, "offset"),
+    ("TokenFile: length", partial(FILE, 1 << 40, dtype="uint8"), ValueError, "length"),
     ("TokenFile: step", partial(FILE, dtype="uint8", step=3), ValueError, "step"),
     ("TokenFile: no dtype", FILE, ValueError, "dtype"),
     ("TokenFile: no length", partial(FILE, dtype="uint8"), TypeError, "length"),

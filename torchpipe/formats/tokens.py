@@ -31,7 +31,7 @@ class MappedTokens:
     Raises: ValueError, with the path, for a file that does not hold what its header says.
     """
 
-    def __init__(self, path: str, dtype: Any = None) -> None:
+    def __init__(self, path: str, dtype: Any = None, offset: int = 0) -> None:
         if is_remote(path):
             raise ValueError(f"only local files can be mapped into memory, got {path!r}: copy it to a disk first")
         self.path = path
@@ -39,8 +39,13 @@ class MappedTokens:
         self.index = os.path.splitext(path)[0] + ".idx"
         self.shape: tuple[int, ...]
         self.dtype: np.dtype[Any]
-        self.offset = 0  # of the first token, in bytes
+        self.offset = offset  # of the first token, in bytes
+        self._ends: Any = None  # of the index' sequences, in tokens, where these do not stand one behind the other
         self._count: int | None = None  # of sequences
+        if offset and (path.endswith(".npy") or os.path.exists(self.index)):
+            raise ValueError(f"{path} says itself where its tokens begin: leave offset={offset} out")
+        if offset > self.size:
+            raise ValueError(f"{path} has {self.size} bytes, and its tokens are to begin at offset={offset}")
         if path.endswith(".npy"):
             self._read_npy()
         elif os.path.exists(self.index):
@@ -51,7 +56,7 @@ class MappedTokens:
                 "are: give dtype, such as 'uint16'"
             )
         else:
-            self._set(np.dtype(dtype), (self.size // np.dtype(dtype).itemsize,))
+            self._set(np.dtype(dtype), ((self.size - offset) // np.dtype(dtype).itemsize,))
         if dtype is not None and np.dtype(dtype) != self.dtype:
             raise ValueError(f"{path} holds {self.dtype}, not dtype={np.dtype(dtype)}: leave dtype out")
         self._maps: list[Any] = []  # opened when first read, by each process
@@ -121,8 +126,21 @@ class MappedTokens:
 
     @property
     def tokens(self) -> int:
-        """Of the whole file."""
-        return int(np.prod(self.shape))
+        """Of the whole file; with an index, of its sequences."""
+        if self._count is None:
+            return int(np.prod(self.shape))
+        ends = self._sequence_ends()
+        return int(ends[-1]) if len(ends) else 0
+
+    def _sequence_ends(self) -> Any:
+        """After how many tokens each sequence of the index ends, if all are put one behind the other."""
+        if self._ends is None:
+            assert self._count is not None
+            lengths = np.fromfile(self.index, "<i4", self._count, offset=_HEADER.size)
+            if len(lengths) and lengths.min() < 0:
+                raise ValueError(f"{self.index} is damaged: a sequence of {lengths.min()} tokens")
+            self._ends = np.cumsum(lengths, dtype=np.int64)
+        return self._ends
 
     @property
     def native(self) -> np.dtype[Any]:
@@ -132,7 +150,7 @@ class MappedTokens:
     def _mapped(self) -> list[Any]:
         if not self._maps:
             self._maps.append(
-                np.memmap(self.path, self.dtype, "r", self.offset, self.shape) if self.tokens else self._empty()
+                np.memmap(self.path, self.dtype, "r", self.offset, self.shape) if np.prod(self.shape) else self._empty()
             )
             self._maps.append(None if self._count is None else np.memmap(self.index, mode="r"))
         return self._maps
@@ -155,11 +173,20 @@ class MappedTokens:
         return np.array(data[first : first + length], self.native)
 
     def window(self, first: int, length: int) -> Any:
-        """``length`` tokens from number ``first`` on, whatever sequences they belong to: a copy."""
-        return np.array(self._mapped()[0].reshape(-1)[first : first + length], self.native)
+        """``length`` tokens from number ``first`` on, in the order of the index' sequences: a copy."""
+        if self._count is None:
+            return np.array(self._mapped()[0].reshape(-1)[first : first + length], self.native)
+        ends, made, parts = self._sequence_ends(), 0, []
+        number = int(np.searchsorted(ends, first, "right"))
+        skip = first - (int(ends[number - 1]) if number else 0)
+        while made < length:
+            part = self.sequence(number)[skip : skip + length - made]
+            parts.append(part)
+            made, skip, number = made + len(part), 0, number + 1
+        return np.concatenate(parts)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_maps": []}
+        return {**self.__dict__, "_maps": [], "_ends": None}
 
 
 class TokenSequences:
@@ -172,6 +199,7 @@ class TokenSequences:
         self._step = step or length or 0
         counts = [len(file) if length is None else self._windows(file, length) for file in files]
         self._ends = list(accumulate(counts))
+        self.short = [file for file, count in zip(files, counts) if not count]
 
     def _windows(self, file: MappedTokens, length: int) -> int:
         return max(0, (file.tokens - length) // self._step + 1)

@@ -12,6 +12,7 @@ import torch
 from torchpipe.formats.places.listed import listed_files
 from torchpipe.formats.places.paths import expand_paths
 from torchpipe.formats.tokens import MappedTokens, TokenSequences
+from torchpipe.node.announce import warn_user
 from torchpipe.node.datapipe import MapDataPipe
 from torchpipe.node.validate import check_count
 
@@ -24,14 +25,16 @@ class TokenFile(MapDataPipe[torch.Tensor]):
     ``paths``, local ones, may hold braces and globs. A ``.bin`` with an ``.idx`` beside it is one of Megatron's
     indexed datasets, whose sequences are the items; the rows of a two-dimensional ``.npy`` are. A one-dimensional
     ``.npy``, and a ``.bin`` without an index, whose type ``dtype`` says, are one run of tokens. With
-    ``length`` the items are windows of so many tokens, whatever sequences they belong to, that begin every ``step``
-    (by default ``length``; ``length=1025, step=1024`` gives inputs and targets). Windows end with their file: fewer
-    tokens at its end are left out.
+    ``length`` the items are windows of so many tokens, of the index' sequences one behind the other, that begin every
+    ``step`` (by default ``length``; ``length=1025, step=1024`` gives inputs and targets). Windows end with their file:
+    fewer tokens at its end are left out, and a warning tells of files that give none. ``offset`` is how many bytes
+    stand before the tokens of a ``.bin`` without an index: 1024 in those of llm.c and modded-nanogpt.
 
     Files are mapped when they are first read, by each process, which share the memory. ``to_iter_datapipe`` and
     ``shuffle`` make a pipeline of it that goes to any position at once and whose shards read their own items alone.
 
-    Raises: ValueError for a file that is cut off, is not what its header says or does not say what it holds.
+    Raises: ValueError for a file that is cut off, is not what its header says or does not say what it holds,
+    where no file has ``length`` tokens, and for a token that ``tensor_dtype`` cannot hold.
     """
 
     fingerprint_ignores = ("paths",)  # known by ``files``: a run may move to where the data lie elsewhere
@@ -43,6 +46,7 @@ class TokenFile(MapDataPipe[torch.Tensor]):
         *,
         step: int | None = None,
         dtype: Any = None,
+        offset: int = 0,
         tensor_dtype: torch.dtype | None = torch.int64,
     ) -> None:
         self.paths = expand_paths("TokenFile", paths)
@@ -53,7 +57,8 @@ class TokenFile(MapDataPipe[torch.Tensor]):
         self.step = None if step is None else check_count("step", step, at_least=1)
         self.tensor_dtype = tensor_dtype
         self.dtype = None if dtype is None else np.dtype(dtype)
-        files = [MappedTokens(path, dtype) for path in self.paths]
+        self.offset = check_count("offset", offset, at_least=0)
+        files = [MappedTokens(path, dtype, self.offset) for path in self.paths]
         floating = next((file for file in files if not np.issubdtype(file.dtype, np.integer)), None)
         if floating is not None and tensor_dtype is torch.int64:
             raise ValueError(f"{floating.path} holds {floating.dtype}, no tokens: give tensor_dtype if it is meant")
@@ -68,10 +73,45 @@ class TokenFile(MapDataPipe[torch.Tensor]):
             for file in files:
                 len(file)
         self.sequences = TokenSequences(files, self.length, self.step)
+        self._check_windows()
+
+    def _check_windows(self) -> None:
+        short = self.sequences.short
+        if self.length is None or not short:
+            return
+        text = (
+            f"TokenFile: {len(short)} of {len(self.paths)} files have fewer than length={self.length} tokens and give "
+            f"no item, such as {short[0].path!r:.200} with {short[0].tokens}"
+        )
+        if len(short) == len(self.paths):
+            raise ValueError(f"{text}: take a smaller length, or put the files together")
+        warn_user(text, UserWarning)
 
     def __len__(self) -> int:
         return len(self.sequences)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        tokens = torch.from_numpy(self.sequences[index])
-        return tokens if self.tensor_dtype is None else tokens.to(self.tensor_dtype)
+        tokens = self.sequences[index]
+        self._check_range(index, tokens)
+        made = torch.from_numpy(tokens)
+        return made if self.tensor_dtype is None else made.to(self.tensor_dtype)
+
+    def _check_range(self, index: int, tokens: Any) -> None:
+        """Raises: ValueError for a token that ``tensor_dtype`` cannot hold."""
+        kind = self.tensor_dtype
+        if (
+            kind is None
+            or kind.is_floating_point
+            or kind.is_complex
+            or tokens.dtype.kind not in "iu"
+            or not len(tokens)
+        ):
+            return
+        have, bounds = np.iinfo(tokens.dtype), torch.iinfo(kind)
+        if (have.max > bounds.max or have.min < bounds.min) and not bounds.min <= tokens.min() <= tokens.max() <= (
+            bounds.max
+        ):
+            raise ValueError(
+                f"TokenFile: item {index} has tokens from {tokens.min()} to {tokens.max()}, which {kind} cannot hold: "
+                "give another tensor_dtype, or is dtype= another one than the file's?"
+            )

@@ -140,8 +140,9 @@ def _column(name: str, column: Any, fill: Any, tensors: bool) -> Any:
     kind = column.type
     if pa.types.is_dictionary(kind):
         column, kind = column.dictionary_decode(), kind.value_type
-    shape = None
+    shape = order = None
     if isinstance(kind, pa.FixedShapeTensorType):
+        order = kind.permutation
         column, shape, kind = column.storage, kind.shape, kind.storage_type
     if not tensors and (unit := _time_unit(kind)) is not None:
         return _times(column, *unit)
@@ -149,6 +150,8 @@ def _column(name: str, column: Any, fill: Any, tensors: bool) -> Any:
         array = _array(name, column, fill)
         if shape is not None:
             array = array.reshape(len(array), *shape)
+            if order is not None:  # the axes as they are meant, of those that lie in memory
+                array = array.transpose(0, *[axis + 1 for axis in order])
         return _Tensors(array) if tensors else array
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
         return _ragged(name, column, fill, tensors)
@@ -174,10 +177,15 @@ def _refuse_nulls(name: str, column: Any, fill: Any) -> Any:
         return column
     if fill is not None:
         return column.fill_null(fill)
+    advice = (
+        f"Name a value for them, fill_null={{{name!r}: ...}}, or filter these rows out"
+        if _is_number(column.type)
+        else "fill_null is for numbers and not for lists: filter these rows out, or write empty lists"
+    )
     row = next(index for index, valid in enumerate(column.is_valid()) if not valid.as_py())
     raise ValueError(
         f"column {name!r} has {column.null_count} nulls, the first {row} rows on, which an array of {column.type} "
-        f"cannot hold. Name a value for them, fill_null={{{name!r}: ...}}, or filter these rows out"
+        f"cannot hold. {advice}"
     )
 
 

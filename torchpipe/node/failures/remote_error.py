@@ -49,13 +49,13 @@ def load_error(data: bytes) -> BaseException:
 
 
 def _readable(error: BaseException, message: str, data: bytes) -> BaseException | None:
-    """``error``, if it shows ``message``; else as a subclass of its class that does; None if there can be none.
+    """``error``, if it has a text here; else, with ``message``, as a subclass of its class; None if there can be none.
 
     An HTTP client's error makes its text of the request, which does not come along.
     """
     try:
-        if str(error) == message:
-            return error
+        str(error)
+        return error
     except Exception:  # so the text that was seen where it was raised takes its place
         pass
     kind = type(error)
