@@ -358,7 +358,8 @@ def test_a_state_from_elsewhere() -> None:
     with pytest.raises(StateMismatchError) as caught:
         DataLoader2(numbers(11)).load_state_dict(state)
     assert re.search(
-        r"another graph: fingerprint \w{16} was saved, this graph has \w{16}\. The first node that differs:\n"
+        r"another graph: fingerprint \w{16} was saved, this graph has \w{16}\. "
+        r"The first node that differs, in its iterable:\n"
         r"  saved: 0 IterableWrapper\(.*range\(0, 10\)\)\n"
         r"  here:  0 IterableWrapper\(.*range\(0, 11\)\)\n"
         r"Load it into the graph that saved it",

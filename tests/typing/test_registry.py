@@ -59,15 +59,23 @@ def test_a_form_belongs_to_one_kind_of_node() -> None:
 
 
 def test_a_name_that_is_taken_is_refused_and_stays() -> None:
-    with pytest.raises(ValueError, match=r"'map' is taken by torchpipe\.iter\.items\.mapper\.Mapper"):
+    with pytest.raises(ValueError, match=r"dp\.map is one of torchpipe's own forms, which are not replaced"):
         functional_datapipe("map")(Doubled)
     assert functional.lookup("iter", "map", None) is not None
     assert isinstance(IterableWrapper([1]).map(str), Mapper)
 
 
+def test_two_modules_do_not_share_a_form() -> None:
+    functional_datapipe("doubled_once")(Doubled)
+    theirs = type("Doubled", (Doubled,), {"__qualname__": Doubled.__qualname__, "__module__": "team_b"})
+    with pytest.raises(ValueError, match=r"'doubled_once' is taken by .*: give that of team_b\.Doubled another name"):
+        functional_datapipe("doubled_once")(theirs)
+    assert type(IterableWrapper([1]).doubled_once()) is Doubled
+
+
 def test_a_class_that_is_defined_again_takes_its_own_name() -> None:
     """A notebook cell that is run twice."""
     functional_datapipe("doubled")(Doubled)
-    again = type("Doubled", (Doubled,), {"__qualname__": Doubled.__qualname__})
+    again = type("Doubled", (Doubled,), {"__qualname__": Doubled.__qualname__, "__module__": __name__})
     functional_datapipe("doubled")(again)
     assert isinstance(IterableWrapper([1]).doubled(), again)

@@ -32,6 +32,7 @@ class Sampler(IterDataPipe[Any]):
         check_input("Sampler", datapipe)
         len(datapipe)
         self.source = datapipe
+        self.arguments = (tuple(sampler_args or ()), dict(sampler_kwargs or {}))  # samplers keep them to themselves
         self.sampler = sampler(*(sampler_args or ()), **{**(sampler_kwargs or {}), "data_source": datapipe})
 
     def __len__(self) -> int:
