@@ -202,3 +202,39 @@ def test_L1_shards_count_a_record_that_is_left_out(num_shards: int, behind: bool
         again = loader()
         again.load_state_dict(begun.state_dict())
         assert list(again) == items[done:]
+
+
+@pytest.mark.parametrize("between", ["sharding_filter", "sharding_round_robin_dispatch", "shuffle"])
+@pytest.mark.parametrize("loader", ["load_from_tar", "load_from_zip"])
+def test_the_files_of_a_sample_are_not_parted(between: str, loader: str) -> None:
+    members = getattr(IterableWrapper(["a.tar"]).shuffle().sharding_filter().open_files("b"), loader)()
+    members.map(str, input_col=0).webdataset()
+    with pytest.raises(GraphError, match="stands between"):
+        getattr(members.map(str, input_col=0), between)().webdataset()
+
+
+SIZED: dict[str, Callable[[Any], Any]] = {
+    "dynamic_batch": lambda source: source.dynamic_batch(5, overflow="drop"),
+    "max_token_bucketize": lambda source: source.max_token_bucketize(5, buffer_size=3),
+}
+
+
+@pytest.mark.parametrize("name", list(SIZED))
+def test_items_of_another_size_are_counted_and_told_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def begun() -> Any:
+        return iterate(SIZED[name](IterableWrapper([[n] * (9 if n % 4 == 3 else 1) for n in range(16)])))
+
+    stream = begun()
+    items = list(stream)
+    assert sorted(part[0] for batch in items for part in batch) == [n for n in range(16) if n % 4 != 3]
+    assert stream.state_dict()["dropped"] == 4
+    assert [record for record in caplog.records if "leaves out an item" in record.message][1:] == []
+    for done in range(len(items) + 1):
+        one, again = begun(), begun()
+        for _ in range(done):
+            next(one)
+        again.load_state_dict(one.state_dict())
+        assert list(again) == items[done:]
+        assert again.state_dict()["dropped"] == 4
+    loader = DataLoader2(SIZED[name](IterableWrapper([[1] * 9, [1]])), measure=True)
+    assert len(list(loader)) == 1

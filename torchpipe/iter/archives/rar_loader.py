@@ -27,6 +27,8 @@ class RarArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
     an archive within an archive (extract the outer one first), and the error of ``rarfile`` with a note of the path.
     """
 
+    makes_members = True  # whose order says which belong together
+
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], *, length: int = -1) -> None:
         needs("rarfile", "load_from_rar")
         super().__init__(datapipe, length)

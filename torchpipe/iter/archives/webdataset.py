@@ -6,12 +6,13 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from torchpipe.errors import StateError
+from torchpipe.errors import GraphError, StateError
 from torchpipe.formats.places.streams import StreamWrapper, wrap_stream
 from torchpipe.formats.samples import MOST_ENDINGS, many_endings, split_name
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.pairs import pair_of
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.traits import divides, node_name, seeded, walk
 
 __all__ = ["WebDataset"]
 
@@ -92,7 +93,8 @@ class WebDataset(OneInput[dict[str, Any]]):
     State: the first pair of the sample after the one handed out, which had to be read to know that this one is whole.
     If it is an open stream, its content.
 
-    Raises: while iterating, TypeError for other items; ValueError if a sample has two files of one
+    Raises: GraphError for a sharding point or a shuffle between the node that reads archives and this one, which would
+    part the files of a sample; while iterating, TypeError for other items; ValueError if a sample has two files of one
     ending (are samples of several shards named alike?) or more than 60 (are there dots in their names?).
     """
 
@@ -100,6 +102,13 @@ class WebDataset(OneInput[dict[str, Any]]):
 
     def __init__(self, source_datapipe: IterDataPipe[tuple[str, Any]]) -> None:
         super().__init__(source_datapipe)
+        for node in walk(source_datapipe):
+            archive = next((item for item in walk(node) if getattr(type(item), "makes_members", False)), None)
+            if archive is not None and (divides(node) or seeded(node)):
+                raise GraphError(
+                    f"{node_name(node)} stands between {node_name(archive)} and webdataset(), so that the files of one "
+                    "sample would be parted: put it before the archives are read, or behind webdataset()"
+                )
 
 
 def _reopened(name: str, data: str | bytes) -> StreamWrapper:

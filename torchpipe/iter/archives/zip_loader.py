@@ -27,6 +27,8 @@ class ZipArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
     table stands at the end), and ``zipfile.BadZipFile`` with a note of the path for damaged archives.
     """
 
+    makes_members = True  # whose order says which belong together
+
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], length: int = -1) -> None:
         super().__init__(datapipe, length)
 

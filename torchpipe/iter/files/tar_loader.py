@@ -36,6 +36,8 @@ class TarArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
     with the path and the byte.
     """
 
+    makes_members = True  # whose order says which belong together
+
     def __init__(self, datapipe: IterDataPipe[tuple[str, Any]], mode: str = "r:*", length: int = -1) -> None:
         super().__init__(datapipe, length)
         if not (isinstance(mode, str) and _MODE.fullmatch(mode)):

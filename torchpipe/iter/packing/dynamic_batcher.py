@@ -8,9 +8,10 @@ from typing import Any, Literal, TypeVar
 from torchpipe.errors import StateError
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.sizes import checked_size, length_of, plain
+from torchpipe.iter.packing._dropped import note_dropped
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import stored_items
+from torchpipe.node.iterator import stored_count, stored_items
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_choice, check_columns, check_count
 
@@ -28,16 +29,18 @@ class _DynamicIterator(ItemIterator[list[T]]):
     def __init__(self, node: DynamicBatcher[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         self.cost_fn = self.with_retries(node.cost_fn)
+        self.dropped = 0  # items that cost too much
         self.begun: list[Any] = []  # the cost of the item that begins the next batch, and the item
         self.batch: list[T] = []  # in the making
         self.total: float = 0  # its costs
         self.highest: float = 0
 
     def get_state(self) -> dict[str, Any]:
-        return {"begun": self.kept_items(self.begun)}
+        return {"begun": self.kept_items(self.begun), "dropped": self.dropped}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.begun = stored_items(state, "begun", at_most=2)
+        self.dropped = stored_count(state, "dropped")
         cost = self.begun[0] if len(self.begun) == 2 else 0
         if len(self.begun) == 1 or type(cost) not in (int, float) or not cost >= 0:
             raise StateError(f"a batch begins with a cost and an item, the state has {self.begun!r:.60}")
@@ -76,6 +79,7 @@ class _DynamicIterator(ItemIterator[list[T]]):
                     f"{callable_name(self.cost_fn)} gives a cost of {cost!r} for an item, more than "
                     f"max_cost={node.max_cost}: choose overflow='drop' or 'keep', or filter() these items before"
                 )
+            self.dropped = note_dropped(self, self.dropped, f"which costs {cost!r}, more than max_cost={node.max_cost}")
         return []
 
     def close(self) -> None:

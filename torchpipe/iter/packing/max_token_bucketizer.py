@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.sizes import checked_size, length_of
+from torchpipe.iter.packing._dropped import note_dropped
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import stored_items
+from torchpipe.node.iterator import stored_count, stored_items
 from torchpipe.node.validate import check_columns, check_count
 
 __all__ = ["MaxTokenBucketizer"]
@@ -28,16 +29,19 @@ class _BucketizeIterator(ItemIterator[list[T]]):
     def __init__(self, node: MaxTokenBucketizer[T], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         self.len_fn = self.with_retries(node.len_fn)
+        self.dropped = 0  # items that are too short or too long
         self.heap: list[_Sized] = []
         self.batch: list[_Sized] = []
 
     def get_state(self) -> dict[str, Any]:
-        return {
+        entries = {
             name: self.kept_items([entry.length, entry.item] for entry in getattr(self, name))
             for name in ("heap", "batch")
         }
+        return {**entries, "dropped": self.dropped}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        self.dropped = stored_count(state, "dropped")
         for name, most in (("heap", self.node.buffer_size), ("batch", None)):
             entries = [_Sized(length, item) for length, item in stored_items(state, name, most)]
             if not all(type(entry.length) in (int, float) and entry.length >= 0 for entry in entries):
@@ -55,6 +59,9 @@ class _BucketizeIterator(ItemIterator[list[T]]):
                 heapq.heappush(self.heap, _Sized(length, item))
                 if node.buffer_size is not None and len(self.heap) >= node.buffer_size and (full := self._take()):
                     yield full
+            else:
+                why = f"whose length {length!r} is not from {node.min_len} to {node.max_len}"
+                self.dropped = note_dropped(self, self.dropped, why)
         while self.heap:
             if full := self._take():
                 yield full
@@ -89,7 +96,8 @@ class MaxTokenBucketizer(OneInput[list[T]]):
 
     The lengths that ``len_fn`` gives (by default ``len``; of a dict, that of ``input_ids`` or ``tokens``) sum up to at
     most ``max_token_count`` in a batch; with ``include_padding``, the longest times the number of items does. Items
-    shorter than ``min_len`` or longer than ``max_len`` (``max_token_count``) are left out. Put a ``shuffle`` before and
+    shorter than ``min_len`` or longer than ``max_len`` (``max_token_count``) are left out: the state
+    counts them, and a warning tells of the first. Put a ``shuffle`` before and
     after it: batches come from short to long within a buffer.
 
     State: the items in the buffer and in the batch being made.
