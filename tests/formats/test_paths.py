@@ -46,7 +46,8 @@ def test_names_that_exist_come_first_then_braces_and_sorted_globs(tmp_path: Path
         return [Path(path).relative_to(tmp_path).as_posix() for path in found]
 
     assert names("{a,b}", "c[1].x") == ["{a,b}", "c[1].x"]
-    assert names("b{1,0}", "b*") == ["b1", "b0", "b0", "b1"]
+    assert names("b{1,0}") == ["b1", "b0"]
+    assert names("b*") == ["b0", "b1"]
     assert names("**/b?") == ["b0", "b1", "inner/b2"]
 
 
@@ -151,3 +152,12 @@ def test_a_run_goes_on_where_the_same_files_lie_elsewhere_and_between_epochs_wit
     (there / "4b.txt").write_text("new\n")
     assert _resumed(_graph(there, known), state) == rest  # the list that was saved with the run
     assert len(_resumed(_graph(there), ended)) == 19  # another epoch
+
+
+def test_a_file_that_two_texts_name_is_read_twice_by_mistake(tmp_path: Path) -> None:
+    for name in ("a.txt", "ab.txt"):
+        (tmp_path / name).write_text(name)
+    with pytest.raises(ValueError, match=r"would read '.*ab.txt' twice: '.*a\*' and '.*\*b.txt' both name it"):
+        expand_paths("PathList", [str(tmp_path / "a*"), str(tmp_path / "*b.txt")])
+    twice = [str(tmp_path / "a.txt")] * 2
+    assert expand_paths("PathList", twice) == tuple(twice)

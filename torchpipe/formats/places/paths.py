@@ -89,15 +89,26 @@ def expand_paths(what: str, paths: Any, storage_options: Mapping[str, Any] | Non
 
     What exists under the very name is that file. Globs give sorted names, and ``**`` goes down. ``what`` is who asks,
     for errors; ``storage_options`` are fsspec's. Raises: TypeError for other paths; FileNotFoundError for a local
-    file that is missing and a glob that finds nothing; ValueError without any path.
+    file that is missing and a glob that finds nothing; ValueError without any path, and for a file that two different
+    texts name.
     """
     given: Iterable[Any] = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(given, Iterable) or isinstance(given, bytes | dict | set | frozenset):
         raise TypeError(f"{what} needs paths, got {paths!r:.80} of type {type(paths).__name__}")
-    found = tuple(one for path in given for one in _found(what, path, storage_options))
-    if not found:
+    found: dict[str, Any] = {}  # by which of the given paths
+    every: list[str] = []
+    for path in given:
+        for one in _found(what, path, storage_options):
+            by = found.setdefault(one, path)
+            if by is not path and by != path:
+                raise ValueError(
+                    f"{what} would read {one!r:.200} twice: {os.fspath(by)!r:.100} and {os.fspath(path)!r:.100} both "
+                    "name it. Give paths that do not overlap (to read a file twice, name it twice in the same way)"
+                )
+            every.append(one)
+    if not every:
         raise ValueError(f"{what} needs at least one path, got none")
-    return found
+    return tuple(every)
 
 
 def _found(what: str, path: Any, storage_options: Mapping[str, Any] | None) -> Sequence[str]:

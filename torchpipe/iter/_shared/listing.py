@@ -17,7 +17,10 @@ from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.traits import node_name
 from torchpipe.node.validate import check_length
 
-__all__ = ["Lister"]
+__all__ = ["LIST_ENDING", "Lister"]
+
+LIST_ENDING = ".torchpipe-list"
+"""Of files that say what a cache has made: no data."""
 
 
 class Lister(IterDataPipe[str]):

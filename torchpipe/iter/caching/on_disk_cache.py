@@ -17,6 +17,7 @@ from torchpipe.formats.places.streams import StreamWrapper, close_stream
 from torchpipe.formats.places.writing import Lease, write_whole
 from torchpipe.iter._shared.expanding import ExpandingIterator
 from torchpipe.iter._shared.hashes import Digest, check_hash_type, pieces_of
+from torchpipe.iter._shared.listing import LIST_ENDING
 from torchpipe.iter._shared.pairs import naming_path, pair_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -27,7 +28,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 
 __all__ = ["EndOnDiskCacheHolder", "OnDiskCacheHolder"]
 
-_LIST = ".torchpipe-list"  # beside a path: a file with the names of all that was made for it
+_LIST = LIST_ENDING  # beside a path: a file with the names of all that was made for it
 
 
 @functional_datapipe("on_disk_cache")

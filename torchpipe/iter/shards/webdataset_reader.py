@@ -30,7 +30,9 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
     With ``decode``, text (``txt``), whole numbers (``cls``, ``id``, ``index``), ``json``, ``npy``, ``npz``, ``pt``
     and ``pth`` (no pickles) become what they stand for, and images (``jpg``, ``png``, ...) as ``images`` says:
     ``"pil"``, ``"rgb8"`` (uint8 arrays of height, width, 3), ``"torchrgb8"`` (uint8 tensors of 3, height, width) or
-    None (bytes). ``handlers``, functions of the bytes by ending, go before these; other files are bytes.
+    None (bytes). Images are decoded to 8 bits as they are stored: of 16 bits only ``"pil"`` keeps what is there, and a
+    rotation that EXIF names is not applied (give a handler). ``handlers``, functions of the bytes by ending, go before
+    these; other files are bytes.
 
     State: the place of the sample in the archive, to which resuming goes at once; compressed archives as
     :class:`~torchpipe.iter.TextLineReader` (shards are better not compressed). A sharding point straight after it

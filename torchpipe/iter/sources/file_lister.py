@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
-from torchpipe.iter._shared.listing import Lister
+from torchpipe.iter._shared.listing import LIST_ENDING, Lister
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 
 __all__ = ["FileLister"]
@@ -22,7 +22,9 @@ class FileLister(Lister):
     sorted within each folder; with ``non_deterministic`` they come as the file system has them, which may differ
     between machines. ``length`` is what ``len()`` says, -1 if unknown. A root may also be a file.
 
-    Each shard lists for itself, in each epoch: files that come meanwhile are seen by some. ``PathList`` looks once.
+    Each shard lists for itself, in each epoch. Where files come while shards begin, their lists differ, and a sharding
+    point behind it loses some files and doubles others: for a folder that grows use ``PathList``, which looks once, in
+    the process that makes the pipeline. What ``on_disk_cache`` keeps beside its files is not listed.
 
     State: the root being listed, the position in its list, and which files there are: their number, names below the
     root, and sizes.
@@ -75,7 +77,9 @@ class FileLister(Lister):
             if not self.non_deterministic:
                 files.sort()
                 folders.sort()  # os.walk goes down in this order
-            paths += [os.path.join(folder, name) for name in files if self.matches(name)]
+            paths += [
+                os.path.join(folder, name) for name in files if self.matches(name) and not name.endswith(LIST_ENDING)
+            ]
             if not self.recursive:
                 break
         return paths
