@@ -45,4 +45,7 @@ def test_the_node_is_named_whose_function_let_a_stop_iteration_out() -> None:
     """The generator around it made another error of it, whose traceback began outside."""
     with pytest.raises(RuntimeError, match="StopIteration") as caught:
         list(DataLoader2(IterableWrapper([0, 1]).map(ended).batch(3)))
-    assert caught.value.__notes__ == ["torchpipe: raised in Mapper(ended) for item 0 of shard 0 of 1, epoch 0"]
+    assert caught.value.__notes__ == [
+        "torchpipe: ended() raised StopIteration, which is no end: next() without a default does",
+        "torchpipe: raised in Mapper(ended) for item 0 of shard 0 of 1, epoch 0",
+    ]
