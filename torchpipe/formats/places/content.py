@@ -167,7 +167,8 @@ class Content:
         self._opened = opened
         self._file: Any = open_stored(path, storage_options) if opened is None else opened
         self.stamp = stamp_of(self._file)
-        self._size = None if self.stamp is None or opened is not None else self.stamp[0]
+        size = None if self.stamp is None or opened is not None else self.stamp[0]
+        self._size = size if isinstance(size, int) else None
         self.can_seek = opened is None or can_seek(opened)
         self.is_text = opened is not None and not self.kind and isinstance(opened.read(0), str)
         self._first = self._file.tell() if self.can_seek else 0

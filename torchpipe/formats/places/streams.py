@@ -104,7 +104,7 @@ def check_stamp(name: str, saved: Any, stamp: Stamp | None) -> None:
     if saved[0] != stamp[0]:
         change = f"it had {saved[0]} bytes, and has {stamp[0]} now"
     elif _differ(saved[1], stamp[1]):
-        what = "ends with other bytes" if isinstance(stamp[1], int) else f"has another version, {stamp[1][9:]}"
+        what = "ends with other bytes" if isinstance(stamp[1], int) else f"has another version, {str(stamp[1])[9:]}"
         change = f"it is as long, and {what}"
     else:
         return
