@@ -7,7 +7,7 @@ parameter without values fails, so that a new one gets them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -280,3 +280,32 @@ def test_it_counts(cls: Any, name: str) -> None:
     one, other = _values(cls, name)
     assert fingerprint(_made(cls, name, one)) == fingerprint(_made(cls, name, one))
     assert fingerprint(_made(cls, name, one)) != fingerprint(_made(cls, name, other))
+
+
+OF_FORMS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
+    "demux": (lambda value: NODES.demux(2, value)[0].concat(NODES), *FUNCTIONS),
+    "demux count": (lambda value: NODES.demux(value, FUNCTIONS[0])[0].concat(NODES), 2, 3),
+    "routed_decode": (lambda value: NODES.routed_decode(value), *FUNCTIONS),
+    "zip_with_iter": (lambda value: NODES.zip_with_iter(NODES, value), *FUNCTIONS),
+    "zip_with_map": (lambda value: NODES.zip_with_map(MAPPED, value), *FUNCTIONS),
+    "mix by": (lambda value: NODES.mix(NODES, weights=[1, 1], by=value), *FUNCTIONS),
+    "mix stop": (lambda value: NODES.mix(NODES, weights=[1, 1], stop=value), "first_exhausted", "restart"),
+    "save_to_disk": (lambda value: NODES.save_to_disk(filepath_fn=value), *FUNCTIONS),
+    "on_disk_cache": (lambda value: NODES.on_disk_cache(value).end_caching(), *FUNCTIONS),
+    "unzip": (lambda value: NODES.unzip(3, columns_to_skip=value)[0].concat(NODES), [0], [1]),
+    "random_split": (lambda value: NODES.random_split(value, 0, target=0), {0: 1, 1: 1}, {0: 1, 1: 2}),
+    "parse_csv": (lambda value: NODES.parse_csv(delimiter=value), ",", ";"),
+    "parse_json_files": (lambda value: NODES.parse_json_files(parse_float=value), float, str),
+    "open_files": (lambda value: NODES.open_files("r", encoding=value), "utf-8", "latin-1"),
+    "to_iter_datapipe": (lambda value: MAPPED.to_iter_datapipe(value), *VALUES["indices"]),
+    "fork": (lambda value: NODES.fork(2, copy=value)[0].concat(NODES), "deep", "same"),
+    "load_from_tfrecord": (lambda value: NODES.load_from_tfrecord(value), *VALUES["spec"]),
+    "list_files": (lambda value: torchpipe.iter.FileLister(".", masks=value), ["*.a"] * 9, ["*.a"] * 8 + ["*.b"]),
+}
+"""Of nodes that are made otherwise, the arguments that are long or hold something."""
+
+
+@pytest.mark.parametrize("name", OF_FORMS)
+def test_it_counts_in_other_nodes(name: str) -> None:
+    made, one, other = OF_FORMS[name]
+    assert fingerprint(made(one)) == fingerprint(made(one)) != fingerprint(made(other))
