@@ -21,6 +21,7 @@ from tests.laws.interrupts import Handler, Interrupt, Interrupter, before_first
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.iter import IterableWrapper
+from torchpipe.loader.iterator import DataLoader2Iterator
 
 _MODULES = ("torchpipe", "reading_services")
 LENGTH, WARM, MORE = 12, 2, 4  # items; those before the signal may come, and meanwhile
@@ -49,6 +50,10 @@ def plain(items: Any) -> list[int]:
     return [int(item) for item in items]
 
 
+def invalidated(stream: Any) -> bool:
+    return bool(stream._pass.closed if isinstance(stream, DataLoader2Iterator) else stream._invalid)
+
+
 def struck(make: Callable[[], Any], number: int, action: Callable[[Any, Any], Any]) -> tuple[Any, Any, list[int], Any]:
     """The loader, the handler that called ``action`` once, the items, and what ended them early."""
     loader = make()
@@ -62,7 +67,7 @@ def struck(make: Callable[[], Any], number: int, action: Callable[[Any, Any], An
             got.append(int(item))
     except Exception as error:
         return loader, handler, got, error
-    if not stream._invalid:  # at the last place of the last call, it was ended without a word
+    if not invalidated(stream):  # at the last place of the last call, it was ended without a word
         got += plain(stream)
     return loader, handler, got, None
 

@@ -150,6 +150,11 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         """The number of the first batch that is not past: out of order, some behind it may be."""
         return self._batches.number if self._stage is None else self._stage.position()[0]
 
+    @property
+    def alone(self) -> threading.RLock:  # type: ignore[valid-type]
+        """Who holds it knows that no other thread takes a batch, or ends the epoch."""
+        return self._guard.lock
+
     def position(self) -> Position:
         """After the last batch that was handed out."""
         if self._stage is None:

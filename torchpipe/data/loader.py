@@ -6,7 +6,7 @@ import copy
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
@@ -40,7 +40,7 @@ from torchpipe.loader.untraced import untraced
 from torchpipe.node.describe import describe_bound
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
-from torchpipe.randomness.global_random import own_random_states
+from torchpipe.randomness.global_random import own_random_states, own_states_in_place
 from torchpipe.state import Cursor, as_text
 from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.node_sheet import NodeSheet
@@ -396,17 +396,20 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         return state | {"payload": as_text(state["payload"])}
 
     def _position(self) -> Position:
+        """Between two batches: another thread's ``next()`` is waited for, one of this thread's counts nothing yet."""
         if self._before is not None:
             return self._before
-        position = self._epochs.position(lambda epoch: Position(epoch=epoch, delivered=0))
-        if self._live is None:
-            position = replace(position, now=None)  # others may have drawn since
-        if position.now is None and not self.distributed:
-            position = replace(position, now=self._samplers.now())
-        if position.order is None:
-            begun = position.epoch > 0 or self._epochs.begun
-            position = replace(position, standing=standing(self, begun=begun))
-        return replace(position, batches=of_rank(position.batches, self._index_sampler))
+        live = self._live
+        with nullcontext() if live is None else live.alone, own_states_in_place():
+            position = self._epochs.position(lambda epoch: Position(epoch=epoch, delivered=0))
+            if self._live is None:
+                position = replace(position, now=None)  # others may have drawn since
+            if position.now is None and not self.distributed:
+                position = replace(position, now=self._samplers.now())
+            if position.order is None:
+                begun = position.epoch > 0 or self._epochs.begun
+                position = replace(position, standing=standing(self, begun=begun))
+            return replace(position, batches=of_rank(position.batches, self._index_sampler))
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any], *, allow_pickle: bool = False) -> None:

@@ -20,7 +20,8 @@ import copy
 import random
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -32,7 +33,7 @@ from torchpipe.compat.numpy_private import put_second_normal, second_normal
 from torchpipe.errors import StateError
 from torchpipe.randomness.seeds import BatchSeeds, StreamKey, derive_seed
 
-__all__ = ["BatchRandom", "GlobalRandom", "may_change_states", "own_random_states"]
+__all__ = ["BatchRandom", "GlobalRandom", "may_change_states", "own_random_states", "own_states_in_place"]
 
 T = TypeVar("T")
 
@@ -99,13 +100,37 @@ def _in_place() -> tuple[Any, ...]:
     return random.getstate(), words, torch.get_rng_state().numpy().tobytes()
 
 
+def _states_now() -> tuple[Any, Any, float | None, torch.Tensor]:
+    return random.getstate(), get_bit_generator(), second_normal(), torch.default_generator.get_state()
+
+
+_guests: list[_Guest] = []  # whose states are in place of the process's own, the first of them first
+
+
+@contextmanager
+def own_states_in_place() -> Iterator[None]:
+    """The process's own random states are in place meanwhile, also in the midst of what is made under others: for a
+    signal handler that asks for a state there."""
+    outside = next((guest._outside for guest in _guests if guest._outside is not None), None)
+    if outside is None or not may_change_states():
+        yield
+        return
+    inside = _states_now()
+    _put(*outside)
+    try:
+        yield
+    finally:
+        _put(*inside)
+
+
 class _Guest:
     """What puts global random states in place of the process's own, and these back."""
 
     _outside: tuple[Any, Any, float | None, torch.Tensor] | None = None
 
     def _save_outside(self) -> None:
-        self._outside = (random.getstate(), get_bit_generator(), second_normal(), torch.default_generator.get_state())
+        self._outside = _states_now()
+        _guests.append(self)
 
     def _put_back(self) -> None:
         """Restore the process's states. Idempotent, and to be called again if it is interrupted."""
@@ -118,6 +143,7 @@ class _Guest:
                 raise
             finally:
                 self._outside = None
+                _guests[:] = [guest for guest in _guests if guest is not self]
 
 
 class BatchRandom(_Guest):

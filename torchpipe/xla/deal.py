@@ -43,8 +43,8 @@ class Tail(enum.Enum):
 class DevicesPosition:
     """What was received: every device had ``groups`` batches of the epoch, device j ``ahead[j]`` more.
 
-    ``cursor`` leads the loader to the first batch that some device has not had. ``over``: all of the epoch was
-    received, and the cursor leads to the next one.
+    ``cursor`` leads the loader to the first batch that some device has not had. ``over``: the loops of
+    all devices have ended, and the cursor leads to the next epoch.
     """
 
     cursor: Cursor
@@ -91,6 +91,7 @@ class DealtEpoch:
         self._queues: list[deque[Any]] = [deque() for _ in range(count)]
         self._group: list[Any] = []  # batches of a group that is not yet complete
         self._left = [False] * count
+        self._ended = [False] * count  # whose consumer has seen the end
         self._over = False  # nothing more will come into the queues
         self._failed = False
         self._error: BaseException | None = None  # until all have left: its traceback leads here
@@ -151,11 +152,6 @@ class DealtEpoch:
 
     def _deal(self, batch: Any) -> None:
         with self._lock:
-            if not self._read and self._source.renewed:  # the state had been taken at the very end of an epoch
-                first, self._first_group, self._earlier = self._first_group, 0, 0
-                self._received = [count - first for count in self._received]
-                self._dealt = [count - first for count in self._dealt]
-                self._marks = [(0, cursor) for _, cursor in self._marks]
             self._read += 1
             if self._tail is Tail.PAD:
                 self._put(self._read % self.count - 1, batch)  # -1: the last
@@ -216,12 +212,16 @@ class DealtEpoch:
                 while len(self._marks) > 1 and self._marks[1][0] <= least:
                     del self._marks[0]
 
+    def ended(self, index: int) -> None:
+        """The loop over device ``index`` is over: its consumer has been told that no batch follows."""
+        with self._lock:
+            self._ended[index] = True
+
     def position(self) -> DevicesPosition:
         with self._lock:
             groups = min(self._received)
             ahead = tuple(count - groups for count in self._received)
-            everything = self._over and not self._failed and self._received == self._dealt
-            if everything and self._source.end is not None:
+            if all(self._ended) and not self._failed and self._source.end is not None:
                 return DevicesPosition(Cursor(self._source.end), 0, (0,) * self.count, over=True)
             if not self._any:
                 return self._start

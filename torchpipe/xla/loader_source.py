@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,32 +24,26 @@ class LoaderSource:
 
     A loader with ``state_dict`` and ``load_state_dict`` is saved by its own state. Any other is resumed by replay: it
     is read from the epoch's start, which a :class:`ReplayWarning` announces; generators that shuffle it are put back.
-    If ``resumed`` finds fewer than ``least`` batches left, the state was taken at the end of an epoch: it goes on with
-    the next one (``renewed`` is True then), whether or not the end had been noticed.
+    What is left of an epoch may be nothing.
 
     ``iter(loader)`` is called here, not in the feed thread, so that what it starts is started in the consumer's thread
     and what it raises is raised there. Snapshots are states of the loader; ``end`` is the one after the epoch.
     """
 
-    def __init__(
-        self, loader: Any, cursor: Cursor, *, resumed: bool, least: int = 1, allow_pickle: bool = False
-    ) -> None:
+    def __init__(self, loader: Any, cursor: Cursor, *, allow_pickle: bool = False) -> None:
         self._stream: Iterator[Any] | None = None
         self._closed = False
         self._loader = loader
         self._stateful = is_stateful(loader)
-        self._resumed = resumed
-        self._least = least
         self._count = 0  # batches since the epoch's start, for a loader without state
         self._drop = cursor.skip
-        self.exact = False  # the loader stands just after the batch that was yielded last
-        self.first = False  # and it is the first such batch of this pass
-        self.renewed = False
+        self.first = False  # the batch that was yielded last is the first of this pass
         self.end: bytes | None = None
         saved = None if cursor.snapshot is None else decode(cursor.snapshot, allow_pickle=allow_pickle)
         if saved is not None:
             with refusing_misfits(type(loader).__name__):
                 self._load(saved)
+        self._over = saved is not None and saved.get("over") is True  # the state was taken after an epoch
         self._generators = _generator_states(loader)
         self._iterator: Iterator[Any] | None = iter(loader)
         # A StatefulDataLoader puts back the order of its epoch and not the generator that draws those of later ones.
@@ -59,7 +52,7 @@ class LoaderSource:
         if states and not getattr(loader, "num_workers", 0):
             with refusing_misfits(type(loader).__name__):
                 _put_back(loader, states)
-            if saved is not None and saved.get("over"):
+            if self._over:
                 self._iterator = iter(loader)  # the first one has drawn the order of the next epoch already
 
     def _load(self, saved: dict[str, Any]) -> None:
@@ -84,41 +77,24 @@ class LoaderSource:
                     f"the {type(self._loader).__name__} ended after {done} of {self._drop} batches to be read again: "
                     "has the data become shorter, or the batch size larger, since the state was saved?"
                 ) from None
-        held = self._held() if self._resumed else deque()
-        known = False
+        self.first = True
         while not self._closed:
             try:
-                item = held.popleft() if held else self._next()
+                item = self._next()
             except StopIteration:
+                if self.first and self._over:  # the loader's own state says no more than that nothing is left
+                    self._over, self._iterator = False, iter(self._loader)
+                    continue
                 self.end = self._snapshot_of_end()
                 return
-            self.exact = not held
-            self.first = self.exact and not known
-            known = known or self.exact
             yield item
+            self.first = False
             del item  # the consumer alone decides how long a batch lives
-
-    def _held(self) -> deque[Any]:
-        """The first batches, if there are enough of them for the rest of an epoch."""
-        held: deque[Any] = deque()
-        while len(held) < self._least:
-            try:
-                held.append(self._next())
-            except StopIteration:
-                self._renew()
-                return deque()
-        return held
 
     def _next(self) -> Any:
         item = next(self._iterator)  # type: ignore[arg-type]  # it is there until close()
         self._count += 1
         return item
-
-    def _renew(self) -> None:
-        self.renewed = True
-        self._count = 0
-        self._generators = _generator_states(self._loader)
-        self._iterator = iter(self._loader)
 
     def _snapshot_of_end(self) -> bytes | None:
         try:
@@ -160,7 +136,7 @@ class _Policy(SnapshotPolicy):
         self._policy = policy
 
     def due(self, items: int = 1) -> bool:
-        return self._source.exact and (self._policy.due(items) or self._source.first)
+        return self._source.first or self._policy.due(items)
 
     def begin(self) -> None:
         self._policy.begin()

@@ -63,6 +63,7 @@ class DeviceStream(Iterator[Any]):
             if self._closed:
                 raise self._invalid() from None
             self._ended = True
+            self._deal.ended(self._index)
             self.close()
             raise
         except BaseException:
@@ -163,13 +164,7 @@ class SeveralDevices:
         self._retire()
         count = len(self.devices)
         start, allow_pickle = self._loaded or (DevicesPosition(Cursor(), 0, (0,) * count), False)
-        source = LoaderSource(
-            self.loader,
-            start.cursor,
-            resumed=start.delivered > 0 or start.over,
-            least=count if self._tail is Tail.DROP else 1,
-            allow_pickle=allow_pickle,
-        )
+        source = LoaderSource(self.loader, start.cursor, allow_pickle=allow_pickle)
         cursor = start.cursor if start.cursor.snapshot is not None else Cursor(_start_of(source))
         start = replace(start, cursor=cursor)
         host = RunAhead(

@@ -413,13 +413,24 @@ class _Sampled(Order):
     def _next(self) -> Any:
         return self._queue.popleft() if self._queue else self._ask()
 
+    def _first(self) -> Any:
+        """Samplers run when they are asked first: in the epoch that they had been told when this one began."""
+        told = self._samplers.told_epochs()
+        if told == self._start["epochs"]:
+            return self._first_or_next(0)
+        self._samplers.tell_epochs(self._start["epochs"])
+        try:
+            return self._first_or_next(0)
+        finally:
+            self._samplers.tell_epochs(told)
+
     def _ask(self) -> Any:
         asked = self._asked
         if asked.ended:
             raise StopIteration
         try:
             self._asked = replace(asked, before=self._samplers.now(others=False))
-            indices = self._first_or_next(asked.batches)
+            indices = self._first_or_next(asked.batches) if asked.batches else self._first()
             asked = _Asked(asked.batches + 1, _digest(indices, asked.digest))
         except StopIteration:
             asked = replace(asked, ended=True)

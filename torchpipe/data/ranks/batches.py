@@ -182,18 +182,18 @@ class RankedSampler(DistributedSampler[Any]):
             before=before,
         )
 
-    def indices(self, seed: int) -> Any:
-        """The order of all samples in the present epoch."""
+    def indices(self, seed: int, epoch: int) -> Any:
+        """The order of all samples in ``epoch``."""
         length = len(self.dataset)  # type: ignore[arg-type]
         if not self.shuffle:
             return range(length)
-        generator = torch.Generator().manual_seed(derive_seed(seed, self.epoch, _ORDER) >> 1)
+        generator = torch.Generator().manual_seed(derive_seed(seed, epoch, _ORDER) >> 1)
         return torch.randperm(length, generator=generator, device="cpu")
 
     def __iter__(self) -> Iterator[int]:
         if self.run_seed is None and self.shuffle:
             raise RuntimeError("the ranks have not agreed on a seed yet: iterate the loader, which lets them")
-        share, indices = self.share(), self.indices(self.run_seed or 0)
+        share, indices = self.share(), self.indices(self.run_seed or 0, self.epoch)
         for step in range(share.steps):
             start = share.start(step)
             yield from map(int, indices[start : start + self.batch_size])
@@ -230,7 +230,7 @@ class _RankedOrder(Order):
         if step >= self._share.steps:
             raise StopIteration
         if self._indices is None:
-            self._indices = self._sampler.indices(self._seed)
+            self._indices = self._sampler.indices(self._seed, self._epoch)
         start = self._share.start(step)
         part = self._indices[start : start + self._share.size]
         indices = part.tolist() if isinstance(part, torch.Tensor) else list(part)
