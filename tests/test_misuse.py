@@ -89,7 +89,7 @@ def test_two_threads_in_next(workers: int | None, tmp_path: Path) -> None:
         got: list[Any] = []
         reader = threading.Thread(target=lambda: got.extend(iterator))
         reader.start()
-        while iterator.delivered < 3 or not iterator._guard.taker:
+        while iterator.delivered < 3 or not iterator._pass.guard.taker:
             time.sleep(0.001)
         for _ in range(2):
             with pytest.raises(RuntimeError, match="two threads use one"):

@@ -400,7 +400,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         if self._before is not None:
             return self._before
         live = self._live
-        with nullcontext() if live is None else live.alone, own_states_in_place():
+        with nullcontext() if live is None else live.lock, own_states_in_place():
             position = self._epochs.position(lambda epoch: Position(epoch=epoch, delivered=0))
             if self._live is None:
                 position = replace(position, now=None)  # others may have drawn since

@@ -1,0 +1,554 @@
+"""The table of docs/resume.md as a model: any sequence of calls on any loader does what the table says.
+
+The model knows a loader's form, its epoch, and the streams: a graph's are a function of its epoch, those of a
+``DataLoader`` with ``generator=`` of where the generator stood, which the model finds with torch's own samplers.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
+
+from reading_services import MultiProcessingReadingService
+from torchpipe import DataLoader, DataLoader2, InProcessReadingService, SnapshotPolicy
+from torchpipe.data.order.rollover import RolloverBatchSampler
+from torchpipe.errors import IteratorInvalidated
+from torchpipe.integrations.torch_loaders import GraphDataset
+from torchpipe.integrations.torchdata_nodes import LoaderNode
+from torchpipe.iter import IterableWrapper
+
+SAMPLES, SIZE, SEED = 7, 2, 5
+END: Any = object()
+
+
+@dataclass(frozen=True)
+class Start:
+    """What an epoch's order is drawn from: where the generator stands, and what was left over before."""
+
+    generator: bytes = b""
+    carried: tuple[int, ...] = ()
+    seeded: bool = False  # persistent workers have their seed
+
+
+@dataclass(frozen=True)
+class Place:
+    """``count`` items into an epoch. ``begun``: as a state of its midst, which may be one of 0 items."""
+
+    epoch: int
+    start: Start
+    count: int = 0
+    begun: bool = False
+
+
+class Streams:
+    """Of a graph: by the epoch."""
+
+    def __init__(self, graph: Callable[[], Any], shards: int) -> None:
+        self._loader: DataLoader2[Any] = DataLoader2(
+            graph(), reading_service=InProcessReadingService(num_shards=shards)
+        )
+        self._loader.seed(SEED)
+        self._known: dict[int, list[Any]] = {}
+
+    def first(self) -> Start:
+        return Start()
+
+    def items(self, place: Place) -> list[Any]:
+        if place.epoch not in self._known:
+            self._loader.set_epoch(place.epoch)
+            self._known[place.epoch] = [item for item in self._loader]  # noqa: C416 (list() would ask for the length)
+        return self._known[place.epoch]
+
+    def left(self, place: Place) -> Start:
+        return place.start
+
+    def ended(self, place: Place) -> Start:
+        return place.start
+
+
+class Orders:
+    """Of a ``DataLoader`` with ``generator=``."""
+
+    def __init__(self, *, rolls: bool = False, persists: bool = False) -> None:
+        self._rolls, self._persists = rolls, persists
+
+    def first(self) -> Start:
+        return Start(torch.Generator().manual_seed(SEED).get_state().numpy().tobytes())
+
+    def _run(self, start: Start, count: int, *, ends: bool = False) -> tuple[list[Any], Start]:
+        generator = torch.Generator()
+        generator.set_state(torch.frombuffer(bytearray(start.generator), dtype=torch.uint8))
+        inner = RandomSampler(range(SAMPLES), generator=generator)
+        sampler: Any = BatchSampler(inner, SIZE, False)
+        if self._rolls:
+            sampler = RolloverBatchSampler(inner, SIZE)
+            sampler.carried = list(start.carried)
+        stream = iter(sampler)
+        if not (self._persists and start.seeded):
+            torch.empty((), dtype=torch.int64).random_(generator=generator)
+        batches = [next(stream) for _ in range(count)]
+        if ends:
+            batches += list(stream)
+        if self._rolls:
+            stream.settle(len(batches))
+        carried = tuple(sampler.carried) if self._rolls else ()
+        return batches, Start(generator.get_state().numpy().tobytes(), carried, self._persists)
+
+    def items(self, place: Place) -> list[Any]:
+        return self._run(place.start, 0, ends=True)[0]
+
+    def left(self, place: Place) -> Start:
+        return self._run(place.start, place.count)[1]
+
+    def ended(self, place: Place) -> Start:
+        return self._run(place.start, 0, ends=True)[1]
+
+
+class Rows(IterableDataset[int]):
+    """Divides itself."""
+
+    def __iter__(self) -> Any:
+        info = torch.utils.data.get_worker_info()
+        return iter(range(SAMPLES) if info is None else range(info.id, SAMPLES, info.num_workers))
+
+
+class Same:
+    """Of an iterable dataset, each epoch is the same."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+
+    def first(self) -> Start:
+        return Start()
+
+    def items(self, place: Place) -> list[Any]:
+        shards = [list(range(worker, SAMPLES, self._workers)) for worker in range(self._workers)]
+        batches = [[shard[at : at + SIZE] for at in range(0, len(shard), SIZE)] for shard in shards]
+        return [part[at] for at in range(SAMPLES) for part in batches if at < len(part)]
+
+    def left(self, place: Place) -> Start:
+        return place.start
+
+    def ended(self, place: Place) -> Start:
+        return place.start
+
+
+class System:
+    """A loader, as the model calls it."""
+
+    drops = True  # an iterator can be let go of
+    passes = False  # a state is one of its pass, as long as somebody has that
+    ordered = True
+    copies = False
+    seeds = False
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    @property
+    def epoch(self) -> int:
+        return int(self.loader.epoch)
+
+    def begin(self) -> Any:
+        return iter(self.loader)
+
+    def state(self) -> Any:
+        return self.loader.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.loader.set_epoch(epoch)
+
+    def close(self) -> None:
+        self.loader.shutdown()
+
+    def pids(self) -> list[int]:
+        return []
+
+
+class Graph(System):
+    def pids(self) -> list[int]:
+        service = self.loader.reading_service
+        return service.worker_pids() if isinstance(service, MultiProcessingReadingService) else []
+
+
+class MapStyle(System):
+    copies = True
+
+    def pids(self) -> list[int]:
+        return list(self.loader.worker_pids()) if self.loader.worker_method == "multiprocessing" else []
+
+
+class OutOfOrder(MapStyle):
+    ordered = False
+
+
+class Node(System):
+    """``reset()`` is ``iter()``, with the state that is to be loaded."""
+
+    drops, passes = False, True
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__(loader)
+        self._node: LoaderNode[Any] = LoaderNode(loader)
+        self._state: Any = None
+
+    def begin(self) -> Any:
+        state, self._state = self._state, None
+        self._node.reset(state)
+        return self._node
+
+    def state(self) -> Any:
+        return self._node.state_dict() if self._state is None else self._state
+
+    def load(self, state: Any) -> None:
+        super().load(state)
+        self._state = state
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        if self._state is not None and self._state["epoch"] != epoch:
+            self._state = None
+
+
+class AsDataset(System):
+    passes = True
+
+    @property
+    def epoch(self) -> int:
+        return int(self.loader.epoch)
+
+    def state(self) -> Any:
+        return self.loader.save()
+
+    def load(self, state: Any) -> None:
+        self.loader.restore(state)
+
+    def close(self) -> None:
+        return
+
+
+def sized() -> Any:
+    return IterableWrapper(range(6)).shuffle().sharding_filter()
+
+
+def unsized() -> Any:
+    return IterableWrapper(range(9)).shuffle().sharding_filter().filter(lambda item: item < 6)
+
+
+def wrong_length() -> Any:
+    return sized().set_length(4)
+
+
+def dispatched() -> Any:
+    return IterableWrapper(range(6)).shuffle().sharding_round_robin_dispatch().map(lambda item: item)
+
+
+def graph_system(kind: type[System], graph: Callable[[], Any], service: Callable[[], Any]) -> System:
+    loader: DataLoader2[Any] = DataLoader2(graph(), reading_service=service())
+    loader.seed(SEED)
+    return kind(loader)
+
+
+def map_system(kind: type[System] = MapStyle, **options: Any) -> System:
+    own: dict[str, Any] = {"shuffle": True, "generator": torch.Generator().manual_seed(SEED)}
+    return kind(DataLoader(list(range(SAMPLES)), SIZE, **own, **options))  # type: ignore[arg-type]
+
+
+def iterable_system(**options: Any) -> System:
+    return MapStyle(DataLoader(Rows(), SIZE, **options))
+
+
+def dataset_system() -> System:
+    return AsDataset(GraphDataset(unsized(), seed=SEED))
+
+
+def in_process(**options: Any) -> Any:
+    return InProcessReadingService(num_shards=2, policy=partial(SnapshotPolicy, every=2), **options)
+
+
+def workers(number: int) -> Any:
+    return MultiProcessingReadingService(number, "fork", num_shards=2)
+
+
+FORK = {"multiprocessing_context": "fork"}
+HERE: dict[str, tuple[Callable[[], Any], list[Callable[[], System]]]] = {
+    "graph": (lambda: Streams(sized, 2), [partial(graph_system, Graph, sized, in_process)]),
+    "graph without length, prefetching": (
+        lambda: Streams(unsized, 2),
+        [partial(graph_system, Graph, unsized, partial(in_process, prefetch_cnt=2))],
+    ),
+    "graph, a wrong length": (
+        lambda: Streams(wrong_length, 2),
+        [partial(graph_system, Graph, wrong_length, in_process)],
+    ),
+    "LoaderNode": (lambda: Streams(unsized, 2), [partial(graph_system, Node, unsized, in_process)]),
+    "GraphDataset": (lambda: Streams(unsized, 1), [dataset_system]),
+    "DataLoader": (Orders, [map_system]),
+    "rollover": (partial(Orders, rolls=True), [partial(map_system, last_batch="rollover")]),
+    "device": (Orders, [partial(map_system, device="cpu")]),
+    "iterable": (lambda: Same(1), [iterable_system]),
+}
+ELSEWHERE: dict[str, tuple[Callable[[], Any], list[Callable[[], System]]]] = {
+    "graph in workers": (
+        lambda: Streams(unsized, 2),
+        [partial(graph_system, Graph, unsized, partial(workers, number)) for number in (2, 1, 0)],
+    ),
+    "graph with a dispatcher": (
+        lambda: Streams(dispatched, 2),
+        [partial(graph_system, Graph, dispatched, partial(workers, number)) for number in (2, 1)],
+    ),
+    "workers": (
+        Orders,
+        [partial(map_system, num_workers=2, **FORK), map_system, partial(map_system, num_workers=3, **FORK)],
+    ),
+    "threads": (Orders, [partial(map_system, num_workers=2, worker_method="thread"), map_system]),
+    "persistent": (
+        partial(Orders, persists=True),
+        [partial(map_system, num_workers=number, persistent_workers=True, **FORK) for number in (2, 1)],
+    ),
+    "out of order": (Orders, [partial(map_system, OutOfOrder, num_workers=2, in_order=False, **FORK)]),
+    "iterable in workers": (lambda: Same(2), [partial(iterable_system, num_workers=2, **FORK)]),
+    "device, rollover, workers": (
+        partial(Orders, rolls=True),
+        [partial(map_system, num_workers=2, device="cpu", last_batch="rollover", **FORK)],
+    ),
+}
+
+
+def plain(item: Any) -> Any:
+    return item.tolist() if isinstance(item, torch.Tensor) else item
+
+
+class Machine(RuleBasedStateMachine):
+    """``form``: fresh, loaded, live or parked. ``place``: of the epoch at work, else of the one that is next."""
+
+    case: tuple[Callable[[], Any], list[Callable[[], System]]]
+
+    @initialize()
+    def begin(self) -> None:
+        make_streams, self.made = type(self).case
+        self.streams: Any = make_streams()
+        self.system = self.made[0]()
+        self.form = "fresh"
+        self.place = Place(0, self.streams.first())
+        self.following: int | None = None  # the epoch that set_epoch() has named meanwhile
+        self.iterator: Any = None
+        self.rest: list[Any] = []
+        self.older: list[Any] = []  # iterators that were superseded, each with what its next step has to raise
+        self.saved: list[tuple[Any, Place, list[Any]]] = []
+        self.ended: Place | None = None  # of the pass whose iterator is still there
+        self.used = False
+
+    def teardown(self) -> None:
+        if hasattr(self, "system"):
+            self.iterator, self.older = None, []
+            self.system.close()
+
+    # -- the model ------------------------------------------------------------------------------------------------
+
+    def _next_place(self) -> Place:
+        """Where ``iter()`` begins."""
+        place = self.place
+        if self.form in ("fresh", "loaded"):
+            return place
+        epoch = place.epoch + 1 if self.following is None else self.following
+        return Place(epoch, self.streams.left(place))
+
+    def _leave(self) -> None:
+        """The iterator is gone, or is told so."""
+        if self.iterator is not None and self.system.drops:
+            self.older.append((self.iterator, IteratorInvalidated if self.form == "live" else StopIteration))
+        self.iterator = self.ended = None
+
+    def _fresh(self, place: Place) -> None:
+        self.form, self.place, self.following = "fresh", place, None
+
+    # -- rules ----------------------------------------------------------------------------------------------------
+
+    @rule()
+    def iter(self) -> None:
+        place = self._next_place()
+        rest = self.rest if self.form == "loaded" else self.streams.items(place)
+        self._leave()
+        self.iterator = self.system.begin()
+        self.form, self.place, self.following, self.rest = "live", replace(place, begun=True), None, list(rest)
+        self.used = True
+
+    @precondition(lambda self: self.form == "live")
+    @rule(count=st.integers(1, 3))
+    def next(self, count: int) -> None:
+        for _ in range(count):
+            item = plain(next(self.iterator, END))
+            if item is END:
+                assert self.rest == []
+                place = self.place
+                epoch = place.epoch + 1 if self.following is None else self.following
+                self._fresh(Place(epoch, self.streams.ended(place)))
+                self.ended = place
+                return
+            if self.system.ordered:
+                assert item == self.rest.pop(0)
+            else:
+                self.rest.remove(item)
+            self.place = replace(self.place, count=self.place.count + 1)
+
+    @precondition(lambda self: self.form == "live")
+    @rule()
+    def to_the_end(self) -> None:
+        while self.form == "live":
+            self.next(3)
+
+    @precondition(lambda self: self.iterator is not None and self.system.drops)
+    @rule()
+    def drop(self) -> None:
+        """What ``break`` does."""
+        self.iterator = self.ended = None
+        if self.form == "live":
+            self.form = "parked"
+
+    @rule()
+    def save(self) -> None:
+        if isinstance(self.system, Node | AsDataset) and not self.used and self.form == "fresh":
+            return  # there is no pass yet
+        state = self.system.state()
+        place, rest = self.place, self.rest
+        if self.ended is not None and self.system.passes:
+            place, rest = self.ended, []
+        elif self.form == "fresh":
+            rest = self.streams.items(place)
+        if isinstance(self.system, AsDataset) and self.form in ("fresh", "loaded") and self.ended is None:
+            return  # of the last pass, which set_epoch() and restore() leave alone
+        assert state["epoch"] == place.epoch
+        assert state["delivered"] == place.count or not self.system.ordered
+        self.saved.append((copy.deepcopy(state), place, list(rest)))
+
+    @precondition(lambda self: self.saved)
+    @rule(data=st.data())
+    def load(self, data: st.DataObject) -> None:
+        state, place, rest = data.draw(st.sampled_from(self.saved))
+        self.system.load(state)
+        if isinstance(self.system, AsDataset):
+            self.iterator = self.ended = None  # a pass of its own, which goes on
+        else:
+            self._leave()
+        self._loaded(place, rest)
+
+    @precondition(lambda self: self.saved and len(self.made) > 1)
+    @rule(data=st.data())
+    def move(self, data: st.DataObject) -> None:
+        """Another loader goes on, with another number of workers."""
+        state, place, rest = data.draw(st.sampled_from(self.saved))
+        self.teardown()
+        self.system = data.draw(st.sampled_from(self.made))()
+        self.system.load(state)
+        self._loaded(place, rest)
+
+    def _loaded(self, place: Place, rest: list[Any]) -> None:
+        self.form = "loaded" if place.begun else "fresh"
+        self.place, self.rest, self.following = place, list(rest), None
+        self.used = False
+
+    @rule(epoch=st.integers(0, 3))
+    def set_epoch(self, epoch: int) -> None:
+        if isinstance(self.system, Node) and self.form == "parked":
+            return  # its pass is there until reset(), and its state is that of the pass
+        self.system.set_epoch(epoch)
+        if self.form == "live":
+            self.following = epoch
+        elif self.form == "loaded" and epoch == self.place.epoch:
+            return
+        else:
+            start = self.place.start if self.form == "fresh" else self.streams.left(self.place)
+            self._fresh(Place(epoch, start))
+
+    @precondition(lambda self: self.form != "live")
+    @rule()
+    def set_the_epoch_that_it_says(self) -> None:
+        self.set_epoch(self.system.epoch)
+
+    @rule()
+    def close(self) -> None:
+        if isinstance(self.system, AsDataset):
+            return
+        self.system.close()
+        if self.form == "live":
+            self._leave()
+            self.form = "parked"
+        if isinstance(self.system, Node):
+            self.iterator = None
+
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        pids = self.system.pids()
+        if pids:
+            os.kill(data.draw(st.sampled_from(pids)), signal.SIGKILL)
+
+    @precondition(lambda self: self.older)
+    @rule()
+    def the_older_one_is_told(self) -> None:
+        iterator, kind = self.older.pop()
+        if isinstance(self.system, AsDataset):
+            return  # each pass is of its own
+        with pytest.raises(kind):
+            next(iterator)
+
+    @precondition(lambda self: self.system.copies)
+    @rule()
+    def copy(self) -> None:
+        if self.used:
+            with pytest.raises(TypeError, match="cannot be pickled or copied"):
+                copy.deepcopy(self.system.loader)
+            return
+        copied = copy.deepcopy(self.system.loader)
+        place = self._next_place()
+        rest = self.rest if self.form == "loaded" else self.streams.items(place)
+        assert copied.epoch == place.epoch
+        found = [plain(item) for item in copied]
+        copied.shutdown()
+        assert found == list(rest) if self.system.ordered else sorted(found) == sorted(rest)
+
+    @rule()
+    def look(self) -> None:
+        expected = self.place.epoch if self.form == "live" else self._next_place().epoch
+        if isinstance(self.system, AsDataset) and self.form == "live":
+            expected = self.place.epoch + 1 if self.following is None else self.following  # of the next pass
+        assert self.system.epoch == expected, self.form
+
+
+def play(case: tuple[Callable[[], Any], list[Callable[[], System]]], examples: int, steps: int) -> None:
+    machine = type("Case", (Machine,), {"case": case})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=steps))
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_L2_any_sequence_of_calls(name: str) -> None:
+    play(HERE[name], 60, 20)
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_L2_any_sequence_of_calls_with_workers(name: str) -> None:
+    play(ELSEWHERE[name], 6, 12)
