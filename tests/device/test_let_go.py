@@ -69,15 +69,14 @@ def test_L6_threads_end_when_loader_and_iterator_are_dropped(how: str, first: st
     wait_until(lambda: feed_threads() == [])
 
 
-def test_a_loader_that_is_dropped_goes_on_into_the_next_epoch() -> None:
-    """The state stands at the end of an epoch: the iterator needs its loader once more, which is gone."""
+def test_the_iterator_of_a_loader_that_is_dropped_ends_where_nothing_is_left() -> None:
     loader = in_process(numbers(4))
     loader.seed(1)
     list(zip(range(4), loader))  # the end has not been seen
     state = loader.state_dict()
     iterator = iter(DataLoader2.from_state(state, numbers(4)))
-    assert len(list(iterator)) == 4
-    assert iterator.epoch == 1
+    assert list(iterator) == []
+    assert (iterator.epoch, iterator.delivered, iterator.finished) == (0, 4, True)
 
 
 def test_L6_several_devices_end_their_threads() -> None:
@@ -112,8 +111,8 @@ def test_L5_leaving_epochs_by_break_does_not_let_shared_memory_grow() -> None:
                 assert batch.shape == (128, 1024)
                 break
             del batch
-            live: Any = loader._live
-            passes.append(weakref.ref(live._stream.source))
-            del live
+            work: Any = loader._pass
+            passes.append(weakref.ref(work.stream.source))
+            del work
         assert [number for number, kept in enumerate(passes[:-1]) if kept() is not None] == []
         assert arena_bytes() <= 48 << 20  # twice what may be under way, 8 MiB, and then rounded up

@@ -110,7 +110,7 @@ def test_a_thread_that_waits_for_a_stopped_worker_is_woken_by_shutdown() -> None
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    ahead = iterator._stream
+    ahead = iterator._pass.stream
     wait_until(lambda: ahead._ahead._feed.consumer_waits)  # type: ignore[attr-defined]
     loader.shutdown()
     consumer.join()
