@@ -95,9 +95,9 @@ class TarFiles:
                 return self._known_as(Member(_name(header) if name is None else name, start, data, length))
             if kind in (_HARD_LINK, _SYMBOLIC_LINK):
                 link = Member(_name(header) if name is None else name, start, 0, 0)
-                found = self._named(link, _text(header[157:257]) if target is None else target, kind)
-                if found is not None:
-                    return self._known_as(found)
+                file = self._named(link, _text(header[157:257]) if target is None else target, kind)
+                if file is not None:
+                    return self._known_as(file)
             if kind not in _WITHOUT_DATA:
                 raise ValueError(
                     f"{self.path} holds a file of type {chr(kind)!r} at byte {start}, which is not supported"
