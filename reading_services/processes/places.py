@@ -227,13 +227,14 @@ class ProcessPlaces(Places):
         for place in self:
             if place.ignored or not place.is_missing(self._silent_s):
                 continue
-            _log.warning(
-                "%s (pid %d) showed no sign of life%s: killing it (was it stopped, or does native code keep the "
-                "interpreter lock?)",
-                place.name,
-                place.pid,
-                f" for {self._silent_s:g} s" if place.ready else " since it was started",
+            took = f" for {self._silent_s:g} s" if place.ready else " since it was started"
+            why = (
+                f"has been making one item{took}: killing it (does a read hang? timeout= is how long one may take)"
+                if place.stuck
+                else f"showed no sign of life{took}: killing it (was it stopped, or does native code keep the "
+                "interpreter lock?)"
             )
+            _log.warning("%s (pid %d) %s", place.name, place.pid, why)
             place.silenced = True
             place.signal(signal.SIGKILL)
             place.wait_end(_LOOK_S)

@@ -62,6 +62,7 @@ class ProcessPlace:
     ) -> None:
         self.number, self.name, self.ready = number, name, False
         self.silenced = False  # killed because it showed no sign of life
+        self.stuck = False  # or because an item took too long
         self.ignored = False  # nothing more is read of it
         self._context: Any = context
         self._target, self._arguments, self._node_names, self._send = target, arguments, node_names, send
@@ -76,6 +77,7 @@ class ProcessPlace:
         self._close_handle: weakref.finalize[Any, Any] | None = None  # whatever a Ctrl-C leaves of the rest
         self._trouble: Exception | None = None  # why it could not be started
         self._beat, self._silent_s = -1, 0.0
+        self._begun, self._at_it_s = 0, 0.0  # what it has begun last, and for how long it was seen at it
         self._asked_at = time.monotonic()
 
     # --- what the engine says
@@ -176,20 +178,27 @@ class ProcessPlace:
                 pass
 
     def is_missing(self, timeout_s: float | None) -> bool:
-        """Has it shown no sign of life for ``timeout_s`` in which this side has been looking, four times or more?
+        """Has it shown no sign of life, or been at one and the same item (``stuck``), for ``timeout_s`` in which this
+        side has been looking, four times or more?
 
         Before it is ready, for 120 s. A time in which this side did not look does not count: both may have been stopped
         (Ctrl-Z, a container or a machine that is paused), or wait for a processor.
         """
         limit_s = timeout_s if self.ready else _STARTUP_S
         now, beat = time.monotonic(), self.page[Field.BEAT]
+        begun = self.page[Field.BEGUN] if self.page[Field.LANE] >= 0 else 0
+        if not begun or begun != self._begun:
+            self._begun, self._at_it_s = begun, 0.0
         if limit_s is not None:
             self._silent_s += min(now - self._asked_at, limit_s / 3)
+            self._at_it_s += min(now - self._asked_at, limit_s / 3) if begun else 0.0
         self._asked_at = now
         if beat != self._beat:
             self._beat = beat
             self.seen()
-        return limit_s is not None and self._silent_s > limit_s
+        # One that is stopped at an item has done it to nobody: that it shows life says that it hangs by itself
+        self.stuck = limit_s is not None and self._at_it_s > limit_s and self._silent_s < limit_s / 2
+        return limit_s is not None and (self._silent_s > limit_s or self.stuck)
 
     def seen(self) -> None:
         """It has shown a sign of life."""
@@ -234,7 +243,7 @@ class ProcessPlace:
     def _is_own(self, code: int | None) -> bool:
         """Has it brought about its end? Somebody else's SIGKILL and one for want of memory look alike: no."""
         if self.silenced:
-            return not self.ready
+            return self.stuck or not self.ready
         if code is None:
             return self._trouble is not None
         return code >= 0 or -code in _OWN_SIGNALS

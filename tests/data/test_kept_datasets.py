@@ -287,3 +287,27 @@ def test_L8_what_a_state_says_of_a_dataset_is_checked() -> None:
     for steps in (["order"], ["__class__"], ["unknown", "rng"]):
         with pytest.raises(StateError, match="no place for it"):
             kept.check([[steps, "value", 3]])
+
+
+class Shares(Base):
+    """Changes a list that shallow copies share."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def order(self, mine: list[int]) -> list[int]:
+        self.seen += mine[:1]
+        return mine
+
+
+def test_L7_threads_refuse_what_they_would_share() -> None:
+    for kind, text in ((Draws, r"has a random generator \(Draws.rng\)"), (DrawsDeep, r"DrawsDeep.inner.rngs\[0\]")):
+        with pytest.raises(ValueError, match=text):
+            iter(DataLoader(kind(), num_workers=2, worker_method="thread"))
+    with DataLoader(Shares(), num_workers=2, worker_method="thread") as loader:
+        list(loader)
+        with pytest.raises(ValueError, match=r"Shares.seen, which all share, has been changed"):
+            iter(loader)
+    expected = [item for epoch in [make(Counts, "workers")] for item in take(epoch)]
+    with DataLoader(Counts(), 2, num_workers=2, worker_method="thread") as loader:
+        assert take(loader) == expected

@@ -211,3 +211,18 @@ def test_L4_a_death_after_a_resume() -> None:
                 for pid in pids(loader):
                     kill(pid, signal.SIGKILL)
         assert got == first[9:]
+
+
+def hang_at_seven(item: int) -> int:
+    if item == 7:
+        threading.Event().wait()  # a read from a network that never answers: the process itself is well
+    return item
+
+
+def test_L4_an_item_that_hangs_is_an_error_that_names_it() -> None:
+    graph = IterableWrapper(range(12)).sharding_filter().map(hang_at_seven)
+    with make_loader(graph, make_service(1, 1, timeout=0.4, max_deaths=2)) as loader:
+        found = []
+        with pytest.raises(WorkerDiedError, match=r"item 7 of shard 0.*: it has died 2 times here"):
+            found.extend(iter(loader))
+        assert found == list(range(7))

@@ -27,6 +27,7 @@ from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import ThreadTimes
+from torchpipe.data.iterable import kept_of
 from torchpipe.data.thread_batches import THREAD_NAME, WorkerStart
 from torchpipe.data.worker_info import BatchGenerators
 from torchpipe.execution.epoch import WorkerInfo
@@ -52,6 +53,8 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
     if not isinstance(dataset, TorchIterDataPipe):
         if is_stateful(dataset):
             reason = f"this {kind} has a state of its own (state_dict), which would belong to no worker"
+        elif (goes_on := _what_goes_on(loader, dataset)) is not None:
+            reason = goes_on
         elif isinstance(dataset, Iterator) and shards > 1:
             reason = f"this {kind} is its own iterator, which all workers would read: let __iter__ return a new one"
     elif shards > 1 and (theirs := [node for node in walk(dataset) if not _can_be_shared(node)]):
@@ -74,6 +77,22 @@ def iterable_service(loader: DataLoader[Any], shards: int, dataset: Any, base_se
     return ThreadReadingService(
         beginnings, shards, own, window=loader.prefetch_factor or 1, timeout_s=loader.timeout or None
     )
+
+
+def _what_goes_on(loader: DataLoader[Any], dataset: Any) -> str | None:
+    """What of the dataset threads would share, or begin anew in each epoch where processes that persist go on."""
+    samplers = loader._samplers
+    samplers.dataset = kept = samplers.dataset or kept_of(dataset)
+    kind = type(dataset).__name__
+    generators = [name for name, what in kept.names() if what != "value"]
+    if generators:
+        return f"this {kind} has a random generator ({generators[0]}), from which all would draw: draw from " + (
+            "get_worker_info().rng"
+        )
+    changed = [name for name, _ in kept.names(changed=True)]
+    if changed:
+        return f"{changed[0]}, which all share, has been changed since the loader was first iterated"
+    return None
 
 
 class _OwnDatasets:

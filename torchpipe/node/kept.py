@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import logging
 import random
 import sys
 import types
@@ -93,6 +94,33 @@ class Kept:
             and not (new and any(steps[:deep] in new for deep in range(1, len(steps))))
         ]
         return saved + [[list(steps), _GONE, None] for steps in self._made if steps not in found]
+
+    def names(self, *, changed: bool = False) -> list[tuple[str, str]]:
+        """(where it is, its kind) of all that is kept; of what is not as it was made, if ``changed``."""
+        found = self.now() if changed else [[steps, kind] for steps, (kind, *_) in self._look()[0].items()]
+        return [(_path(self.owner, item[0]), item[1]) for item in found]
+
+    def tell_of_changes(self, name: str) -> None:
+        """Say, once for each class, that no later pass will see the numbers and generators that a pass has changed."""
+        found = [
+            _path(self.owner, steps)
+            for steps, kind, value in self.now()
+            if (
+                kind in _MADE and self._made.get(tuple(steps), (None,) * 3)[1] is not None and self._drawn(steps, value)
+            )
+            or (kind == _VALUE and type(value) in (int, float) and tuple(steps) in self._made)
+        ]
+        if found and type(self.owner) not in _told:
+            _told.add(type(self.owner))
+            _log.warning(
+                "iterating %s has changed %s. Each pass, so each epoch, begins from the object as it was given: if the "
+                "order is to differ in each epoch, draw it from the epoch (context.epoch, or shuffle() behind it)",
+                name,
+                ", ".join(found),
+            )
+
+    def _drawn(self, steps: list[Any], state: Any) -> bool:
+        return encode(state) != encode(self._made[tuple(steps)][1])
 
     def put(self, saved: Saved) -> None:
         """Let it be as it was when :meth:`now` gave ``saved``. Raises: StateError if something cannot be put back."""
@@ -244,6 +272,10 @@ class Kept:
             f"{_path(self.owner, steps)} cannot be put back to what it was ({type(error).__name__}: {error!s:.200}): "
             "give the object state_dict() and load_state_dict()"
         )
+
+
+_log = logging.getLogger("torchpipe")
+_told: set[type] = set()  # classes of which it was said that a pass changes them
 
 
 class _Nothing:

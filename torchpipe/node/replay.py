@@ -16,6 +16,7 @@ from torchpipe.errors import GraphError, StateError
 from torchpipe.node.announce import announce_replay
 from torchpipe.node.functional import lookup
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
+from torchpipe.node.kept import Kept
 from torchpipe.node.traits import DataPipe, node_name, with_inputs
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ class ReplayIterator(NodeIterator[Any]):
         self._bound: list[BoundInput] = []
         self._iterator: Iterator[Any] | None = None
         self._copy = with_inputs(node, self._bind, private=True)
+        # Those of torch's, and others that are told a seed, begin each epoch anew by that
+        told = type(node).__module__.startswith(("torch.", "torchdata.")) or hasattr(node, "set_seed")
+        self._kept = None if told else Kept(self._copy, apart=(TorchIterDataPipe, TorchMapDataPipe), at_most=1000)
         self._copy.__dict__[BOUND] = self._with_copy(context)
         context.shared.replays.append(self)
 
@@ -154,6 +158,8 @@ class ReplayIterator(NodeIterator[Any]):
             self.count += 1
             yield item
         self._ended = True
+        if self._kept is not None:
+            self._kept.tell_of_changes(node_name(self.node))
 
     def _replay(self, iterator: Iterator[Any]) -> None:
         with self.context.making_again():

@@ -44,6 +44,7 @@ __all__ = [
     "named_inputs",
     "node_name",
     "pairs",
+    "private_copy",
     "reads",
     "reads_late",
     "reads_shared",
@@ -317,12 +318,23 @@ def replaced_in_node(
     clone = object.__new__(type(node))
     for name, value in vars(node).items():
         value = replaced_in(value, wanted, replace)
-        if private:
-            if isinstance(value, _COPIED):
-                value = copy.copy(value)
-            elif isinstance(value, torch.Generator):
-                value = value.clone_state()
-            elif isinstance(value, np.random.Generator | np.random.RandomState):
-                value = copy.deepcopy(value)
-        clone.__dict__[name] = value
+        clone.__dict__[name] = _own(value) if private else value
     return clone
+
+
+def private_copy(value: Any) -> Any:
+    """A copy of an object of the user's with containers and generators of its own; itself if it cannot be copied."""
+    try:
+        clone = copy.copy(value)
+        vars(clone).update({name: _own(part) for name, part in vars(value).items()})
+    except Exception:  # objects refuse in many ways
+        return value
+    return clone
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, _COPIED):
+        return copy.copy(value)
+    if isinstance(value, torch.Generator):
+        return value.clone_state()
+    return copy.deepcopy(value) if isinstance(value, np.random.Generator | np.random.RandomState) else value

@@ -21,6 +21,8 @@ from torchpipe.node.announce import announce_replay, warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, Positions, is_stateful, stored_count
+from torchpipe.node.kept import Kept
+from torchpipe.node.traits import private_copy
 from torchpipe.state.copying import copy_item, holds_mutable
 
 __all__ = ["IterableWrapper"]
@@ -38,7 +40,8 @@ class IterableWrapper(IterDataPipe[T]):
 
     With ``deepcopy`` every pass gets copies of the items, made as they are handed out, so that no function that changes
     an item in place can change the data for later passes; adding to a list or taking from it does not disturb a
-    running pass. With ``deepcopy=False`` the items themselves are handed out. An iterable with
+    running pass. With ``deepcopy=False`` the items themselves are handed out. An object with an ``__iter__`` is copied
+    for each pass as nodes are: with its generators and counters as they were given. An iterable with
     ``state_dict``/``load_state_dict`` is copied as a whole for each pass instead. What cannot be copied is used itself.
 
     State: for sequences (anything indexed from 0: list, tuple, range, array, tensor, classes with ``__len__`` and
@@ -117,6 +120,11 @@ def _private(value: Any) -> Any:
             UserWarning,
         )
         return value
+
+
+def _is_users(value: Any) -> bool:
+    """Is it an object whose attributes a pass may change, and that can be iterated again?"""
+    return hasattr(value, "__dict__") and not isinstance(value, Iterator | type)
 
 
 class _SequenceIterator(NodeIterator[T]):
@@ -219,6 +227,10 @@ class _IterableIterator(NodeIterator[T]):
         self.position = 0
         self._stateful = is_stateful(node.iterable)
         self._iterable: Any = _private(node.iterable) if self._stateful and node.deepcopy else node.iterable
+        self._kept: Kept | None = None  # of a pass's own
+        if node.deepcopy and not self._stateful and _is_users(node.iterable):
+            self._iterable = private_copy(node.iterable)
+            self._kept = Kept(self._iterable, at_most=1000)
         self._iterator: Any = None
         self._loaded: dict[str, Any] = {"position": 0}
         self._ended = False
@@ -289,6 +301,8 @@ class _IterableIterator(NodeIterator[T]):
             self.position += 1
             yield copy_item(item) if deep else item
         self._ended = True
+        if self._kept is not None:
+            self._kept.tell_of_changes(f"the iterable {type(self._iterable).__name__}")
 
     def close(self) -> None:
         super().close()
