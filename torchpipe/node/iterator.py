@@ -289,6 +289,12 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         exact = traits_of(self.node).one_to_one or not (self.inputs or of_input)
         return 1 if exact and self.leave_out() else None
 
+    def items_in_hand(self, of_input: bool) -> int:
+        """How many items go with the exception that has ended :meth:`run`: more than one where several are worked on
+        at once. Asked before :meth:`leave_out`; where an exception passes through (``of_input``), after :meth:`lost`.
+        """
+        return 1
+
     def current(self) -> object:
         """What is being worked on, as ``on_error`` notes it for people when :meth:`run` raises: by default the item
         that the first input handed out last.
@@ -511,6 +517,7 @@ _OF_AUTHORS = frozenset(
         "current",
         "exact_after_error",
         "get_state",
+        "items_in_hand",
         "interrupt",
         "keeps_items",
         "leave_out",

@@ -13,7 +13,7 @@ import random
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from torchpipe.state.left_out import MOST_NOTED, LeftOut, is_note
 if TYPE_CHECKING:
     from torchpipe.node.iterator import NodeIterator
 
-__all__ = ["Failures", "Retries", "as_texts", "of_texts", "skip", "tried"]
+__all__ = ["Failures", "Retries", "as_note", "of_note", "skip", "tried"]
 
 _LONGEST = 300  # characters of a text that is noted
 _END: Any = object()
@@ -107,7 +107,7 @@ class Failures:
     budget: int | None
     errors: tuple[type[BaseException], ...]
     count: int = 0
-    noted: list[list[str]] = field(default_factory=list)
+    noted: list[list[Any]] = field(default_factory=list)
 
     travels: ClassVar[bool] = False  # does what is left out go with what it would have been paired with?
 
@@ -142,38 +142,47 @@ class Failures:
 
     def judge(self, iterator: NodeIterator[Any], error: Exception, leave_out: Callable[[], bool]) -> _Left:
         """What ``iterator``, whose own code has raised ``error``, leaves out; or ``error`` is not handled any more."""
-        item = ""
+        item, items = "", 1
         if not self.skips or isinstance(error, TorchpipeError) or not isinstance(error, self.errors):
             _give_up(error, "")
         elif self.budget is not None and self.count >= self.budget:
-            first = ", ".join(" ".join(entry) for entry in self.noted[:3])
+            first = ", ".join(" ".join(entry[:3]) for entry in self.noted[:3])
             _give_up(
                 error, f"on_error() has left out {self.count} items already, which is its budget. The first: {first}"
             )
         else:
-            item = _shown(iterator.current())
-            if not leave_out():
+            item, items = _shown(iterator.current()), iterator.items_in_hand(of_input=False)
+            if self.budget is not None and self.count + items > self.budget:
+                _give_up(
+                    error,
+                    f"{self.count} items are left out, and the {items} that fail here together are more than "
+                    f"its budget of {self.budget} allows",
+                )
+            elif not leave_out():
                 _give_up(error, _refusal(iterator))
-        return _Left(iterator, node_name(iterator.node), f"{type(error).__name__}: {_short(error)}", item)
+        left = _Left(iterator, node_name(iterator.node), f"{type(error).__name__}: {_short(error)}", item)
+        return left.of(items)
 
     def note(self, left: _Left) -> None:
         iterator = left.iterator
-        noted = self._noted(left.node, left.error, left.item)
+        noted = self._noted(left)
         context = iterator.context
         if context.host.trace is not None:
-            context.host.trace.left_out(iterator.number_to_trace)
+            for _ in range(left.items):
+                context.host.trace.left_out(iterator.number_to_trace)
         # What a resume makes again was told when it happened
         if noted is not None and context.host.on_left_out is not None and not context.shared.restoring:
             context.host.on_left_out(noted)
 
-    def _noted(self, node: str, error: str, item: str) -> LeftOut | None:
+    def _noted(self, left: _Left) -> LeftOut | None:
         """What was noted, unless there is too much already."""
-        self.count += 1
+        self.count += left.items
         if len(self.noted) < MOST_NOTED:
-            self.noted.append([node[:_LONGEST], error, item])
+            self.noted.append([left.node[:_LONGEST], left.error, left.item, left.items])
             of = "" if self.budget is None else f" of {self.budget}"
-            _log.warning("left out an item in %s: %s (%d%s)", node, " ".join(self.noted[-1][1:]), self.count, of)
-            return LeftOut(*self.noted[-1])
+            what = "an item" if left.items == 1 else f"{left.items} items"
+            _log.warning("left out %s in %s: %s %s (%d%s)", what, left.node, left.error, left.item, self.count, of)
+            return LeftOut(*self.noted[-1][:3])
         return None
 
     def state(self) -> dict[str, Any]:
@@ -194,6 +203,11 @@ class _Left:
     node: str
     error: str
     item: str
+    items: int = 1  # that went with it
+
+    def of(self, items: int) -> _Left:
+        """The same, where so many items went."""
+        return self if items <= self.items else replace(self, items=items)
 
 
 class _OfBranches(Failures):
@@ -241,6 +255,8 @@ class _OfBranches(Failures):
                     f"{_refusal(iterator)}, and what it is paired with is not known. Put an on_error() of its own "
                     "into that branch if its items need not stay with those of the others",
                 )
+            else:
+                BaseException.__setattr__(error, _LEFT, getattr(error, _LEFT).of(iterator.items_in_hand(of_input=True)))
         return lost != 0
 
 
@@ -317,18 +333,19 @@ def tried(iterator: NodeIterator[Any]) -> int:
     return 0 if stream is None else stream.tried
 
 
-def as_texts(error: Exception) -> list[str] | None:
-    """What a state says of an exception that stands for an item that is left out; None of another."""
+def as_note(error: Exception) -> dict[str, Any] | None:
+    """What a state says of an exception that stands for what is left out; None of another."""
     left = getattr(error, _LEFT, None)
-    return None if left is None else [left.node, left.error, left.item]
+    return None if left is None else {"count": left.items, "noted": [[left.node, left.error, left.item, left.items]]}
 
 
-def of_texts(texts: Any, iterator: NodeIterator[Any]) -> Exception:
-    """An exception that stands for the same item, which ``iterator`` is to raise. Raises: StateError."""
-    if not is_note({"count": 1, "noted": [texts]}):
-        raise StateError(f"an item that was left out is told of by three texts, not by {texts!r:.60}")
+def of_note(note: Any, iterator: NodeIterator[Any]) -> Exception:
+    """An exception that stands for the same, which ``iterator`` is to raise. Raises: StateError."""
+    if not is_note(note) or len(note["noted"]) != 1:
+        raise StateError(f"what was left out is a number of items and three texts, not {note!r:.60}")
+    *texts, items = note["noted"][0]
     error = RuntimeError(texts[1])
-    BaseException.__setattr__(error, _LEFT, _Left(iterator, *texts))
+    BaseException.__setattr__(error, _LEFT, _Left(iterator, *texts, items))
     return error
 
 

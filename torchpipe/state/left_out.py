@@ -17,7 +17,7 @@ LEFT_OUT = "torchpipe.on_error"
 
 
 class LeftOut(NamedTuple):
-    """One item: which node raised, what, and for what item, as text."""
+    """An item, or all items of a batch: which node raised, what, and for what item, as text."""
 
     node: str
     error: str
@@ -33,21 +33,25 @@ def left_out(state: Mapping[str, Any] | bytes) -> tuple[int, list[LeftOut]]:
     """
     payload = state.get("payload") if isinstance(state, Mapping) else state
     found = list(_found(decode(payload, keep_opaque=True) if isinstance(payload, bytes) else state))
-    noted = [LeftOut(*entry) for entry in found for entry in entry["noted"]]
+    noted = [LeftOut(*texts) for entry in found for *texts, _ in entry["noted"]]
     return sum(entry["count"] for entry in found), noted
 
 
 def is_note(entry: Any) -> TypeGuard[dict[str, Any]]:
-    """Is this what ``on_error`` puts into a state: how many items, and three texts for each of the first of them?"""
+    """Is this what ``on_error`` puts into a state: how many items, and for each of the first times that it left out
+    some, three texts and how many these were?
+    """
     if not isinstance(entry, dict) or entry.keys() != {"count", "noted"}:
         return False
     count, noted = entry["count"], entry["noted"]
-    return (
-        type(count) is int
-        and type(noted) is list
-        and len(noted) == min(count, MOST_NOTED)
-        and all(type(texts) is list and [type(text) for text in texts] == [str] * 3 for texts in noted)
-    )
+    if type(count) is not int or type(noted) is not list or not all(map(_is_noted, noted)):
+        return False
+    told = sum(entry[3] for entry in noted)
+    return told == count if len(noted) < MOST_NOTED else len(noted) == MOST_NOTED and told <= count
+
+
+def _is_noted(entry: Any) -> bool:
+    return type(entry) is list and [type(part) for part in entry] == [str, str, str, int] and entry[3] > 0
 
 
 def _found(value: Any) -> Iterator[dict[str, Any]]:

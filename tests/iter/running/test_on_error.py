@@ -269,3 +269,49 @@ def test_L8_forged_states_are_refused(forged: Any) -> None:
     node = IterableWrapper([1]).on_error("skip")
     with pytest.raises(StateError):
         iterate(node).load_state_dict(iterate(node).state_dict() | {LEFT_OUT: forged})
+
+
+def equal_or_fail(one: Any) -> Any:
+    return None if one == 5 else one
+
+
+async def later(item: int) -> int:
+    if item == 5:
+        raise ValueError("bad")
+    return item
+
+
+def none_of_fives(items: Any) -> Any:
+    if 5 in items:
+        raise ValueError("bad")
+    return items
+
+
+TOGETHER: dict[str, Callable[[Any], Any]] = {
+    "map_batches": lambda node: node.map_batches(none_of_fives, 8),
+    "async_map_batches": lambda node: node.async_map_batches(later, 8),
+    "sort": lambda node: node.sort(8, equal_or_fail),
+    "batch": lambda node: node.batch(8, wrapper_class=none_of_fives),
+    "collate": lambda node: node.batch(8).collate(none_of_fives),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_all_items_that_fail_together_are_counted(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    node = TOGETHER[name](IterableWrapper(range(20)))
+    iterator = iterate(node.on_error("skip", budget=8))
+    with caplog.at_level(logging.WARNING, "torchpipe"):
+        list(iterator)
+    count, noted = left_out(decode(encode(iterator.state_dict())))
+    assert (count, len(noted)) == (8, 1)
+    assert caplog.messages[-1].startswith("left out 8 items in ")
+    with pytest.raises((ValueError, TypeError)) as caught:
+        list(iterate(node.on_error("skip", budget=7)))
+    assert "the 8 that fail here together are more than its budget of 7" in caught.value.__notes__[-1]
+
+
+def test_a_batch_of_a_tuple_is_counted_with_all_its_items() -> None:
+    one, other = IterableWrapper(range(8)).fork(2)
+    iterator = iterate(one.map(no_threes).batch(4).zip(other.batch(4)).on_error("skip"))
+    assert list(iterator) == []
+    assert left_out(iterator.state_dict())[0] == 8

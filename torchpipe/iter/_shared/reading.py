@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from torchpipe.formats.places.content import Content, check_compression
-from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.places.streams import StreamWrapper, can_seek
 from torchpipe.formats.records import Records, behind_of
 from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.expanding import ExpandingIterator
@@ -100,7 +100,28 @@ class StreamReader(OneInput[T]):
 
 
 class _RecordsIterator(ExpandingIterator[T]):
-    """One pass over a reader."""
+    """One pass over a reader: goes on behind a record that is wrong, where it can be told where that ends."""
+
+    def __init__(self, node: Any, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context, source)
+        self._item: Any = None  # of the input, whose file is open
+        self._failed: str | None = None  # where in that file reading has failed
+        self._opened: Records[T] | None = None
+        self._behind: Records[T] | None = None  # the file again, behind a record that is wrong
+
+    @abstractmethod
+    def open_again(self) -> Records[T]:
+        """The records of the file that is open, from their start on."""
+
+    def records_in(self, records: Records[T]) -> Iterator[T]:
+        """Those to hand out."""
+        for record in records:
+            self._handed_out += 1
+            yield record
+
+    def may_go_on(self, failed: Records[T]) -> bool:
+        """Is it one record of this pass's own that is wrong?"""
+        return failed.has_places
 
     def to_replay(self) -> tuple[str, int]:
         if self._loaded is None and not isinstance(self._current, Records):
@@ -108,17 +129,65 @@ class _RecordsIterator(ExpandingIterator[T]):
         size, count = behind_of(self._loaded) if self._current is None else self._current.behind()
         return f"{COMPRESSED}{node_name(self.node)}", count if size >= _MUCH_BYTES else 0
 
-    def _all(self, records: Iterator[T]) -> Iterator[T]:
-        for record in records:
-            self._handed_out += 1
-            yield record
+    def run(self) -> Iterator[T]:
+        if self._behind is not None:
+            self._current, self._behind = self._behind, None
+            yield from self._hand_out(self._current)
+        yield from super().run()
+
+    def _hand_out(self, parts: Iterable[T]) -> Iterator[T]:
+        records = parts.records if isinstance(parts, _InOrder) else parts
+        if not isinstance(records, Records):  # nothing has been opened yet
+            yield from super()._hand_out(parts)
+            return
+        try:
+            yield from self.records_in(records)
+        except Exception as error:
+            error.add_note(f"{node_name(self.node)}: while reading {records.path}, {records.where()}")
+            place = f"{records.path}, {records.where()}"
+            if (failures := self.context.failures) is not None and failures.skips and self.may_go_on(records):
+                self._behind = self._passed_over(records)
+            if self._behind is None:
+                records.close()  # its place is still known
+            self._failed = place if self._behind is not None else f"{place} and what is behind it"
+            raise
+        records.close()
+        self._leave()
+
+    def _passed_over(self, failed: Records[T]) -> Records[T] | None:
+        """The file of ``failed`` behind the record that is wrong; None if there is no telling where that ends."""
+        again = None
+        try:
+            place = failed.state_dict()
+            again = self.open_again()
+            again.load_state_dict(place)
+            again.follow(failed)
+            if again.leave_out():
+                return again
+        except Exception:  # it is the same again, of what is read when passing over: on_error() has the first one
+            pass
+        if again is not None:
+            again.close()
+        return None
+
+    def current(self) -> object:
+        return self._item if self._failed is None else self._failed
+
+    def leave_out(self) -> bool:
+        return self._behind is not None or super().leave_out()
+
+    def lost(self, of_input: bool) -> int | None:
+        return 1 if not of_input and self._behind is not None and self.leave_out() else None  # else an unknown number
 
 
 class _StreamIterator(_RecordsIterator[T]):
     node: StreamReader[T]
+    _begins = 0  # where the stream stood when it came
 
     def expand(self, item: Any) -> Iterator[T]:
+        self._item, self._failed = item, None
         path, stream = path_and_stream(self.node.form, item, binary=self.node.binary)
+        self._begins = stream.tell() if can_seek(stream) else 0
         try:
             records = self.node.records(path, stream)
         except Exception as error:
@@ -126,17 +195,10 @@ class _StreamIterator(_RecordsIterator[T]):
             raise
         return records if records.has_places else _InOrder(records)
 
-    def _hand_out(self, parts: Iterable[T]) -> Iterator[T]:
-        records = parts.records if isinstance(parts, _InOrder) else parts
-        if not isinstance(records, Records):  # nothing has been opened
-            return
-        try:
-            yield from self._all(records)
-        except Exception as error:
-            error.add_note(f"{node_name(self.node)}: while reading {records.path}, {records.where()}")
-            raise
-        records.close()
-        self._leave()
+    def open_again(self) -> Records[T]:
+        path, stream = path_and_stream(self.node.form, self._item, binary=self.node.binary)
+        stream.seek(self._begins)
+        return self.node.records(path, stream)
 
 
 class _InOrder(Iterator[T]):
@@ -156,11 +218,7 @@ class _FileIterator(_RecordsIterator[T]):
         super().__init__(node, context, source)
         self.position = 0  # records up to the last one yielded, those passed over included; kept when striding
         self._striding: tuple[int, int] | None = None
-        self._item: Any = None  # of the input, whose file is open
-        self._failed: str | None = None  # where in that file reading has failed
-        self._opened: Records[T] | None = None
         self._passing = False  # over records of other shards
-        self._behind: Records[T] | None = None  # the file again, behind a record that is wrong
 
     def stride(self, parts: int, part: int) -> bool:
         self._striding = (parts, part)
@@ -186,28 +244,16 @@ class _FileIterator(_RecordsIterator[T]):
             self._opened.step = self._striding[0]
         return self._opened
 
-    def run(self) -> Iterator[T]:
-        if self._behind is not None:
-            self._current, self._behind = self._behind, None
-            yield from self._hand_out(self._current)
-        yield from super().run()
+    def open_again(self) -> Records[T]:
+        if self._opened is not None:
+            self._opened.close()
+        return self.expand(self._item)
 
-    def _hand_out(self, parts: Iterable[T]) -> Iterator[T]:
-        if not isinstance(parts, Records):  # nothing has been opened yet
-            yield from super()._hand_out(parts)
-            return
-        try:
-            yield from self._all(parts) if self._striding is None else self._kept(parts, *self._striding)
-        except Exception as error:
-            error.add_note(f"{node_name(self.node)}: while reading {parts.path}, {parts.where()}")
-            parts.close()  # its place is still known
-            place = f"{parts.path}, {parts.where()}"
-            if (failures := self.context.failures) is not None and failures.skips and not self._passing:
-                self._behind = self._passed_over(parts)
-            self._failed = place if self._behind is not None else f"{place} and what is behind it"
-            raise
-        parts.close()
-        self._leave()
+    def may_go_on(self, failed: Records[T]) -> bool:
+        return not self._passing
+
+    def records_in(self, records: Records[T]) -> Iterator[T]:
+        return super().records_in(records) if self._striding is None else self._kept(records, *self._striding)
 
     def _kept(self, records: Records[T], parts: int, part: int) -> Iterator[T]:
         while True:
@@ -221,33 +267,12 @@ class _FileIterator(_RecordsIterator[T]):
             self.position += 1
             yield record
 
-    def _passed_over(self, failed: Records[T]) -> Records[T] | None:
-        """The file of ``failed`` behind the record that is wrong; None if there is no telling where that ends."""
-        again = None
-        try:
-            again = self.expand(self._item)
-            again.load_state_dict(failed.state_dict())
-            again.follow(failed)
-            if again.leave_out():
-                return again
-        except Exception:  # it is the same again, of what is read when passing over: on_error() has the first one
-            pass
-        if again is not None:
-            again.close()
-        return None
-
-    def current(self) -> object:
-        return self._item if self._failed is None else self._failed
-
     def leave_out(self) -> bool:
         if self._behind is not None:
             self.position += 1  # as every other shard counts it, which passes over it unseen
             return True
         # A shard that strides may be the only one to see the error, and would then count other records than the rest
         return self._striding is None and super().leave_out()
-
-    def lost(self, of_input: bool) -> int | None:
-        return 1 if not of_input and self._behind is not None and self.leave_out() else None  # else an unknown number
 
     def close(self) -> None:
         try:

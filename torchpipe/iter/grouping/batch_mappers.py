@@ -28,8 +28,13 @@ class _BatchMapIterator(ExpandingIterator[R]):
     def __init__(self, node: BatchMapper[R], context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         self.fn = self.with_retries(node.fn)
+        self.gathered = 1
+
+    def items_in_hand(self, of_input: bool) -> int:
+        return self.gathered
 
     def expand(self, item: Any) -> Iterable[R]:
+        self.gathered = len(item)
         column = self.node.input_col
         if isinstance(column, list | tuple):
             item = [[part[name] for name in column] for part in item]
@@ -109,11 +114,16 @@ class BatchAsyncMapper(IterDataPipe[R]):
 
 class _AsyncIterator(ItemIterator[list[Any]]):
     node: _AsyncBatches
+    gathered = 1
+
+    def items_in_hand(self, of_input: bool) -> int:
+        return 1 if of_input else self.gathered
 
     def run(self) -> Iterator[list[Any]]:
         loop = asyncio.new_event_loop()
         try:
             for batch in self.source.items():
+                self.gathered = len(batch)
                 yield loop.run_until_complete(self._results(batch))
         finally:
             _close(loop)

@@ -28,16 +28,24 @@ class _BatchIterator(ItemIterator[list[T]]):
         super().__init__(node, context, source)
         self.wrap = self.with_retries(node.wrapper_class)
 
+        self.gathered = 0  # in the batch that was gathered last
+
     def lost(self, of_input: bool) -> int | None:
         if of_input:  # the rest of the batch goes with it
-            skip(self.source.items(), -tried(self.source) % self.node.batch_size)
+            size = self.node.batch_size
+            skip(self.source.items(), -tried(self.source) % size)
+            self.gathered = (tried(self.source) - 1) % size + 1
         return 1
+
+    def items_in_hand(self, of_input: bool) -> int:
+        return self.gathered
 
     def run(self) -> Iterator[list[T]]:
         size, wrap = self.node.batch_size, self.wrap
         stream = self.source.items()
         least = size if self.node.drop_last else 1
         while len(batch := list(islice(stream, size))) >= least:
+            self.gathered = len(batch)
             if len(batch) < size:
                 self._fill(batch)
             full = wrap(batch)

@@ -29,6 +29,10 @@ class _CollateIterator(ItemIterator[R]):
         else:
             self.fn = self.with_retries(node.fn)
 
+    def items_in_hand(self, of_input: bool) -> int:
+        batch = self.current()
+        return len(batch) if isinstance(batch, list) and batch and not of_input else 1
+
     def run(self) -> Iterator[R]:
         fn = self.fn
         for item in self.source.items():

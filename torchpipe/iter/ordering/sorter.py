@@ -36,6 +36,7 @@ class _SortIterator(ItemIterator[T]):
         self.key_fn = self.with_retries(node.key_fn)
         self.left: list[T] = []  # the next one last
         self.window: list[tuple[Any, T]] = []  # that is being gathered, with keys
+        self.sorted = 1  # items that are compared with each other
 
     def get_state(self) -> dict[str, Any]:
         return {"left": self.kept_items(self.left)}
@@ -51,7 +52,9 @@ class _SortIterator(ItemIterator[T]):
             for item in islice(source, node.window - len(self.window)):
                 self.window.append((self._key(item), item))
             window, self.window = self.window, []
+            self.sorted = len(window)
             window.sort(key=itemgetter(0), reverse=node.reverse)
+            self.sorted = 1
             self.left = [item for _, item in reversed(window)]
             if not self.left:
                 return
@@ -64,6 +67,13 @@ class _SortIterator(ItemIterator[T]):
                 "filter such items out, or give them a number"
             )
         return key
+
+    def items_in_hand(self, of_input: bool) -> int:
+        return self.sorted
+
+    def leave_out(self) -> bool:
+        self.sorted = 1
+        return True
 
     def close(self) -> None:
         super().close()

@@ -22,7 +22,7 @@ from torchpipe.iter._shared.columns import apply_to_columns, single_output
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import is_stateful, stored_count, stored_items
-from torchpipe.node.tolerance import as_texts, of_texts
+from torchpipe.node.tolerance import as_note, of_note
 from torchpipe.node.traits import callable_name, node_name
 from torchpipe.node.validate import check_columns, check_count, check_input
 from torchpipe.randomness.global_random import GlobalRandom
@@ -56,7 +56,7 @@ class _ParallelIterator(CountingIterator[R]):
         self.threads = CallThreads(node_name(node), [partial(_begin, threads)] * node.num_threads, shared=True)
 
     def get_state(self) -> dict[str, Any]:
-        failed = None if self.error is None else as_texts(self.error)
+        failed = None if self.error is None else as_note(self.error)
         if self.error is not None and failed is None:
             raise StateError(
                 f"the input of {node_name(self.node)} has raised {type(self.error).__name__}, which comes after the "
@@ -71,7 +71,7 @@ class _ParallelIterator(CountingIterator[R]):
         self.pulled = stored_count(state, "pulled")
         self.ahead.extend((item, None) for item in stored_items(state, "ahead", at_most=self.node.buffer_size))
         if "failed" in state:  # the next item of the input
-            self.error = of_texts(state["failed"], self)
+            self.error = of_note(state["failed"], self)
         if len(self.ahead) > self.pulled:
             raise StateError(f"{len(self.ahead)} items are ahead in the state, of {self.pulled} that were pulled")
 
