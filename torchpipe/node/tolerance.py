@@ -343,9 +343,9 @@ def of_note(note: Any, iterator: NodeIterator[Any]) -> Exception:
     """An exception that stands for the same, which ``iterator`` is to raise. Raises: StateError."""
     if not is_note(note) or len(note["noted"]) != 1:
         raise StateError(f"what was left out is a number of items and three texts, not {note!r:.60}")
-    *texts, items = note["noted"][0]
-    error = RuntimeError(texts[1])
-    BaseException.__setattr__(error, _LEFT, _Left(iterator, *texts, items))
+    node, raised, item, items = note["noted"][0]
+    error = RuntimeError(raised)
+    BaseException.__setattr__(error, _LEFT, _Left(iterator, node, raised, item, items))
     return error
 
 
