@@ -11,6 +11,8 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,44 @@ def hashes() -> dict[str, str]:
 # --- functions
 
 
+@dataclass
+class Hand:
+    """How the functions behave: as they should ("plain"), giving numpy's or torch's numbers ("numpy", "torch"), or
+    raising StopIteration for some items ("stops").
+    """
+
+    does: str = "plain"
+    strikes: int = 0  # how often it did not behave
+
+    @contextmanager
+    def of(self, does: str) -> Iterator[Hand]:
+        self.does, self.strikes = does, 0
+        try:
+            yield self
+        finally:
+            self.does = "plain"
+
+
+HAND = Hand()
+
+
+def by_hand(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn``, as the hand does it."""
+
+    @wraps(fn)
+    def call(*args: Any) -> Any:
+        if HAND.does == "stops" and hashed(args[-1]) % 3 == 1:
+            HAND.strikes += 1
+            raise StopIteration
+        made = fn(*args)
+        if HAND.does in ("numpy", "torch") and isinstance(made, bool | int):
+            HAND.strikes += 1
+            return np.array(made)[()] if HAND.does == "numpy" else torch.tensor(made)
+        return made
+
+    return call
+
+
 def label(item: Any) -> str:
     """The item as text, the same in each run: of a pair (path, stream) the path."""
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], StreamWrapper):
@@ -124,6 +164,7 @@ def hashed(item: Any) -> int:
     return zlib.crc32(label(item).encode("utf-8", "replace"))
 
 
+@by_hand
 def wrap(item: Any) -> Any:
     return "wrapped", item
 
@@ -140,26 +181,32 @@ class Kept:
     def __init__(self, number: int) -> None:
         self.number = number
 
+    @by_hand
     def __call__(self, item: Any) -> bool:
         return hashed(item) % (self.number + 4) != 0
 
 
+@by_hand
 def part(item: Any) -> int:
     return hashed(item) % 2
 
 
+@by_hand
 def key(item: Any) -> int:
     return hashed(item) % 3
 
 
+@by_hand
 def length(item: Any) -> int:
     return len(item) if isinstance(item, list) else 1 + hashed(item) % 4
 
 
+@by_hand
 def ordered(items: list[Any]) -> list[Any]:
     return sorted(items, key=hashed)
 
 
+@by_hand
 def pieces(item: Any) -> list[Any]:
     return [(place, item) for place in range(hashed(item) % 3)]
 
@@ -178,6 +225,7 @@ def small_node(item: Any) -> Any:
     return IterableWrapper([(place, item) for place in range(3)]).shuffle(buffer_size=2)
 
 
+@by_hand
 def wrap_all(items: list[Any]) -> list[Any]:
     return [("of", len(items), item) for item in items]
 
@@ -186,6 +234,7 @@ async def awaited(item: Any) -> Any:
     return "awaited", item
 
 
+@by_hand
 def listed(item: Any) -> list[int]:
     return list(range(hashed(item) % 4 + 1))
 
@@ -200,6 +249,11 @@ def as_triple(item: Any) -> tuple[Any, int, int]:
 
 def as_named(item: Any) -> tuple[str, str]:
     return f"{hashed(item)}.txt", f"{label(item)}\n\nend\n"
+
+
+@by_hand
+def sort_key(item: Any) -> int:
+    return hashed(item)
 
 
 def as_number(item: Any) -> int:
@@ -219,6 +273,7 @@ def as_path(ending: str, item: Any) -> str:
     return f"{ending}/{number % 3}.{ending}"
 
 
+@by_hand
 def kept_file(item: Any) -> str:
     return f"kept/{hashed(item)}.txt"
 
@@ -227,10 +282,12 @@ def rendered(item: Any) -> tuple[str, str]:
     return kept_file(item), f"{label(item)}\nend\n"
 
 
+@by_hand
 def joined(items: list[Any]) -> Any:
     return len(items), *items
 
 
+@by_hand
 def place_of(item: Any) -> int:
     return hashed(item) % 50
 
@@ -318,6 +375,7 @@ class Calls:
     def __init__(self) -> None:
         self.calls = 0
 
+    @by_hand
     def __call__(self, item: Any) -> int:
         self.calls += 1
         return self.calls - 1

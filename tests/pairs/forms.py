@@ -385,7 +385,7 @@ _form("pad_batch", ("list of list of int", "list of array"), "other",
 _form("shuffle", OR_STREAMS, _same, lambda g, n, k: g.shuffle(buffer_size=[5, 2, 100, 1][n]), traits="seeded",
       model=MIXED)
 _form("window_shuffle", OR_STREAMS, _same, lambda g, n, k: g.window_shuffle(n + 2), traits="seeded", model=MIXED)
-_form("sort", OR_STREAMS, _same, lambda g, n, k: g.sort(n + 2, user.hashed, reverse=n == 3),
+_form("sort", OR_STREAMS, _same, lambda g, n, k: g.sort(n + 2, user.sort_key, reverse=n == 3),
       model=Model(lambda items, n: [x for i in range(0, len(items), n + 2)
                                     for x in sorted(items[i: i + n + 2], key=user.hashed, reverse=n == 3)]))
 _form("sharding_filter", OR_STREAMS, fewer, lambda g, n, k: g.sharding_filter(), traits="shards", model=SAME)
@@ -440,6 +440,9 @@ _form("retry", OR_STREAMS, _same, lambda g, n, k: g.retry(n + 1, backoff_s=0.0),
 _form("on_error", OR_STREAMS, _same, lambda g, n, k: g.on_error(["skip", "raise"][n % 2]), traits="skips", model=SAME)
 _form("on_error/bad items", ITEMS, fewer, lambda g, n, k: g.map(user.moody).on_error("skip", budget=None), 0.8,
       traits="skips", model=each(lambda x, n: [x] if user.hashed(x) % 5 != 3 else []))
+_form("on_error/one branch", ITEMS, "tuple",
+      lambda g, n, k: (lambda a, b: a.map(user.moody).zip(b))(*g.fork(2)).on_error("skip", budget=None), 0.8,
+      traits="skips shared", model=each(lambda x, n: [(x, x)] if user.hashed(x) % 5 != 3 else []))
 _form("cache", ITEMS, _same, lambda g, n, k: g.cache(chunk_items=n + 1, allow_pickle=True), traits="caches")
 _form("cache/folder", ITEMS, _same,
       lambda g, n, k: g.cache("cached", chunk_items=n + 1, version="1", allow_pickle=True), traits="caches")
