@@ -140,7 +140,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     """
 
     exact_after_error = False  # may be a property
-    last_item: Any = None  # handed out, where ``on_error`` watches
+    _torchpipe_last: Any = None  # handed out, where ``on_error`` watches
     apart = False  # is what it does the work of others: waiting for a thread, or for processes?
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -299,7 +299,11 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         """What is being worked on, as ``on_error`` notes it for people when :meth:`run` raises: by default the item
         that the first input handed out last.
         """
-        return self.inputs[0].last_item if self.inputs else None
+        return self._last_of(0) if self.inputs else None
+
+    def _last_of(self, number: int) -> object:
+        """What input ``number`` has handed out last, where ``on_error`` watches."""
+        return self.inputs[number]._torchpipe_last
 
     def stride(self, parts: int, part: int) -> bool:
         """Yield only items ``part``, ``part + parts`` ... of the whole stream, if this can be done without making the

@@ -116,7 +116,7 @@ class Failures:
         while True:
             try:
                 for item in run():
-                    iterator.last_item = item
+                    iterator._torchpipe_last = item
                     yield item
                 return
             except Exception as error:
@@ -287,7 +287,7 @@ class _Branch(Iterator[Any]):
                 self._stream = self._run()
                 continue
             self.tried += 1
-            self._iterator.last_item = item
+            self._iterator._torchpipe_last = item
             return item
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper, IterDataPipe
 from torchpipe.map import SequenceWrapper
 from torchpipe.node.datapipe import iterate
+from torchpipe.node.iterator import NodeIterator
 from torchpipe.state import LeftOut, decode, encode, left_out
 from torchpipe.state.left_out import LEFT_OUT
 from torchpipe.testing import CountingSource, check_node
@@ -315,3 +316,29 @@ def test_a_batch_of_a_tuple_is_counted_with_all_its_items() -> None:
     iterator = iterate(one.map(no_threes).batch(4).zip(other.batch(4)).on_error("skip"))
     assert list(iterator) == []
     assert left_out(iterator.state_dict())[0] == 8
+
+
+class _OwnLastIterator(NodeIterator[Any]):
+    saved = ("last_item",)
+    last_item = 0
+
+    def run(self) -> Iterator[Any]:
+        for item in self.source.items():
+            self.last_item += 10
+            yield item, self.last_item
+
+
+class OwnLast(IterDataPipe[Any]):
+    iterator = _OwnLastIterator
+
+    def __init__(self, source: IterDataPipe[Any]) -> None:
+        self.source = source
+
+    def iterate(self, context: Any) -> NodeIterator[Any]:
+        return _OwnLastIterator(self, context, self.source)
+
+
+def test_what_a_pass_of_a_users_calls_last_item_is_its_own() -> None:
+    check_node(lambda: OwnLast(CountingSource(range(5)).map(no_threes)).on_error("skip"), pulls=lambda k: 5, epochs=[0])
+    node = OwnLast(IterableWrapper(range(5)).map(no_threes)).on_error("skip")
+    assert list(iterate(node)) == [(1, 10), (2, 20), (4, 30)]

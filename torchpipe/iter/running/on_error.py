@@ -36,6 +36,10 @@ class OnError(OneInput[T_co]):
     ``flatmap`` in a branch the exception is raised, as nobody can tell what belongs to it. In such a branch
     ``prefetch`` does not run ahead. An ``on_error`` within a branch leaves out of that branch alone, as a filter does.
 
+    Items that fail together (in a batch, say) count one by one, in the budget too: one that they would exceed raises.
+    An ``on_error`` within what ``flatmap`` or ``interleave`` opens has a budget for each of these, and the state tells
+    of it only while that is open: put it behind them.
+
     Put it behind the nodes that it is for. With ``"skip"`` items are made here, also those that a ``shuffle`` or
     ``sharding_filter`` behind it would have had made late. It reaches up to a dispatcher, not into what runs there, and
     up to ``cache``, which needs an ``on_error`` of its own before it. What cannot go on after an exception is not
