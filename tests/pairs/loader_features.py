@@ -26,8 +26,9 @@ from torch.utils.data import (
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from tests.data.datasets import Augmented, Numbers, StatefulNumbers
+from tests.data.test_kept_datasets import Counts, Draws
 from tests.data.test_own_dataset import NoGenerator, PositionInItself, SetsItself, ToldByInit, divide
-from tests.data.test_samplers import Global, InPlace, Keeping, Own, Ragged, Wrapping
+from tests.data.test_samplers import CountsItself, Global, Hiding, InPlace, Keeping, New, Own, Ragged, Wrapping
 from tests.pairs.covering import Row
 from torchpipe.errors import StateError
 from torchpipe.iter import IterableWrapper
@@ -90,6 +91,8 @@ DATASETS: dict[str, Callable[[], Any]] = {
     "iterable, part": SetsItself,
     "iterable, iterator state": NoGenerator,
     "iterable, init": ToldByInit,
+    "iterable, counts": Counts,
+    "iterable, generator": Draws,
     "graph": lambda: IterableWrapper(range(30)).shuffle(buffer_size=7).sharding_filter(),
     "graph, dispatched": lambda: (
         IterableWrapper(range(30)).shuffle(buffer_size=7).sharding_round_robin_dispatch(MULTIPROCESSING).map(abs)
@@ -129,6 +132,10 @@ SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
     "numpy": lambda: {"sampler": Keeping(np.random.default_rng(0), True)},
     "random": lambda: {"sampler": Keeping(random.Random(0), False)},
     "in place": lambda: {"sampler": InPlace()},
+    "in an object": lambda: {"sampler": Hiding("object")},
+    "made when used": lambda: {"sampler": Hiding("first use")},
+    "counts, and is told": lambda: {"sampler": CountsItself()},
+    "a new attribute": lambda: {"sampler": New()},
     "global": lambda: {"sampler": Global(_draw_torch)},
     "global random": lambda: {"sampler": Global(_draw_random)},
     "ragged": lambda: {"batch_sampler": Ragged()},
@@ -169,6 +176,9 @@ FACTORS: dict[str, list[str]] = {
         "kill and resume",
         "break",
         "thread",
+        "taken back here",  # the state is loaded into the loader that has gone on since
+        "rewound",  # one of before the first batch is
+        "resized",  # as autotune does it, again and again
     ],
     "beside": ["nothing", "validation", "training draws"],
     "loop": ["while", "set_epoch"],  # `for epoch in range(loader.epoch, n): loader.set_epoch(epoch)`
@@ -215,6 +225,8 @@ def allowed(row: Row) -> bool:
     if "kill" in happens and (way == "0" or "thread" in way):
         return False
     if happens == "break" and row["at"] not in ("1", "3"):
+        return False
+    if happens == "resized" and "one core" not in way:
         return False
     if way == "0" and row["timeout"] != "no":
         return False
@@ -266,6 +278,16 @@ LIMITS: list[Limit] = [
         when=lambda row: row["happens"] == "break" and row["sampler"] not in _TORCHS_SAMPLERS,
     ),
     Limit(
+        what="the epoch after `break`, with `worker_seeding=\"torch\"` and a generator of torch's samplers",
+        why="it is torch's: how far ahead the sampler was asked decides (`prefetch_factor`)",
+        when=lambda row: row["happens"] == "break" and row["seeding"] == "torch" and row["prefetch"] != "2",
+    ),
+    Limit(
+        what="the epoch after `break`, with an iterable dataset that keeps something without a `state_dict`",
+        why="what it keeps depends on how far workers ran ahead",
+        when=lambda row: row["happens"] == "break" and row["dataset"] in ("iterable, counts", "iterable, generator"),
+    ),
+    Limit(
         what="`in_order=False` with a dataset that has a state, or with `worker_seeding=\"torch\"`",
         why="who makes which batch depends on time",
         when=lambda row: row["in_order"] == "no" and (row["dataset"] == "stateful" or row["seeding"] == "torch"),
@@ -307,6 +329,13 @@ REFUSALS: list[Refusal] = [
              or (_has_threads(row) and is_iterable(row))),
         error=ValueError,
         text="worker_method='thread' shares the dataset",
+    ),
+    Refusal(
+        what="worker threads over an iterable dataset that holds a random generator",
+        instead="draw from `get_worker_info().rng`, or use worker processes",
+        when=lambda row: row["dataset"] == "iterable, generator" and _has_threads(row),
+        error=ValueError,
+        text="has a random generator",
     ),
     Refusal(
         what="worker threads over a graph that dispatches",

@@ -76,6 +76,7 @@ class Run:
         self.loader: Any = DataLoader(**loader_options(row, way))
         self.validation: Any = DataLoader(Numbers(3)) if row["beside"] == "validation" else None
         self.noise: list[float] = []
+        self.chance = random.Random(1)
         if state is not None:
             self.loader.load_state_dict(_kept(state, row["state"]))
 
@@ -93,10 +94,19 @@ class Run:
                 if row["asks"] == "each batch":
                     loader.state_dict()
                 yield stream.epoch, exact(batch)
+                if row["happens"] == "resized" and not self.plain:
+                    self.resize()
                 if row["happens"] == "break" and number == int(row["at"]):
                     break
             del stream, batches  # as a `for` loop does: else the epoch is still at work
             self.validate()
+
+    def resize(self) -> None:
+        """As autotune does."""
+        batches = self.loader._live._batches
+        owner = getattr(batches, "_service", None) or batches._workers
+        if owner._workers is not None:
+            owner._workers.resize(self.chance.randint(1, owner._workers.most), self.chance.choice([None, 1, 3]))
 
     def validate(self) -> None:
         if self.validation is not None:
@@ -186,6 +196,8 @@ def got_of(row: Row, expected: Batches) -> tuple[Batches, list[float]]:
     """The same with all features of the row. Raises: what is refused."""
     stop, happens = _stop(row, expected), row["happens"]
     run = Run(row, row["way"])
+    if happens in ("taken back here", "rewound"):
+        return _taken_back(row, run, stop), run.at_end()
     if happens == "resume between epochs":
         run, found = _between(row, run)
     else:
@@ -206,6 +218,25 @@ def got_of(row: Row, expected: Batches) -> tuple[Batches, list[float]]:
         drawn = run.noise[::2]
         assert drawn == [reference.random() for _ in drawn], "the main thread drew other numbers than it would have"
     return found, run.at_end()
+
+
+def _taken_back(row: Row, run: Run, stop: int) -> Batches:
+    """The loader goes on for a batch or so, and is then taken back to a state of its own."""
+    found: Batches = []
+    state = run.loader.state_dict()
+    stream = run.batches()
+    for item in stream:
+        found.append(item)
+        if len(found) == stop:
+            if row["happens"] == "rewound":
+                found = []
+            else:
+                state = run.loader.state_dict()
+            break
+    next(stream, None)
+    del stream
+    run.loader.load_state_dict(_kept(state, row["state"]))
+    return found + run.rest()
 
 
 def _take(run: Run, count: int) -> tuple[Batches, Run]:
@@ -253,6 +284,9 @@ def _between(row: Row, run: Run) -> tuple[Run, Batches]:
     return Run(row, row["then"], state), found
 
 
+_LOADED = ("resume", "two resumes", "resume between epochs", "kill and resume", "taken back here", "rewound")
+
+
 def name_of(row: Row) -> str:
     """What differs from the plainest."""
     return "; ".join(f"{name}={level}" for name, level in row.items() if level != FACTORS[name][0]) or "plain"
@@ -271,7 +305,7 @@ def check(row: Row) -> None:
     if row["in_order"] == "no":
         batches, found = sorted(batches), sorted(found)
     assert found == batches
-    if "resume" in row["happens"] and "yes" in (row["generator"], row["distributed"]):
+    if row["happens"] in _LOADED and "yes" in (row["generator"], row["distributed"]):
         drawn, drawn_then = drawn[:2], drawn_then[:2]  # torch's default generator is nothing to such a loader
     if row["happens"] == "thread":
         drawn, drawn_then = drawn[2:], drawn_then[2:]  # the main thread drew from the others meanwhile

@@ -151,7 +151,7 @@ class DataLoaderIterator(Iterator[T_co], Generic[T_co]):
         return self._batches.number if self._stage is None else self._stage.position()[0]
 
     @property
-    def lock(self) -> threading.RLock:  # type: ignore[valid-type]
+    def lock(self) -> threading.RLock:
         """Who holds it knows that no other thread takes a batch, or ends the epoch."""
         return self._guard.lock
 

@@ -28,7 +28,7 @@ from torchpipe.data.known_names import KnownToTools
 from torchpipe.data.order.rollover import LastBatch, with_last_batch
 from torchpipe.data.order.samplers import Samplers, load_into, put_back
 from torchpipe.data.order.sampling import Order, begin_order, check_order
-from torchpipe.data.order.standing import adopt, check_standing, forget, keep_start, restore, standing
+from torchpipe.data.order.standing import adopt, check_seeding, check_standing, forget, keep_start, restore, standing
 from torchpipe.data.position import Position, check_position, identity_of, of_rank, read, write
 from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, check_ranked, ranked_sampler
 from torchpipe.data.stateful import is_stateful_loaders, position_of
@@ -435,6 +435,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
                 check_ranked(self._ranked, position.order)
             else:
                 check_order(self._samplers, position.order, position.delivered)
+                check_seeding(self, position.batches)
             if position.now is not None:
                 self._samplers.check_now(position.now)
         self._epochs.beginning.check_outside()

@@ -97,8 +97,9 @@ class Kept:
 
     def names(self, *, changed: bool = False) -> list[tuple[str, str]]:
         """(where it is, its kind) of all that is kept; of what is not as it was made, if ``changed``."""
-        found = self.now() if changed else [[steps, kind] for steps, (kind, *_) in self._look()[0].items()]
-        return [(_path(self.owner, item[0]), item[1]) for item in found]
+        now = {tuple(steps): kind for steps, kind, _ in self.now()}
+        found = now if changed else {steps: kind for steps, (kind, *_) in self._look()[0].items()}
+        return [(_path(self.owner, steps), kind) for steps, kind in found.items()]
 
     def tell_of_changes(self, name: str) -> None:
         """Say, once for each class, that no later pass will see the numbers and generators that a pass has changed."""

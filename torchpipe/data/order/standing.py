@@ -23,7 +23,7 @@ from torchpipe.state.flat import MAX_SHARDS, damaged, shown
 if TYPE_CHECKING:
     from torchpipe.data.loader import DataLoader
 
-__all__ = ["adopt", "check_standing", "forget", "keep_start", "restore", "standing"]
+__all__ = ["adopt", "check_seeding", "check_standing", "forget", "keep_start", "restore", "standing"]
 
 
 def keep_start(loader: DataLoader[Any]) -> None:
@@ -128,6 +128,16 @@ def _dataset_with_state(loader: DataLoader[Any]) -> Any:
     """The dataset, if it is read in this process and keeps a state."""
     here = loader.num_workers == 0 and not loader._is_iterable
     return loader.dataset if here and is_stateful(loader.dataset) else None
+
+
+def check_seeding(loader: DataLoader[Any], batches: dict[str, Any] | None) -> None:
+    """Raises: StateMismatchError where batches were made in process, and workers of torch's would make other ones."""
+    if loader.worker_seeding == "torch" and loader.num_workers and "lanes" not in (batches or {}):
+        raise StateMismatchError(
+            f"the state was saved with num_workers=0, this loader has num_workers={loader.num_workers}: with "
+            "worker_seeding='torch', what a worker makes of a sample depends on how many there are. Make it with as "
+            "many"
+        )
 
 
 def check_standing(loader: DataLoader[Any], state: Any) -> None:
