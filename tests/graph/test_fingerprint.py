@@ -211,7 +211,7 @@ BOUND = [
     (functools.partial(twice, by=2), functools.partial(twice, by=3), "partial(twice, by=2)"),
     (functools.partial(pow, 2), functools.partial(pow, 3), "partial(pow, 2)"),
     (functools.partial(max, key=abs), functools.partial(max, key=str), "partial(max, key=abs)"),
-    (functools.partial(twice, by=["a"]), functools.partial(twice, by=["b"]), "partial(twice, by=['a'])"),
+    (functools.partial(max, ["a"]), functools.partial(max, ["b"]), "partial(max, ['a'])"),
     (Held(max_len=512), Held(max_len=64), "Held(max_len=512)"),
     (Held(bos=True, eos=None), Held(bos=False, eos=None), "Held(bos=True, eos=None)"),
     (Held(to=torch.float16), Held(to=torch.float32), "Held(to=torch.float16)"),

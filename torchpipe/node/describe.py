@@ -260,7 +260,8 @@ class _Description:
             given = [*map(self.of, fn.args), *(f"{key}={self.of(fn.keywords[key])}" for key in sorted(fn.keywords))]
             return f"partial({', '.join([self.of(fn.func), *given])})"
         if isinstance(fn, _GETTERS):
-            made_by, arguments, *_ = fn.__reduce__()
+            reduced: Any = fn.__reduce__()
+            made_by, arguments = reduced[:2]
             return f"{name}({self._each(arguments)})" if made_by is type(fn) else self.of(made_by)
         owner = getattr(fn, "__self__", None)
         if owner is not None and hasattr(fn, "__name__") and not isinstance(owner, types.ModuleType):
@@ -282,7 +283,7 @@ class _Description:
     def _dataset(self, value: Any) -> str:
         """A Hugging Face dataset by its rows as they lie in its table: nothing is decoded, no transform is called."""
         name = callable_name(type(value))
-        if not isinstance(value, Sized):
+        if not hasattr(value, "__len__"):
             return f"{name}(columns={value.column_names}, split={value.split})"
         rows = _positions(len(value), _SAMPLED_ROWS)
         table = value.with_format("arrow")[rows].to_pylist() if rows else []

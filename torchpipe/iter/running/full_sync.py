@@ -93,6 +93,8 @@ class FullSync(OneInput[T]):
     iterator = _SyncIterator
     runs_in_main = True
 
+    fingerprint_ignores = ("timeout",)
+
     def __init__(self, datapipe: IterDataPipe[T], timeout: float = 1800) -> None:
         super().__init__(datapipe)
         if not check_seconds("timeout", timeout) > 0:
