@@ -14,7 +14,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper as TorchIterableWrap
 from torch.utils.data.datapipes.iter import Mapper as TorchMapper
 
 from reading_services import MultiProcessingReadingService
-from torchpipe import DataLoader2, IterDataPipe, MapDataPipe, functional_datapipe
+from torchpipe import DataLoader2, IterDataPipe, MapDataPipe
 from torchpipe.graph import walk
 from torchpipe.iter import Batcher, Header, IterableWrapper
 from torchpipe.map import SequenceWrapper
@@ -64,37 +64,6 @@ def test_torchs_own_forms_stay_out() -> None:
     source: Any = IterableWrapper([1])
     for name in ("_dataframes_per_row", "of_nobody"):
         assert not hasattr(source, name)
-
-
-def define(module: str, form: str) -> type:
-    """A class ``Node`` with that form, in a module of that name."""
-
-    class Node(IterDataPipe[int]):
-        def __init__(self, datapipe: Any) -> None:
-            self.datapipe = datapipe
-
-    Node.__module__, Node.__qualname__ = module, "Node"
-    return functional_datapipe(form)(Node)
-
-
-def test_a_form_is_not_taken_by_a_class_of_the_same_name_elsewhere() -> None:
-    define("team_a", "of_two_teams")
-    again = define("team_a", "of_two_teams")  # a cell of a notebook that runs again
-    node: Any = IterableWrapper([1])
-    assert type(node.of_two_teams()) is again
-    with pytest.raises(ValueError, match="'of_two_teams' is taken by team_a.Node: give that of team_b.Node another"):
-        define("team_b", "of_two_teams")
-    assert type(node.of_two_teams()) is again
-
-
-def test_a_built_in_form_is_never_replaced() -> None:
-    class Mapper(IterDataPipe[int]):
-        pass
-
-    Mapper.__qualname__ = "Mapper"
-    with pytest.raises(ValueError, match="dp.map is one of torchpipe's own forms, which are not replaced"):
-        functional_datapipe("map")(Mapper)
-    assert list(IterableWrapper([1]).map(str)) == ["1"]
 
 
 @torch_functional_datapipe("sample_like_dgl")
