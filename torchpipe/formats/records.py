@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Self, TypeVar
@@ -27,6 +28,8 @@ class Records(Iterator[T_co], ABC):
     stamp: list[int | str | None] | None
     has_places = True
     """False where the file can only be read in order, so that there is no state."""
+    failed = False
+    """Has the next record raised? For a file that cannot say where the record began that was read last."""
     step: int = 1
     """A hint: of each ``step`` records, one is going to be asked for and the others are skipped."""
 
@@ -92,12 +95,19 @@ class ContentRecords(Records[T_co]):
         self.has_places = content.can_seek
         self._content = content
         self._offset = self._number = 0
+        reader = weakref.ref(self)  # a cycle would keep the file open
+        content.keep(lambda: 0 if (records := reader()) is None else records._offset)
 
     def _advance(self, size: int) -> None:
         self._offset += size
         self._number += 1
 
     def place(self) -> dict[str, Any]:
+        if self.failed and self._content.is_text:
+            raise StateError(
+                f"{self.path} is read as a stream of text, which cannot tell where the {self.unit} began that raised: "
+                "open the file for bytes, open_files('rb'), and let the reader decode it"
+            )
         return {"at": self._content.mark(self._offset), self.unit: self._number}
 
     def go_to(self, place: dict[str, Any]) -> None:

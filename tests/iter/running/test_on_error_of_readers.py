@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from torchpipe import IterDataPipe
+from torchpipe.errors import StateError
 from torchpipe.formats.tfrecord import write_record
 from torchpipe.iter import (
     CsvReader,
@@ -170,3 +171,28 @@ def test_the_rest_of_an_open_stream_is_told_as_the_rest(tmp_path: Path) -> None:
     iterator = iterate(IterableWrapper([str(tmp_path / "a.csv")]).open_files("b").parse_csv().on_error("skip"))
     assert list(iterator) == [["a"]]
     assert "line 2 (byte 2) and what is behind it" in left_out(iterator.state_dict())[1][0].item
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_wrong_record_over_many_members_goes_alone(tmp_path: Path, ending: str) -> None:
+    wrong = "".join(f"{number:x}" for number in range(150_000))  # no JSON
+    content = f"1\n2\n{wrong}\n3\n4\n".encode()
+    if ending:  # as bgzip writes it
+        content = b"".join(gzip.compress(content[at : at + 32_768]) for at in range(0, len(content), 32_768))
+    (tmp_path / f"a{ending}").write_bytes(content)
+    iterator = iterate(JsonlReader([tmp_path / f"a{ending}"]).on_error("skip"))
+    assert list(iterator) == [1, 2, 3, 4]
+    assert left_out(iterator.state_dict())[1][0].item.endswith("line 3 (byte 4)'")
+
+
+def test_a_stream_of_text_does_not_lose_a_good_row_with_a_wrong_one(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('a\nb\n"c"x\nd\ne\n')
+    opened = IterableWrapper([str(tmp_path / "a.csv")]).open_files("r").parse_csv(strict=True)
+    iterator = iterate(opened.on_error("skip"))
+    assert list(iterator) == [["a"], ["b"]]  # where the wrong one ends nobody can tell
+    assert left_out(iterator.state_dict())[1][0].item.endswith("line 3 and what is behind it'")
+    failing = iterate(opened)
+    with pytest.raises(Exception, match="expected after"):
+        list(failing)
+    with pytest.raises(StateError, match=r"a.csv is read as a stream of text, .* open_files\('rb'\)"):
+        failing.state_dict()

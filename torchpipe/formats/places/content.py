@@ -74,7 +74,8 @@ class _Members(io.RawIOBase):
 
     def __init__(self, path: str, kind: str, file: Any, start: tuple[int, int], seeks: bool) -> None:
         self.path = path
-        self.starts = [start]  # (place in the file, place in the content) of members; those that may be gone back to
+        self.needed: Callable[[], int] | None = None  # the place in the content that may be gone back to
+        self.starts = [start]  # (place in the file, place in the content) of members, from that place's on
         self._kind = kind
         self._file = file
         self._new = _decompressor(kind)
@@ -129,8 +130,9 @@ class _Members(io.RawIOBase):
             start = (self._stored - len(self._input), self._made)
             if start != self.starts[-1]:
                 self.starts.append(start)
-            while len(self.starts) > 1 and self.starts[1][1] < self._made - BUFFER_BYTES:
-                del self.starts[0]  # the reader is no more than one buffer behind
+            needed = self._made - BUFFER_BYTES if self.needed is None else self.needed()
+            while len(self.starts) > 1 and self.starts[1][1] <= needed:
+                del self.starts[0]
             self._member = self._new()
         elif more := self._file.read(1):  # there were zeros alone
             self._input = more
@@ -175,6 +177,7 @@ class Content:
         if self.kind == "found":
             self.kind = self._found()
         self._members: _Members | None = None
+        self._needed: Callable[[], int] | None = None
         self.stream: Any = self._file
         if self.kind is not None:
             self._begin_at((self._first, 0))
@@ -191,7 +194,16 @@ class Content:
     def _begin_at(self, start: tuple[int, int]) -> None:
         assert self.kind is not None
         self._members = _Members(self.path, self.kind, self._file, start, self.can_seek)
+        self._members.needed = self._needed
         self.stream = io.BufferedReader(self._members, BUFFER_BYTES)
+
+    def keep(self, needed: Callable[[], int]) -> None:
+        """``needed`` says the place that the reader has come to: :meth:`mark` is asked for none before it. However long
+        what it reads there is: without this, what lies more than a buffer behind is forgotten.
+        """
+        self._needed = needed
+        if self._members is not None:
+            self._members.needed = needed
 
     def mark(self, place: int) -> list[int]:
         """What :meth:`go_to` needs for ``place``, up to which the content has been read: plain data.

@@ -143,6 +143,7 @@ class _RecordsIterator(ExpandingIterator[T]):
         try:
             yield from self.records_in(records)
         except Exception as error:
+            records.failed = True
             error.add_note(f"{node_name(self.node)}: while reading {records.path}, {records.where()}")
             place = f"{records.path}, {records.where()}"
             if (failures := self.context.failures) is not None and failures.skips and self.may_go_on(records):
