@@ -84,6 +84,11 @@ def unzipped(graph: Graph) -> Graph:
     return one.map(change).zip(other.shuffle(buffer_size=3))
 
 
+def unzipped_twice_the_same(graph: Graph) -> Graph:
+    one, other = graph.map(lambda item: (item, [item])).unzip(2)
+    return one.map(change).zip(other.shuffle(buffer_size=3))
+
+
 def dealt(graph: Graph) -> Graph:
     one, other = graph.demux(2, number_of_parity)
     return one.mux(other.map(change))
@@ -132,6 +137,7 @@ KEEPERS: dict[str, Callable[[Graph], Graph]] = {
     "fork": forked,
     "fork, deep": lambda graph: forked(graph, copy="deep"),
     "unzip": unzipped,
+    "unzip, with an object in two columns": unzipped_twice_the_same,
     "demux": dealt,
     "async_map_batches": lambda graph: graph.async_map_batches(change_later, 3),
     "map_batches": lambda graph: graph.map_batches(change, 3),

@@ -96,7 +96,7 @@ def test_the_description_has_a_line_for_each_node() -> None:
         "1 ShardingFilter(sharding_group_filter=None) <- 0",
         "2 Mapper(fn=abs, input_col=None, output_col=None) <- 1",
         "3 Mapper(fn=str, input_col=0, output_col=None) <- 1",
-        "4 Zipper(datapipes=(#2, #3)) <- 2 3",
+        "4 Zipper(datapipes=(#2, #3), strict=False) <- 2 3",
     ]
 
 
@@ -265,6 +265,17 @@ def test_values_that_are_bound_to_a_function_count_and_are_shown(one: Any, other
     assert describe_graph(graph, bound=False) == describe_graph(changed, bound=False)
 
 
+def counted(before: int) -> Any:
+    _calls = before
+
+    def counting(item: Any) -> Any:
+        nonlocal _calls
+        _calls += 1
+        return item
+
+    return counting
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -279,10 +290,24 @@ def test_values_that_are_bound_to_a_function_count_and_are_shown(one: Any, other
         (Counting(calls=3).method, Counting(calls=4).method),
         (torch.nn.Linear(2, 3), torch.nn.Linear(2, 3).eval()),
         (scaling(object()), scaling(object())),
+        (counted(3), counted(4)),
     ],
 )
 def test_what_may_change_between_two_runs_does_not_count(one: Any, other: Any) -> None:
     assert fingerprint(source().map(one)) == fingerprint(source().map(other))
+
+
+class Joined(IterDataPipe[Any]):
+    inputs = ("one", "two", "three")
+
+    def __init__(self, one: Any, two: Any, three: Any) -> None:
+        self.one, self.two, self.three = one, two, three
+
+
+def test_which_input_stands_where_counts_as_often_as_it_stands_there() -> None:
+    one, other = source(), source().map(abs)
+    places = [(one, other, one), (one, other, other), (one, one, other), (other, one, other)]
+    assert len({fingerprint(Joined(*inputs)) for inputs in places}) == 4
 
 
 def test_the_code_of_a_function_does_not_count() -> None:

@@ -5,9 +5,10 @@ arrays, tensors and expressions by all that they hold; functions by their names 
 of a partial, what a function made at run time has from around it, the attributes of a callable object, and of the
 object of a bound method. What is long is shown by its beginning and a digest.
 
-These do not count: attributes that begin with an underscore; the code of functions; the folders that absolute paths and
-URLs lie in, and a URL's query, since data may lie elsewhere where a run goes on; the weights of modules and the content
-of what has a ``state_dict`` (its class counts). Objects that hold other things than plain values, and those of Python's
+These do not count: attributes, and variables around a function, that begin with an underscore; the code of functions;
+the folders that absolute paths and URLs lie in, and a URL's query, since data may lie elsewhere where a run goes on;
+the weights of modules and the content of what has a ``state_dict`` (its class counts); nodes that functions hold (their
+class counts). Objects that hold other things than plain values, and those of Python's
 own library such as ``argparse.Namespace``, count by their class.
 
 ``describe_data`` compares data by what identifies them: arrays and Hugging Face datasets, lists, tuples and dicts by
@@ -302,7 +303,8 @@ def _bound_to(fn: Any) -> dict[str, Any]:
         arguments = fn.__code__.co_varnames[: fn.__code__.co_argcount]
         defaults = fn.__defaults__ or ()
         held |= dict(zip(arguments[len(arguments) - len(defaults) :], defaults)) | (fn.__kwdefaults__ or {})
-        return held | {name: _content(cell) for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ())}
+        around = zip(fn.__code__.co_freevars, fn.__closure__ or ())
+        return held | {name: _content(cell) for name, cell in around if not name.startswith("_")}
     if isinstance(fn, torch.nn.Module):
         return {name: value for name, value in _public(fn).items() if name != "training"} | dict(fn.named_children())
     inner = getattr(fn, "__wrapped__", None)  # of functools.lru_cache, which holds no arguments of its own

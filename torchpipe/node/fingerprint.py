@@ -20,7 +20,7 @@ import torch
 
 from torchpipe.compat.torch_datapipes import NOTED_IN_NODES
 from torchpipe.node.describe import describe, describe_data, opened_in
-from torchpipe.node.traits import DataPipe, inputs_of, is_node, traits_of, walk
+from torchpipe.node.traits import DataPipe, held_inputs, inputs_of, is_node, traits_of, walk
 from torchpipe.state.flat import digest
 
 __all__ = ["describe_graph", "digest", "fingerprint", "first_argument", "first_difference"]
@@ -51,7 +51,7 @@ def describe_graph(root: DataPipe, *, bound: bool = True) -> str:
             for name, value in sorted(vars(node).items())
             if name not in ignored and not is_node(value) and (not name.startswith("_") or _is_unchanging(value))
         ]
-        wiring = "".join(f" {numbers[id(item)]}" for item in inputs)
+        wiring = "".join(f" {numbers[id(item)]}" for item in held_inputs(node))
         lines.append(f"{len(lines)} {type(node).__qualname__}({', '.join(arguments)})" + (wiring and f" <-{wiring}"))
     return "\n".join(lines)
 

@@ -39,6 +39,7 @@ __all__ = [
     "division",
     "goes_on",
     "has_premise",
+    "held_inputs",
     "inputs_of",
     "is_node",
     "named_inputs",
@@ -73,10 +74,11 @@ def _nodes_in(value: object) -> Iterator[DataPipe]:
 
 def inputs_of(node: DataPipe) -> list[DataPipe]:
     """The nodes that ``node`` reads from, each once, in the order that its class names, or that of its attributes."""
-    return list({id(item): item for item in _held_inputs(node)}.values())
+    return list({id(item): item for item in held_inputs(node)}.values())
 
 
-def _held_inputs(node: DataPipe) -> Iterator[DataPipe]:
+def held_inputs(node: DataPipe) -> Iterator[DataPipe]:
+    """As :func:`inputs_of`, each as often as ``node`` holds it."""
     named = traits_of(node).inputs
     if named:
         return iter(named_inputs(node))

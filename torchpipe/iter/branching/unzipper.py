@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from torchpipe.iter._shared.shared_pass import Container
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count, check_input
+from torchpipe.state.copying import separated
 
 __all__ = ["UnZipper"]
 
@@ -67,4 +68,5 @@ class _UnZipper(Container):
             raise ValueError(
                 f"unzip(sequence_length={self.sequence_length}) got item {number} of length {len(item)}: {item!r:.200}"
             )
-        return [(branch, item[self.columns[branch]]) for branch in branches]
+        read = list(branches)
+        return list(zip(read, separated([item[self.columns[branch]] for branch in read])))
