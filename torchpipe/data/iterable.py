@@ -20,6 +20,7 @@ from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import make_worker_info, set_worker_info
 from torchpipe.data.nodes import seed_worker
+from torchpipe.data.order.kept_dataset import kept_of
 from torchpipe.data.order.samplers import load_into
 from torchpipe.data.ranks.graph import divides_itself
 from torchpipe.errors import StateError, StateMismatchError
@@ -49,9 +50,6 @@ __all__ = [
     "kept_of",
     "saved_shards",
 ]
-
-
-_MOST_KEPT = 1000  # items of a list, kilobytes of an array: what is larger is data
 
 
 class _Source(IterableWrapper[Any]):
@@ -241,11 +239,6 @@ def batch_graph(
     if batch_size is not None:
         graph = graph.batch(batch_size, drop_last=drop_last, wrapper_class=list)
     return _Batches(graph, collate_fn, workers=workers > 0)
-
-
-def kept_of(dataset: Any) -> Kept:
-    """As ``dataset`` is now, but for its data."""
-    return Kept(dataset, at_most=_MOST_KEPT)
 
 
 def saved_shards(saved: dict[str, Any] | None) -> tuple[int, bool] | None:

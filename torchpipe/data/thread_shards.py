@@ -27,7 +27,7 @@ from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import ThreadTimes
-from torchpipe.data.iterable import kept_of
+from torchpipe.data.order.kept_dataset import kept_of
 from torchpipe.data.thread_batches import THREAD_NAME, WorkerStart
 from torchpipe.data.worker_info import BatchGenerators
 from torchpipe.execution.epoch import WorkerInfo

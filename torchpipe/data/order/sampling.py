@@ -147,8 +147,8 @@ def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
         raise StateMismatchError("the state has a seed for an order that has none, or the reverse")
     if shuffled and state["seed"] is not None:
         stored_count(state, "seed", MOST_SEED)
-    inner: Any = sampler.sampler if type(sampler) is BatchSampler else sampler
-    length = stored_count(state, "length", 2 * max(len(inner.data_source), 1 << 16))  # it may have grown, or shrunk
+    sized: Any = sampler.sampler if type(sampler) is BatchSampler else sampler
+    length = stored_count(state, "length", 2 * max(len(sized.data_source), 1 << 16))  # it may have grown, or shrunk
     size = stored_count(state, "size")
     samplers.check_parts(state.get("parts"))
     if not size or number > -(-length // size):
