@@ -281,7 +281,7 @@ def test_L7_a_successor_that_gives_other_items_is_told() -> None:
 
 
 def test_L8_what_a_state_says_of_a_dataset_is_checked() -> None:
-    from torchpipe.data.iterable import kept_of
+    from torchpipe.node.kept import kept_of
 
     kept = kept_of(Counts())
     for steps in (["order"], ["__class__"], ["unknown", "rng"]):

@@ -20,7 +20,6 @@ from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.batches import Batches
 from torchpipe.data.fetch import make_worker_info, set_worker_info
 from torchpipe.data.nodes import seed_worker
-from torchpipe.data.order.kept_dataset import kept_of
 from torchpipe.data.order.samplers import load_into
 from torchpipe.data.ranks.graph import divides_itself
 from torchpipe.errors import StateError, StateMismatchError
@@ -31,7 +30,7 @@ from torchpipe.loader.observing import merges_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful, stored_count
-from torchpipe.node.kept import Kept, Saved
+from torchpipe.node.kept import Kept, Saved, kept_of
 from torchpipe.node.traits import callable_name
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor

@@ -27,7 +27,6 @@ from torchpipe.ahead.call_threads import Call, CallThreads
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.data.fetch import Failure
 from torchpipe.data.figures import ThreadTimes
-from torchpipe.data.order.kept_dataset import kept_of
 from torchpipe.data.thread_batches import THREAD_NAME, WorkerStart
 from torchpipe.data.worker_info import BatchGenerators
 from torchpipe.execution.epoch import WorkerInfo
@@ -36,6 +35,7 @@ from torchpipe.execution.reading_service import EpochStart, ShardedReadingServic
 from torchpipe.execution.shard import Chunk, InitFn, Shard
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import is_stateful
+from torchpipe.node.kept import kept_of
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.state import Cursor, SnapshotPolicy
 from torchpipe.stats.service import ServiceFigures

@@ -14,7 +14,6 @@ import copy
 import functools
 import io
 import logging
-import random
 import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -26,12 +25,13 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from torchpipe.errors import StateError, StateMismatchError
+from torchpipe.randomness.generators import GENERATORS, MADE, generator_kind, generator_state, put_generator
 from torchpipe.state import decode, encode
 from torchpipe.state.codec import opaque_notes
 from torchpipe.state.flat import damaged, shown
 from torchpipe.state.kinds import kind_of
 
-__all__ = ["Kept", "Saved"]
+__all__ = ["Kept", "Saved", "kept_of"]
 
 Saved: TypeAlias = list[list[Any]]
 """Plain data: [steps, kind, value] of each random generator, and of each value that is not what it was."""
@@ -41,15 +41,9 @@ _Steps: TypeAlias = tuple[Any, ...]  # from the object to a value: names of attr
 _ATOMS = frozenset({bool, int, float, str, bytes, type(None)})
 _ROWS = (list, tuple, deque)
 _DICTS = (dict, OrderedDict, defaultdict, Counter)
-_GENERATORS = (
-    random.Random,
-    np.random.Generator,
-    np.random.RandomState,
-    np.random.BitGenerator,
-    torch.Generator,
-)
 _CODE = (type, types.ModuleType, types.FunctionType, torch.nn.Module)
 _MOST_OBJECTS = 1000
+_MOST_KEPT = 1000  # items of a list, kilobytes of an array: what is larger is data
 _MOST_DEEP = 8
 _VALUE, _GONE = "value", "gone"
 
@@ -106,9 +100,7 @@ class Kept:
         found = [
             _path(self.owner, steps)
             for steps, kind, value in self.now()
-            if (
-                kind in _MADE and self._made.get(tuple(steps), (None,) * 3)[1] is not None and self._drawn(steps, value)
-            )
+            if (kind in MADE and self._made.get(tuple(steps), (None,) * 3)[1] is not None and self._drawn(steps, value))
             or (kind == _VALUE and type(value) in (int, float) and tuple(steps) in self._made)
         ]
         if found and type(self.owner) not in _told:
@@ -160,9 +152,9 @@ class Kept:
                     f"the state has {'a value' if kind == _VALUE else 'a random generator'} "
                     f"{_path(self.owner, steps)}, and this {name} has no place for it"
                 )
-            if kind in _MADE:
+            if kind in MADE:
                 try:
-                    _put_random(_MADE[kind](value), value)
+                    put_generator(MADE[kind](value), value)
                 except Exception as error:
                     raise damaged(f"the state of {_path(self.owner, steps)} cannot be used: {error!s:.200}") from None
             elif kind not in (_VALUE, _GONE):
@@ -197,10 +189,10 @@ class Kept:
                 steps = (*where, step)
                 if (not where and step in self._names) or id(value) in self._not or isinstance(value, self._apart):
                     continue
-                if isinstance(value, _GENERATORS):
-                    state = _random_state(value)
+                if isinstance(value, GENERATORS):
+                    state = generator_state(value)
                     if id(value) not in seen and state is not None:
-                        found[steps] = (_kind_of(value), state, None)
+                        found[steps] = (generator_kind(value), state, None)
                     seen.add(id(value))
                 elif self._is_large(value) or isinstance(value, _CODE):
                     continue
@@ -250,11 +242,11 @@ class Kept:
 
     def _set_generator(self, steps: _Steps, kind: str, state: Any) -> None:
         present = _found(self.owner, steps)
-        if isinstance(present, _GENERATORS) and _kind_of(present) == kind:
-            _put_random(present, state)
+        if isinstance(present, GENERATORS) and generator_kind(present) == kind:
+            put_generator(present, state)
         else:
-            made = _MADE[kind](state)
-            _put_random(made, state)
+            made = MADE[kind](state)
+            put_generator(made, state)
             self._set(steps, made)
 
     def _remove(self, steps: _Steps) -> None:
@@ -277,6 +269,11 @@ class Kept:
 
 _log = logging.getLogger("torchpipe")
 _told: set[type] = set()  # classes of which it was said that a pass changes them
+
+
+def kept_of(dataset: Any) -> Kept:
+    """A dataset as it is now, but for its data."""
+    return Kept(dataset, at_most=_MOST_KEPT)
 
 
 class _Nothing:
@@ -388,52 +385,3 @@ def _is_data(value: Any) -> bool:
 
 def _copied(value: Any) -> Any:
     return list(value) if type(value) is list and _ATOMS.issuperset(map(type, value)) else copy.deepcopy(value)
-
-
-# -- generators -----------------------------------------------------------------------------------------------------
-
-
-def _kind_of(value: Any) -> str:
-    return next(kind for kind, cls in zip(_MADE, _GENERATORS) if isinstance(value, cls))
-
-
-def _bits(state: Any) -> Any:
-    name = state["bit_generator"]
-    if name not in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"):
-        raise ValueError(f"numpy has no bit generator {name!r:.40}")
-    return getattr(np.random, name)(0)
-
-
-_MADE: dict[str, Any] = {
-    "random.Random": lambda state: random.Random(0),
-    "numpy.Generator": lambda state: np.random.Generator(_bits(state)),
-    "numpy.RandomState": lambda state: np.random.RandomState(0),
-    "numpy.BitGenerator": _bits,
-    "torch.Generator": lambda state: torch.Generator(),
-}
-"""How one that is not there any more, or not yet, is made. In the order of ``_GENERATORS``."""
-
-
-def _random_state(value: Any) -> Any:
-    """Plain data; None for one that has no state (``random.SystemRandom``)."""
-    if isinstance(value, random.Random):
-        try:
-            version, words, gauss = value.getstate()
-        except (NotImplementedError, ValueError, TypeError):
-            return None
-        return [version, list(words), gauss]
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    if isinstance(value, np.random.RandomState):
-        return value.get_state(legacy=False)
-    return (value.bit_generator if isinstance(value, np.random.Generator) else value).state
-
-
-def _put_random(value: Any, state: Any) -> None:
-    if isinstance(value, random.Random):
-        version, words, gauss = state
-        value.setstate((version, tuple(words), gauss))
-    elif isinstance(value, torch.Generator | np.random.RandomState):
-        value.set_state(state)
-    else:
-        (value.bit_generator if isinstance(value, np.random.Generator) else value).state = state

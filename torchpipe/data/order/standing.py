@@ -10,13 +10,13 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
-from torchpipe.data.order.kept_dataset import kept_of
 from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.data.order.samplers import MOST_SEED, load_into, stands_at
 from torchpipe.data.order.sampling import check_place
 from torchpipe.errors import StateMismatchError
 from torchpipe.node.announce import warn_user
 from torchpipe.node.iterator import is_stateful, stored_count
+from torchpipe.node.kept import kept_of
 from torchpipe.state import Cursor
 from torchpipe.state.flat import MAX_SHARDS, damaged, shown
 
