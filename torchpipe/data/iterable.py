@@ -46,7 +46,6 @@ __all__ = [
     "WorkersOwn",
     "batch_graph",
     "check_ranks",
-    "kept_of",
     "saved_shards",
 ]
 
