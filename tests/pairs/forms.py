@@ -442,7 +442,7 @@ _form("on_error/bad items", ITEMS, fewer, lambda g, n, k: g.map(user.moody).on_e
       traits="skips", model=each(lambda x, n: [x] if user.hashed(x) % 5 != 3 else []))
 _form("on_error/one branch", ITEMS, "tuple",
       lambda g, n, k: (lambda a, b: a.map(user.moody).zip(b))(*g.fork(2)).on_error("skip", budget=None), 0.8,
-      traits="skips shared", model=each(lambda x, n: [(x, x)] if user.hashed(x) % 5 != 3 else []))
+      traits="skips shared", model=each(lambda x, n: [(x, copy.deepcopy(x))] if user.hashed(x) % 5 != 3 else []))
 _form("cache", ITEMS, _same, lambda g, n, k: g.cache(chunk_items=n + 1, allow_pickle=True), traits="caches")
 _form("cache/folder", ITEMS, _same,
       lambda g, n, k: g.cache("cached", chunk_items=n + 1, version="1", allow_pickle=True), traits="caches")
