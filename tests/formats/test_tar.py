@@ -16,6 +16,7 @@ from torchpipe.errors import StateError
 from torchpipe.formats.places.content import Content
 from torchpipe.formats.tar import TarFiles
 from torchpipe.iter import IterableWrapper
+from torchpipe.testing import check_node
 
 NAMES = [
     "a.txt",
@@ -220,6 +221,28 @@ def test_links_come_out_of_every_reader_and_in_every_shard(tmp_path: Path) -> No
     again = DataLoader2(divided, reading_service=InProcessReadingService(num_shards=3))
     again.load_state_dict(loader.state_dict())
     assert [*begun, *again] == [str(n) for n in range(7)]
+
+
+def test_a_link_to_nothing_is_an_error_of_its_own_file_alone(tmp_path: Path) -> None:
+    members: Any = [
+        ("a.txt", tarfile.REGTYPE, b"a"),
+        ("latest", tarfile.SYMTYPE, "run5"),  # of no sample
+        ("here", tarfile.SYMTYPE, "."),  # a folder
+        ("b.txt", tarfile.SYMTYPE, "nothing.txt"),
+        ("c.txt", tarfile.SYMTYPE, "b.txt"),
+        ("d.txt", tarfile.LNKTYPE, "a.txt"),
+    ]
+    path = str(linked(tmp_path / "links.tar", tarfile.GNU_FORMAT, members))
+    samples = IterableWrapper([path]).read_webdataset()
+    stream = iter(samples)
+    assert next(stream)["__key__"] == "a"
+    with pytest.raises(ValueError, match=r"links.tar holds 'b.txt' as a link to 'nothing.txt', which is no file"):
+        next(stream)
+    assert [sample["__key__"] for sample in samples.on_error("skip", budget=2)] == ["a", "d"]
+    check_node(lambda: IterableWrapper([path]).read_webdataset().on_error("skip").sharding_filter(), epochs=[0])
+    assert [sample["__key__"] for sample in IterableWrapper([path]).read_webdataset(["cls"]).on_error("skip")] == []
+    streams = IterableWrapper([path]).open_files("b").load_from_tar().on_error("skip", budget=3)
+    assert [(name[-5:], stream.read()) for name, stream in streams] == [("a.txt", b"a"), ("d.txt", b"a")]
 
 
 def tar_of(path: Path, names: list[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchpipe.errors import StateError
@@ -31,12 +31,13 @@ _MOST_HEADER_BYTES = 1 << 20
 @dataclass(frozen=True)
 class Member:
     """A regular file: its name, where its header begins (with those that extend it) and its data, how many bytes it
-    has. Of a link, the data are those of the file that it names."""
+    has. Of a link, the data are those of the file that it names; ``lacks`` says why it has none."""
 
     name: str
     header: int
     data: int
     size: int
+    lacks: str = ""
 
 
 class TarFiles:
@@ -44,10 +45,11 @@ class TarFiles:
 
     A hard or symbolic link is the file that it names, which has to stand before it: as tar writes a file with several
     names. With the first link the names that stand before it are read, once; a stream that cannot seek has no way back
-    to what they name.
+    to what they name. One that names no such file is an error when its content is asked for, and not before; one that
+    names a folder is none of the files.
 
-    Raises: EOFError for an archive that is cut off, ValueError for one that is damaged and for a link to a file that
-    does not stand before it; all name the archive.
+    Raises: EOFError for an archive that is cut off, ValueError for one that is damaged and, reading and opening, for a
+    link to a file that does not stand before it; all name the archive.
     """
 
     def __init__(self, content: Content) -> None:
@@ -58,7 +60,6 @@ class TarFiles:
         self._held: list[Member | None] = []  # found by stand_at()
         self._lock = threading.Lock()
         self._known: dict[str, Member] | None = None  # by their names, from the first link on
-        self._learning = False
 
     def next(self) -> Member | None:
         """The next file, whose content :meth:`read` gives; None at the end of the archive."""
@@ -97,7 +98,7 @@ class TarFiles:
                 link = Member(_name(header) if name is None else name, start, 0, 0)
                 file = self._named(link, _text(header[157:257]) if target is None else target, kind)
                 if file is not None:
-                    return self._known_as(file)
+                    return file if file.lacks else self._known_as(file)
             if kind not in _WITHOUT_DATA:
                 raise ValueError(
                     f"{self.path} holds a file of type {chr(kind)!r} at byte {start}, which is not supported"
@@ -110,36 +111,41 @@ class TarFiles:
         return member
 
     def _named(self, link: Member, target: str, kind: int) -> Member | None:
-        """The file that a link names; None if that is a folder. Raises: ValueError."""
-        if self._known is None:
-            self._learn(link.header)
-        known: dict[str, Member] = self._known or {}
+        """The file that a link names; None if that is a folder."""
+        if not self._content.can_seek:
+            why = f"and {self.path} is read as a stream that cannot seek, which has no way back to it"
+            return replace(link, lacks=f"{self.path} holds {link.name!r} as a link to {target!r}, {why}")
+        known = self._learned(link.header) if self._known is None else self._known
         wanted = _normal(target if kind == _HARD_LINK else os.path.join(os.path.dirname(link.name), target))
         if (found := known.get(wanted)) is not None:
-            return Member(link.name, link.header, found.data, found.size)
-        if self._learning or any(name.startswith(wanted + "/") for name in known):
+            return replace(link, data=found.data, size=found.size)
+        if wanted in ("", ".") or any(name.startswith(wanted + "/") for name in known):
             return None
-        raise ValueError(
-            f"{self.path} holds {link.name!r} as a link to {target!r}, which is no file that stands before it in the "
-            "archive: write it with its content (GNU tar: --dereference --hard-dereference)"
+        return replace(
+            link,
+            lacks=f"{self.path} holds {link.name!r} as a link to {target!r}, which is no file that stands before it in "
+            "the archive: write it with its content (GNU tar: --dereference --hard-dereference)",
         )
 
-    def _learn(self, end: int) -> None:
+    def _learned(self, end: int) -> dict[str, Member]:
         """The files that stand before ``end``, by their names; of several of one name the last one."""
-        behind, self._known, self._learning = self.offset, {}, True
-        self.offset = 0
+        behind, self.offset = self.offset, 0
+        known = self._known = {}
         try:
             while self.offset < end and self.next() is not None:
                 pass
         finally:
-            self.offset, self._learning = behind, False
+            self.offset = behind
+        return known
 
     def read(self, member: Member) -> bytes:
         """The content of the last file that :meth:`next` gave."""
+        _check_there(member)
         return self._take(member.data, member.size)
 
     def open(self, member: Member) -> io.BufferedReader:
         """The content of a file as a stream, which can be read while others are."""
+        _check_there(member)
         return io.BufferedReader(_Part(self, member), BUFFER_BYTES)
 
     def stand_at(self, offset: int) -> None:
@@ -248,9 +254,17 @@ class TarStreams(ContentRecords[tuple[str, StreamWrapper]]):
         member = self._files.next()
         if member is None:
             raise StopIteration
-        self._advance(self._files.offset - self._offset)
         name = os.path.normpath(os.path.join(self.path, member.name))
-        return name, wrap_stream(self._files.open(member), parent=self._archive, name=name)
+        opened = self._files.open(member)
+        self._advance(self._files.offset - self._offset)
+        return name, wrap_stream(opened, parent=self._archive, name=name)
+
+    def skip(self, count: int) -> int:
+        for done in range(count):
+            if self._files.next() is None:
+                return done
+            self._advance(self._files.offset - self._offset)
+        return count
 
     def go_to(self, place: dict[str, Any]) -> None:
         super().go_to(place)
@@ -258,6 +272,12 @@ class TarStreams(ContentRecords[tuple[str, StreamWrapper]]):
 
     def close(self) -> None:
         close_stream_after_parts(self._archive)
+
+
+def _check_there(member: Member) -> None:
+    """Raises: ValueError for a link that names no file."""
+    if member.lacks:
+        raise ValueError(member.lacks)
 
 
 def _padded(size: int) -> int:

@@ -33,7 +33,7 @@ class TarArchiveLoader(StreamReader[tuple[str, StreamWrapper]]):
 
     Raises: ValueError for another ``mode``; while iterating, TypeError for other items, EOFError for
     an archive that is cut off and ValueError for one that is damaged, holds a sparse file, or goes on behind its end,
-    with the path and the byte.
+    and for a link to no file before it, with the path and the byte.
     """
 
     makes_members = True  # whose order says which belong together

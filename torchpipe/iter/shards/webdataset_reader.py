@@ -23,7 +23,8 @@ class WebDatasetReader(ContentReader[dict[str, Any]]):
     ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand
     (``"s3://bucket/train-{000..099}.tar"``). URLs are opened by fsspec with ``storage_options``. Files of one
     sample stand side by side and differ in what follows the first dot of their names; names without a dot, and
-    ``__meta__``, are passed over. A link stands for the file that it names, if that stands before it.
+    ``__meta__``, are passed over. A link stands for the file that it names, if that stands before it;
+    else it is an error where it is read.
     ``extensions`` are those to read, all of which a sample must have; of ``"jpg;png"`` it must have one, which then
     stands under ``"jpg"``. The others are not read.
 
