@@ -198,9 +198,10 @@ class MpDeviceLoader(_torch_xlas("MpDeviceLoader")):  # type: ignore[misc]
     DataLoader2. ``kwargs`` are those of :class:`ParallelLoader`; they are read anew from ``_parallel_loader_kwargs`` at
     each ``iter()``, since frameworks change them there.
 
-    State: what the ``for`` loop received: nothing that was read or moved ahead is lost or repeated. It goes on in the
-    midst of an epoch, and after its last batch with the next epoch. A loader without a state of its own is read again
-    from the epoch's start, which a ReplayWarning announces. Save this state instead of the wrapped loader's.
+    State: what the ``for`` loop received: nothing that was read or moved ahead is lost or repeated. It has the rest of
+    the epoch, which is empty behind its last batch; after the loop, it is the start of the next one. A loader without a
+    state of its own is read again from the epoch's start, which a ReplayWarning announces. Save this state instead of
+    the wrapped loader's.
 
     Raises: TypeError and ValueError for arguments that do not fit; ImportError if torch_xla is needed and missing.
     """
