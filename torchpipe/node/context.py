@@ -159,6 +159,7 @@ class SharedByPass:
     noting: int = 0  # above 0 while a state is taken that is kept as it is while the pass goes on
     keepers: list[Keeper] = field(default_factory=list)  # in strict mode
     lent: bool = False  # has one been taken? Then items that it holds are handed out as copies
+    skipping: set[str] = field(default_factory=set)  # the nodes that have left something out, by their names
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators read, of whoever shares them
     _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
 
@@ -269,7 +270,8 @@ class Context:
         check_single_division(graph.nodes, before, node_name(owner))
         inner = self.inside(graph, derive_seed(*self.stream_key(owner), number))
         # What it replays, this pass replays: it is in the state of this
-        shared = SharedByPass(replays=self.shared.replays, restoring=self.shared.restoring)
+        outer = self.shared
+        shared = SharedByPass(replays=outer.replays, restoring=outer.restoring, skipping=outer.skipping)
         return replace(inner, before=before, shared=shared)
 
     @property

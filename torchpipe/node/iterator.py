@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from numbers import Number
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
@@ -21,6 +21,7 @@ from torchpipe.node.ownership import Keeper, watched
 from torchpipe.node.traits import node_name, traits_of
 from torchpipe.state import Cursor, decode
 from torchpipe.state.copying import copy_item, copy_items, holds_mutable
+from torchpipe.state.left_out import LEFT_OUT, gathered, is_note
 from torchpipe.stats.tracing import APART
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torchpipe.node.traits import DataPipe
 
 _MOST = 1 << 62
+_ENDED = "torchpipe.ended"  # in a state: what was left out in passes that are over
 _FAMILIES = (list, tuple, dict, set, frozenset, deque, np.ndarray, torch.Tensor)
 _MISFIT = (
     ArithmeticError,
@@ -160,6 +162,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self.__closed = False
         self.__keeper: Keeper | None = None
         self.__consumer: Keeper | None = None  # of the node that pulls from this one
+        self.__ended: dict[str, Any] = {}  # what was left out in passes that this one has begun, and that are over
         self.__kinds: dict[str, type] | None = None  # of what ``saved`` names, as a pass begins with it
         for name in self.saved:
             default = getattr(type(self), name, NodeIterator)
@@ -405,7 +408,24 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 state["inputs"] = [item.state_dict() for item in self.inputs]
         elif self.inputs:
             state["inputs"] = [item.state_dict() for item in self.inputs]
-        return state
+        return state | self.told_of_ended()
+
+    def told_of_ended(self) -> dict[str, Any]:
+        """What the state says of passes that :meth:`end_pass` has ended."""
+        return {_ENDED: {key: gathered([self.__ended]) for key in self.__ended}} if self.__ended else {}
+
+    def end_pass(self, inner: Any) -> None:
+        """Close ``inner``, a pass that this one has begun and is done with: what ``on_error`` has left out in it stays
+        in the state of this one.
+        """
+        if isinstance(inner, NodeIterator) and (self.context.shared.skipping or inner.context.shared.skipping):
+            with suppress(StateError):  # after an error there may be none
+                told = gathered([inner.state_dict(), self.__ended])
+                self.__ended = {LEFT_OUT: told} if told["count"] else {}
+                self.context.shared.skipping |= inner.context.shared.skipping
+        close = getattr(inner, "close", None)
+        if close is not None:
+            close()
 
     def mark(self) -> Callable[[], dict[str, Any]] | None:
         """What gives later the state that :meth:`state_dict` would give now; None if noting that costs as much.
@@ -456,6 +476,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         if not isinstance(inner, list) or not isinstance(functions, list):
             raise TypeError("its inputs and functions are no lists")
         self.set_state(state)
+        self._load_ended(state)
         own = self.__functions if self._saves_functions(state) else []
         if len(inner) != len(self.inputs) or len(functions) != len(own):
             raise StateError(
@@ -465,6 +486,15 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         for fn, value in zip(own, functions):
             fn.load_state_dict(copy_item(value))
         return inner
+
+    def _load_ended(self, state: dict[str, Any]) -> None:
+        if _ENDED not in state:
+            return
+        told = state[_ENDED]
+        if not isinstance(told, dict) or told.keys() != {LEFT_OUT} or not is_note(told[LEFT_OUT]):
+            raise StateError(f"what was left out in passes that are over is a count and texts, not {told!r:.60}")
+        self.__ended = {LEFT_OUT: gathered([told])}
+        self.context.shared.skipping.update(entry[0] for entry in told[LEFT_OUT]["noted"])
 
     def drop(self, count: int) -> Any:
         """Pull ``count`` items and forget them, but for the last one, which is returned. Raises: StateError if the

@@ -167,6 +167,7 @@ class Failures:
         iterator = left.iterator
         noted = self._noted(left)
         context = iterator.context
+        context.shared.skipping.add(left.node)
         if context.host.trace is not None:
             for _ in range(left.items):
                 context.host.trace.left_out(iterator.number_to_trace)

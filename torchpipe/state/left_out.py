@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
 from torchpipe.state.codec import decode
 from torchpipe.state.cursor import Cursor
 
-__all__ = ["LEFT_OUT", "MOST_NOTED", "LeftOut", "is_note", "left_out"]
+__all__ = ["LEFT_OUT", "MOST_NOTED", "LeftOut", "gathered", "is_note", "left_out"]
 
 MOST_NOTED = 1000
 
@@ -35,6 +35,13 @@ def left_out(state: Mapping[str, Any] | bytes) -> tuple[int, list[LeftOut]]:
     found = list(_found(decode(payload, keep_opaque=True) if isinstance(payload, bytes) else state))
     noted = [LeftOut(*texts) for entry in found for *texts, _ in entry["noted"]]
     return sum(entry["count"] for entry in found), noted
+
+
+def gathered(states: Iterable[Any]) -> dict[str, Any]:
+    """One note of all that ``states`` tell, as :func:`is_note` has it."""
+    found = [entry for state in states for entry in _found(state)]
+    noted = [list(texts) for entry in found for texts in entry["noted"]]
+    return {"count": sum(entry["count"] for entry in found), "noted": noted[:MOST_NOTED]}
 
 
 def is_note(entry: Any) -> TypeGuard[dict[str, Any]]:

@@ -89,7 +89,8 @@ class ExpandingIterator(NodeIterator[T]):
     def state_dict(self) -> dict[str, Any]:
         if not self._within or self._start is None or not self._start.state:  # loaded, and not pulled again
             return super().state_dict()
-        return self.get_state() | self._start.state  # the inputs as they are now are not asked
+        own = self.get_state() | self.told_of_ended()
+        return own | self._start.state  # the inputs as they are now are not asked
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._within = "handed_out" in state
@@ -133,7 +134,7 @@ class ExpandingIterator(NodeIterator[T]):
     def _leave(self) -> None:
         """The current item has given all its parts."""
         if isinstance(self._current, NodeIterator):
-            self._current.close()
+            self.end_pass(self._current)
         self._parts = []
         self._handed_out = 0
         self._within = False

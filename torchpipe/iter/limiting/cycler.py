@@ -28,7 +28,7 @@ class _CycleIterator(NodeIterator[T]):
     def _enter(self, number: int) -> None:
         """Begin a round: a new pass over the input, in a context of its own."""
         for item in self.inputs:
-            item.close()
+            self.end_pass(item)
         self.round = number
         self.found = False  # has this round given an item?
         self.inputs = (self.context.for_round(number).iterate(self.node.source),)

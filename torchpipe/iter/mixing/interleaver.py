@@ -70,7 +70,7 @@ class _InterleaveIterator(SeveralOpenIterator[R]):
                 self.opened += 1
             part = self.next_of(place)
             if part is END:
-                place.close()
+                self.end_pass(place.parts)
                 self.places[self.turn] = None
                 self._advance()
                 continue
@@ -90,7 +90,7 @@ class _InterleaveIterator(SeveralOpenIterator[R]):
         place = self.places[self.turn]
         if place is None:
             return False
-        place.close()
+        self.end_pass(place.parts)
         self.places[self.turn] = None
         self._advance()
         return True

@@ -259,7 +259,7 @@ class _MixIterator(NodeIterator[T]):
         )
 
     def _restart(self, number: int, passes: int) -> None:
-        self.inputs[number].close()
+        self.end_pass(self.inputs[number])
         fresh = self.context.for_round(passes).iterate(self.node.datapipes[number])
         self.inputs = (*self.inputs[:number], fresh, *self.inputs[number + 1 :])
         self.rounds[number], self.gave[number] = passes, False

@@ -71,7 +71,7 @@ class _ShuffledIterator(SeveralOpenIterator[R]):
                 yield held.pop()
 
     def _let_go(self, place: int) -> None:
-        self.open[place].close()
+        self.end_pass(self.open[place].parts)
         self.open[place] = self.open[-1]  # the last one fills the gap
         self.open.pop()
 

@@ -29,6 +29,10 @@ class OnError(OneInput[T_co]):
     is a warning of the logger ``torchpipe`` and an event of ``loader.stats()``; the state counts them and lists the
     first 1,000 with node, error and item: ``torchpipe.state.left_out(state)``.
 
+    Within a graph that ``flatmap``, ``interleave`` or ``shuffled_flatmap`` opens, and before ``cycle``, a pass is one
+    over what was opened, or one round: each has a ``budget`` of its own. What was left out in it stays in the state of
+    the whole, counted once, when it is over.
+
     Where a node pairs its inputs by their places (``zip``, ``zip_longest``, nodes of yours with several inputs,
     unless they say ``pairs = False``), the
     whole tuple is left out, so that its branches stay in step. In between, each item has to stand for one item (``map``
@@ -37,8 +41,6 @@ class OnError(OneInput[T_co]):
     ``prefetch`` does not run ahead. An ``on_error`` within a branch leaves out of that branch alone, as a filter does.
 
     Items that fail together (in a batch, say) count one by one, in the budget too: one that they would exceed raises.
-    An ``on_error`` within what ``flatmap`` or ``interleave`` opens has a budget for each of these, and the state tells
-    of it only while that is open: put it behind them.
 
     Put it behind the nodes that it is for. With ``"skip"`` items are made here, also those that a ``shuffle`` or
     ``sharding_filter`` behind it would have had made late. It reaches up to a dispatcher, not into what runs there, and
@@ -113,5 +115,6 @@ class _OnErrorIterator(NodeIterator[T_co]):
         self._check_unstarted()
         if isinstance(state, dict) and LEFT_OUT in state:
             self.failures.load(state[LEFT_OUT])
+            self.context.shared.skipping.update(entry[0] for entry in self.failures.noted)
             state = {key: value for key, value in state.items() if key != LEFT_OUT}
         self.source.load_state_dict(state)
