@@ -6,13 +6,14 @@ Runs in every process that executes a part of a graph, where a pass over a node 
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchpipe.errors import add_note
-from torchpipe.node.containers import PLAIN, found_in
+from torchpipe.node.containers import PLAIN, found_in, replaced_in
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.traits import (
     DataPipe,
@@ -30,7 +31,7 @@ from torchpipe.randomness.seeds import derive_seed
 if TYPE_CHECKING:
     from torchpipe.node.context import Context
 
-__all__ = ["for_pass", "own_functions"]
+__all__ = ["for_pass", "has_state", "own_functions", "with_state"]
 
 
 def for_pass(node: DataPipe, context: Context, *, is_torchs: bool) -> tuple[Any, Context, list[Any]]:
@@ -60,16 +61,62 @@ def own_functions(node: DataPipe) -> tuple[Any, list[Any]]:
     copies: dict[int, Any] = {}
     for value in vars(node).values():
         if type(value) not in PLAIN:
-            for fn in found_in(value, _has_state):
+            for fn in with_state(value):
                 if id(fn) not in copies:
                     copies[id(fn)] = _copy(fn, node)
     if not copies:
         return node, []
-    return replaced_in_node(node, _has_state, lambda fn: copies[id(fn)]), list(copies.values())
+
+    def copied(fn: Any) -> Any:
+        return copies[id(fn)] if id(fn) in copies else _with_others(fn, copied)
+
+    return replaced_in_node(node, _is_followed, copied), list(copies.values())
+
+
+def with_state(value: Any) -> Iterator[Any]:
+    """What has state in ``value``, a function or an attribute of a node: functions, in containers too, and what a
+    ``functools.partial`` calls or hands over.
+    """
+    return _with_state(value, _is_followed)
+
+
+def has_state(fn: Any) -> bool:
+    return next(with_state(fn), None) is not None
+
+
+def _with_state(value: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
+    for found in found_in(value, wanted):
+        if _has_state(found):
+            yield found
+        else:
+            yield from _with_state(_held_by(found), _is_followed_in_partial)
+
+
+def _is_followed(value: Any) -> bool:
+    return isinstance(value, functools.partial) or (callable(value) and _has_state(value))
+
+
+def _is_followed_in_partial(value: Any) -> bool:
+    return isinstance(value, functools.partial) or _has_state(value)
 
 
 def _has_state(value: Any) -> bool:
-    return callable(value) and not isinstance(value, type) and not is_node(value) and is_stateful(value)
+    return not isinstance(value, type) and not is_node(value) and is_stateful(value)
+
+
+def _held_by(fn: functools.partial[Any]) -> tuple[Any, ...]:
+    return fn.func, fn.args, fn.keywords
+
+
+def _with_others(fn: functools.partial[Any], replace: Callable[[Any], Any]) -> functools.partial[Any]:
+    """``fn`` that calls and hands over other objects, where it holds some that are replaced."""
+    held = _held_by(fn)
+    others = replaced_in(held, _is_followed_in_partial, replace)
+    if others is held:
+        return fn
+    made = copy.copy(fn)
+    made.__setstate__((*others, vars(fn)))  # type: ignore[attr-defined]  # as pickle and copy make one
+    return made
 
 
 def _copy(fn: Any, node: DataPipe) -> Any:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from torchpipe.errors import StateError, TorchpipeError, add_note
+from torchpipe.node.private import with_state
 from torchpipe.node.traits import callable_name, node_name
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state.copying import copy_item, holds_mutable
@@ -56,13 +57,14 @@ class Retries:
         drawing from global states.
         """
 
+        stateful = list(with_state(fn))
+
         @functools.wraps(fn, updated=())
         def call(*args: Any) -> Any:
             drawn = None if in_threads else GlobalRandom.present()
             generators = [(item, item.bit_generator.state) for item in args if isinstance(item, np.random.Generator)]
             mutable = self.attempts > 1 and holds_mutable(args)
-            state_dict = None if isinstance(fn, type) else getattr(fn, "state_dict", None)
-            own = copy_item(state_dict()) if callable(state_dict) else None
+            own = [copy_item(held.state_dict()) for held in stateful]
             for attempt in itertools.count(1):
                 try:
                     return fn(*(_copied(args) if mutable and attempt < self.attempts else args))
@@ -75,8 +77,8 @@ class Retries:
                     drawn.restore()
                 for generator, state in generators:
                     generator.bit_generator.state = state
-                if own is not None:
-                    fn.load_state_dict(copy_item(own))  # type: ignore[attr-defined]
+                for held, state in zip(stateful, own):
+                    held.load_state_dict(copy_item(state))
 
         call.__qualname__ = callable_name(fn)  # a partial has none that wraps() could take over
         return call

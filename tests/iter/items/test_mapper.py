@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,6 +52,64 @@ def test_a_function_with_state_is_copied_for_each_pass() -> None:
     node = IterableWrapper(range(3)).map(counter)
     assert list(node) == list(node) == [(0, 1), (1, 2), (2, 3)]
     assert counter.calls == 0
+
+
+def stepped(counter: Any, item: Any, by: Any = 1) -> Any:
+    return counter(item), by
+
+
+class Step:
+    """Has a state, and is no function."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def state_dict(self) -> dict[str, int]:
+        return {"size": self.size}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.size = state["size"]
+
+
+def grown(step: Step, item: Any) -> Any:
+    step.size += 1
+    return item, len(step)
+
+
+PARTIALS: dict[str, Any] = {
+    "called": lambda: partial(Counter()),
+    "called with more": lambda: partial(partial(stepped, by=2), Counter()),
+    "by name, in a list": lambda: partial(lambda item, counters: counters[0](item), counters=[Counter()]),
+    "an object that is empty": lambda: partial(grown, Step()),
+}
+
+
+@pytest.mark.parametrize("make", PARTIALS.values(), ids=PARTIALS)
+def test_L2_what_has_state_in_a_partial_is_saved_with_the_node(make: Any) -> None:
+    check_node(lambda: CountingSource(range(6)).map(make()).map(make()))
+    node = IterableWrapper(range(3)).map(make())
+    assert list(node) == list(node)
+    with pytest.raises(TypeError, match="has a state of its own"):
+        node.parallel_map(make())
+    with pytest.raises(TypeError, match="has a state of its own"):
+        node.interleave(make())
+
+
+def test_L2_what_has_state_in_a_partial_goes_back_to_it_with_each_attempt() -> None:
+    failed: set[int] = set()
+
+    def once(counter: Counter, item: int) -> Any:
+        result = counter(item)
+        if item not in failed:
+            failed.add(item)
+            raise OSError(item)
+        return result
+
+    node = IterableWrapper(range(3)).map(partial(once, Counter())).retry(2, backoff_s=0)
+    assert list(node) == [(0, 1), (1, 2), (2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from torchpipe.iter._shared.bases import OneInput
 from torchpipe.iter._shared.several_open import END, Opened, SeveralOpenIterator
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import is_stateful, stored_count, stored_items
+from torchpipe.node.iterator import stored_count, stored_items
+from torchpipe.node.private import has_state
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_columns, check_count
 
@@ -140,7 +141,7 @@ class Interleaver(OneInput[R]):
     ) -> None:
         super().__init__(datapipe)
         check_columns("fn", fn, None)
-        if is_stateful(fn) and not isinstance(fn, type):
+        if has_state(fn):
             raise TypeError(
                 f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
                 "is loaded: give interleave() a function that depends on the item alone"

@@ -10,7 +10,8 @@ from torchpipe.iter._shared.several_open import END, Opened, SeveralOpenIterator
 from torchpipe.iter._shared.switchable import Switchable
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import is_stateful, stored_count, stored_items
+from torchpipe.node.iterator import stored_count, stored_items
+from torchpipe.node.private import has_state
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_columns, check_count
 from torchpipe.randomness.seeds import IndexStream
@@ -125,7 +126,7 @@ class ShuffledFlatMapper(Switchable[R]):
     ) -> None:
         super().__init__(datapipe)
         check_columns("fn", _unchanged if fn is None else fn, input_col)
-        if is_stateful(fn) and not isinstance(fn, type):
+        if has_state(fn):
             raise TypeError(
                 f"fn, {callable_name(fn)}, has a state of its own, and is called again for what is open when a state "
                 "is loaded: give shuffled_flatmap() a function that depends on the item alone"

@@ -21,7 +21,8 @@ from torchpipe.iter._shared.bases import CountingIterator, OnePerItem
 from torchpipe.iter._shared.columns import apply_to_columns, single_output
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.iterator import is_stateful, stored_count, stored_items
+from torchpipe.node.iterator import stored_count, stored_items
+from torchpipe.node.private import has_state
 from torchpipe.node.tolerance import as_note, of_note
 from torchpipe.node.traits import callable_name, node_name
 from torchpipe.node.validate import check_columns, check_count, check_input
@@ -217,7 +218,7 @@ class ParallelMapper(OnePerItem[R]):
         self.rng = rng
         columns = list(input_col) if isinstance(input_col, list | tuple) else [input_col]
         check_columns("fn", fn, [*columns, "rng"] if rng else input_col)
-        if is_stateful(fn) and not isinstance(fn, type):
+        if has_state(fn):
             raise TypeError(
                 f"fn, {callable_name(fn)}, has a state of its own, and threads would change it in any order: use "
                 "map(), or let it depend on its item alone"
