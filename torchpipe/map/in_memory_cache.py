@@ -6,6 +6,7 @@ import zlib
 from typing import Any, TypeVar
 
 from torchpipe.node.datapipe import MapDataPipe, functional_datapipe
+from torchpipe.node.plain import as_key
 from torchpipe.node.validate import check_map_input
 from torchpipe.randomness.global_random import BatchRandom
 from torchpipe.state.copying import copy_item
@@ -43,9 +44,10 @@ class InMemoryCacheHolder(MapDataPipe[T]):
     cannot be copied is handed out itself.
 
     What is before it has to give the same item for a key every time: put what is random after it. Random numbers that
-    its functions draw from the global states are the key's own, the same in every process, epoch and run.
+    its functions draw from the global states are the key's own, the same in every process, epoch and run. Numpy's
+    numbers and tensors of no dimension are the keys that Python's own are, and ``source_dp`` is read by these.
 
-    Raises: TypeError if ``source_dp`` is not map-style.
+    Raises: TypeError if ``source_dp`` is not map-style, or for a key that is none.
     """
 
     def __init__(self, source_dp: MapDataPipe[T]) -> None:
@@ -57,6 +59,7 @@ class InMemoryCacheHolder(MapDataPipe[T]):
         held = self._held
         if held.source is not self.source:  # a copy of this node, that reads another one or is in another process
             held = self._held = _Held(self.source)
+        index = as_key(index, "in_memory_cache (map-style)")
         if index not in held.items:
             held.items[index] = held.read(index)
         return copy_item(held.items[index])  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ from torchpipe.errors import GraphError
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context, Host
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
+from torchpipe.node.plain import as_key
 from torchpipe.node.traits import divides, node_name, traits_of, walk
 from torchpipe.node.validate import check_columns
 from torchpipe.randomness.global_random import GlobalRandom
@@ -72,6 +73,7 @@ class IterToMapConverter(MapDataPipe[Any]):
         with context.iterate(self.source) as stream:
             for item in stream:
                 key, value = self._pair(item)
+                key = as_key(key, "to_map_datapipe")
                 if key in items:
                     warn_user(f"Found duplicate key {key!r}: the last one counts. Check key_value_fn", UserWarning)
                 items[key] = value
@@ -92,7 +94,7 @@ class IterToMapConverter(MapDataPipe[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         try:
-            return copy_item(self._items()[index])
+            return copy_item(self._items()[as_key(index, "to_map_datapipe")])
         except KeyError:
             raise IndexError(f"Index {index} is invalid for IterToMapConverter.") from None
 

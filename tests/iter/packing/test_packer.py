@@ -251,12 +251,20 @@ def test_L8_a_forged_rest_of_a_sample_is_refused(forge: Any) -> None:
         iterate(node).load_state_dict(state)
 
 
-def test_L8_other_data_than_the_states_is_a_state_error() -> None:
+def test_L8_other_data_than_the_states_is_told() -> None:
     state = state_after_one(IterableWrapper(samples([3, 2, 1, 4])).pack(6))
     iterator = iterate(IterableWrapper([b"abc"] * 9).pack(6))
     iterator.load_state_dict(state)
-    with pytest.raises(StateError, match="is it the same data"):
+    with pytest.raises(TypeError) as caught:
         list(iterator)
+    assert any("is it the same data" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("bad", ["text", np.ones(3), [[1], [2]]])
+def test_L2_a_resume_leaves_out_the_wrong_samples_that_the_whole_pass_leaves_out(bad: Any) -> None:
+    good = samples([6, 6, 3, 5])
+    data = [bad, good[0], bad, bad, *good[1:], bad]
+    check_node(lambda: IterableWrapper(data).pack(6).on_error("skip"), epochs=[0])
 
 
 def test_L5_the_state_is_bounded_by_the_bins() -> None:

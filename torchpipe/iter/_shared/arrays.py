@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchpipe.iter._shared.sizes import plain
+from torchpipe.node.plain import plain
 
 __all__ = ["FIELD", "KINDS", "as_array", "check_pad", "field_name", "pads_of"]
 

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from torchpipe.formats.places.streams import close_streams
 from torchpipe.iter._shared.shared_pass import Container
-from torchpipe.iter._shared.sizes import plain
 from torchpipe.node.announce import warn_user
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.plain import plain
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_columns, check_count, check_input
 

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 from torchpipe.errors import StateError
 from torchpipe.formats.places.streams import close_streams
 from torchpipe.iter._shared.bases import CountingIterator, ItemIterator, OnePerItem
-from torchpipe.iter._shared.sizes import checked_key, plain_key
 from torchpipe.node.announce import warn_user
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_items
+from torchpipe.node.plain import checked_key, plain_key
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_columns, check_count, check_input, check_map_input
 

@@ -7,10 +7,10 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
-from torchpipe.iter._shared.sizes import plain
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, stored_items
+from torchpipe.node.plain import plain
 from torchpipe.node.validate import check_input
 from torchpipe.randomness.seeds import IndexStream, StreamKey, check_seed
 

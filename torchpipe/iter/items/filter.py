@@ -10,9 +10,9 @@ import torch
 from torchpipe.formats.places.streams import close_streams
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.columns import with_columns
-from torchpipe.iter._shared.sizes import plain
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.plain import plain
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_columns
 

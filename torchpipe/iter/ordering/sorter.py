@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from torchpipe.errors import StateError
 from torchpipe.indexed.selecting import SelectingIterator
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
-from torchpipe.iter._shared.sizes import plain_key
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count, stored_items
+from torchpipe.node.plain import plain_key
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_columns, check_count
 from torchpipe.randomness.seeds import permutation, stored_key

@@ -7,11 +7,11 @@ from typing import Any, Literal, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
-from torchpipe.iter._shared.sizes import checked_size, length_of, plain
 from torchpipe.iter.packing._dropped import note_dropped
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_count, stored_items
+from torchpipe.node.plain import checked_size, length_of, plain
 from torchpipe.node.traits import callable_name
 from torchpipe.node.validate import check_choice, check_columns, check_count
 

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
-from torchpipe.iter._shared.sizes import checked_size, length_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import stored_items
+from torchpipe.node.plain import checked_size, length_of
 from torchpipe.node.validate import check_columns, check_count
 
 __all__ = ["LengthBucketer"]

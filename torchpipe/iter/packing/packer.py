@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
-from torchpipe.errors import StateError, add_note
+from torchpipe.errors import add_note
 from torchpipe.iter._shared.arrays import pads_of
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter.packing._bins import Bin, Layout, Segment, stored_bin, stored_segment
@@ -98,12 +98,11 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
             if self.layout is None and any(segment.sizes):  # an empty list says nothing of dtypes
                 self._begin(layout)
         except (KeyError, TypeError, ValueError) as error:
-            if self.loaded:
-                raise StateError(
-                    f"sample {number} of pack() is not like those before, which the state tells of ({error}): is it "
-                    "the same data?"
-                ) from error
             add_note(error, f"pack: at sample {number} of this pass")
+            if self.loaded:
+                add_note(
+                    error, "pack: the samples before are those that the loaded state tells of: is it the same data?"
+                )
             raise
         self.loaded = False
         if not any(segment.sizes):

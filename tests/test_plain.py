@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -113,10 +114,13 @@ def test_tensors_of_a_size_say_how_to_take_a_number_of_them() -> None:
 
 
 def test_a_key_that_is_nan_or_a_tensor_of_several_numbers_is_an_error() -> None:
-    with pytest.raises(ValueError, match="gives NaN, which equals no other key"):
-        list(source().groupby(lambda item: np.float32("nan")))
-    with pytest.raises(TypeError, match=r"gives a tensor of shape \(2,\): make it a tuple"):
-        list(source().groupby(lambda item: torch.ones(2)))
+    nan = float("nan")
+    for value in (np.float32("nan"), complex(nan, 1), np.datetime64("NaT"), Decimal("NaN"), (np.float64("nan"), "x")):
+        with pytest.raises(ValueError, match=r"(?i)gives .*na[nt]\W.*which equals no other key"):
+            list(source().groupby(lambda item, value=value: value))
+    for key in (torch.ones(2), (torch.ones(2), 1), ("x", (1, torch.ones(2)))):
+        with pytest.raises(TypeError, match=r"gives a tensor of shape \(2,\).*: make it a tuple"):
+            list(source().groupby(lambda item, key=key: key))
     with pytest.raises(ValueError, match="gives NaN for 'aa', which stands nowhere in an order"):
         list(source().sort(4, lambda item: float("nan")))
 
@@ -124,3 +128,22 @@ def test_a_key_that_is_nan_or_a_tensor_of_several_numbers_is_an_error() -> None:
 def test_tuples_of_tensors_are_keys_by_their_numbers() -> None:
     groups = list(source().groupby(lambda item: (torch.tensor(len(item)), "x"), keep_key=True, group_size=2))
     assert [(key, len(items)) for key, items in groups[:2]] == [((1, "x"), 2), ((4, "x"), 2)]
+
+
+@pytest.mark.parametrize("of", [int, np.int64, np.uint8, np.array, torch.tensor])
+def test_maps_are_read_by_the_key_that_a_number_is(of: Callable[[Any], Any]) -> None:
+    read = []
+
+    def draw(item: int) -> tuple[int, float]:
+        read.append(item)
+        return item, np.random.random()
+
+    cached = SequenceWrapper(range(9)).map(draw).in_memory_cache()
+    expected = SequenceWrapper(range(9)).map(draw).in_memory_cache()[3]
+    assert [cached[of(3)], cached[3], cached[of(3)]] == [expected] * 3
+    assert read == [3, 3]
+    items = [{"id": of(number), "number": number} for number in range(4)]
+    by_id = IterableWrapper(items).to_map_datapipe(lambda item: (item["id"], item["number"]))
+    assert [by_id[2], by_id[of(3)]] == [2, 3]
+    with pytest.raises(TypeError, match=r"a key is one value that others may equal, got a tensor of shape \(2,\)"):
+        by_id[torch.ones(2)]

@@ -14,7 +14,7 @@ import torch
 
 from torchpipe.node.traits import callable_name
 
-__all__ = ["checked_key", "checked_size", "length_of", "plain", "plain_key"]
+__all__ = ["as_key", "checked_key", "checked_size", "length_of", "plain", "plain_key"]
 
 _TOKENS = ("input_ids", "tokens")
 _ONES = frozenset("biufSU")  # the kinds of numpy's scalars that are Python's as well
@@ -69,18 +69,36 @@ def plain_key(value: Any) -> Any:
 def checked_key(key_of: Callable[[Any], Any], item: Any, what: str) -> Any:
     """``key_of(item)``, as :func:`plain_key` makes it.
 
-    Raises: TypeError for what cannot be a key, tensors too, of which no two are one key; ValueError for NaN, which
-    equals nothing, itself included.
+    Raises: TypeError for what cannot be a key, tensors too, of which no two are one key; ValueError for NaN and NaT,
+    which equal nothing, themselves included. So it is of what stands in a tuple.
     """
     key = plain_key(key_of(item))
-    advice = "make it a tuple, say, or a text"
+    if (reason := _no_key(key)) is not None:
+        kind, found = reason
+        raise kind(f"{what}: {callable_name(key_of)} gives {found}, for {item!r:.200}: make it a tuple, say, or a text")
+    return key
+
+
+def as_key(value: Any, what: str) -> Any:
+    """``value``, a key of ``what``, as :func:`plain_key` makes it. Raises: as :func:`checked_key`."""
+    key = plain_key(value)
+    if (reason := _no_key(key)) is not None:
+        kind, found = reason
+        raise kind(f"{what}: a key is one value that others may equal, got {found}")
+    return key
+
+
+def _no_key(key: Any) -> tuple[type[Exception], str] | None:
+    """Why no other key equals this one, as an error and what it is; None if it is a key."""
     if isinstance(key, torch.Tensor):
-        raise TypeError(f"{what}: {callable_name(key_of)} gives a tensor of shape {tuple(key.shape)}: {advice}")
+        return TypeError, f"a tensor of shape {tuple(key.shape)}"
+    if type(key) is tuple:
+        reason = next(filter(None, map(_no_key, key)), None)
+        return None if reason is None else (reason[0], f"{reason[1]} in {key!r:.200}")
     try:
         hash(key)
     except TypeError as error:
-        error.add_note(f"{what}: {callable_name(key_of)} gives {key!r:.200} for {item!r:.200}: {advice}")
-        raise
-    if isinstance(key, float) and key != key:
-        raise ValueError(f"{what}: {callable_name(key_of)} gives NaN, which equals no other key, for {item!r:.200}")
-    return key
+        return TypeError, f"{key!r:.200}, which is no key ({error})"
+    if plain(key != key) is True:
+        return ValueError, f"{key!r:.40}, which equals no other key"
+    return None
