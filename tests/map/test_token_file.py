@@ -14,6 +14,7 @@ import torch
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2
+from torchpipe.graph import fingerprint
 from torchpipe.map import TokenFile
 from torchpipe.testing import check_node
 
@@ -195,3 +196,15 @@ def test_bad_arrays_and_arguments_are_refused(tmp_path: Path) -> None:
         TokenFile(path, 2)
     with pytest.raises(FileNotFoundError, match="TokenFile found no file"):
         TokenFile(tmp_path / "missing.bin")
+
+
+@pytest.mark.parametrize("length", [None, 2])
+def test_another_index_is_another_data_set_and_another_folder_is_not(tmp_path: Path, length: int | None) -> None:
+    def identity(folder: str, sequences: list[list[int]]) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        path = write_megatron(tmp_path / folder / "a.bin", sequences)
+        return fingerprint(TokenFile(path, length).to_iter_datapipe())
+
+    first = identity("a", [[1, 2], [3, 4], [5, 6]])
+    assert identity("b", [[1, 2], [3, 4], [5, 6]]) == first
+    assert identity("a", [[1, 2], [3, 4, 5, 6]]) != first

@@ -116,6 +116,11 @@ class MappedTokens:
         (begin,) = struct.unpack_from("<q", index, _HEADER.size + 4 * self._count + 8 * number)
         return begin, length
 
+    @property
+    def places(self) -> list[str]:
+        """The files that say what the items are."""
+        return [self.path] if self._count is None else [self.path, self.index]
+
     def __len__(self) -> int:
         """Sequences: of the index, or rows. Raises: TypeError if it is one run of tokens."""
         if self._count is not None:
@@ -160,9 +165,13 @@ class MappedTokens:
 
     def sequence(self, number: int) -> Any:
         """The tokens of a sequence: a copy."""
+        return np.array(self._viewed(number), self.native)
+
+    def _viewed(self, number: int) -> Any:
+        """The tokens of a sequence, where they are mapped."""
         data, index = self._mapped()
         if index is None:
-            return np.array(data[number], self.native)
+            return data[number]
         begin, length = self._sequence(number, index)
         first, rest = divmod(begin, self.dtype.itemsize)
         if rest or length < 0 or not 0 <= first <= first + length <= len(data):
@@ -170,7 +179,7 @@ class MappedTokens:
                 f"{self.index} is damaged: sequence {number} should be {length} tokens from byte {begin} of a file of "
                 f"{self.size} bytes"
             )
-        return np.array(data[first : first + length], self.native)
+        return data[first : first + length]
 
     def window(self, first: int, length: int) -> Any:
         """``length`` tokens from number ``first`` on, in the order of the index' sequences: a copy."""
@@ -180,10 +189,10 @@ class MappedTokens:
         number = int(np.searchsorted(ends, first, "right"))
         skip = first - (int(ends[number - 1]) if number else 0)
         while made < length:
-            part = self.sequence(number)[skip : skip + length - made]
+            part = self._viewed(number)[skip : skip + length - made]
             parts.append(part)
             made, skip, number = made + len(part), 0, number + 1
-        return np.concatenate(parts)
+        return np.concatenate(parts, dtype=self.native)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_maps": [], "_ends": None}

@@ -50,7 +50,6 @@ class TokenFile(MapDataPipe[torch.Tensor]):
         tensor_dtype: torch.dtype | None = torch.int64,
     ) -> None:
         self.paths = expand_paths("TokenFile", paths)
-        self.files = listed_files(self.paths)
         self.length = None if length is None else check_count("length", length, at_least=1)
         if step is not None and length is None:
             raise ValueError(f"step={step!r} is of windows: give length")
@@ -59,6 +58,7 @@ class TokenFile(MapDataPipe[torch.Tensor]):
         self.dtype = None if dtype is None else np.dtype(dtype)
         self.offset = check_count("offset", offset, at_least=0)
         files = [MappedTokens(path, dtype, self.offset) for path in self.paths]
+        self.files = listed_files([place for file in files for place in file.places])
         floating = next((file for file in files if not np.issubdtype(file.dtype, np.integer)), None)
         if floating is not None and tensor_dtype is torch.int64:
             raise ValueError(f"{floating.path} holds {floating.dtype}, no tokens: give tensor_dtype if it is meant")
