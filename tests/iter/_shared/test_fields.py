@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, UserDict
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -10,6 +12,11 @@ import torch
 from torchpipe import DataLoader
 from torchpipe.iter import IterableWrapper
 
+
+def within(kind: Any, samples: Any) -> Any:
+    return IterableWrapper([[kind({"inner": sample}) for sample in samples]], deepcopy=False).collate()
+
+
 FORMS: dict[str, Any] = {
     "pad_batch": lambda samples: IterableWrapper([samples]).pad_batch(),
     "rows2columnar": lambda samples: IterableWrapper([samples]).rows2columnar(),
@@ -17,6 +24,10 @@ FORMS: dict[str, Any] = {
     "collate": lambda samples: IterableWrapper([samples]).collate(),
     "DataLoader": lambda samples: DataLoader(samples, batch_size=9),
     "nested": lambda samples: IterableWrapper([[{"inner": sample} for sample in samples]]).collate(),
+    "in another kind of dict": lambda samples: within(OrderedDict, samples),
+    "in a dict of a user's": lambda samples: within(UserDict, samples),
+    "in one that cannot change": lambda samples: within(MappingProxyType, samples),
+    "in a list": lambda samples: IterableWrapper([[[UserDict(sample)] for sample in samples]]).collate(),
 }
 
 

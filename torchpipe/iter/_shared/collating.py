@@ -1,12 +1,14 @@
 """torch's ``default_collate``, made quicker where the result is the same.
 
-It asks ``default_collate_fn_map`` how to collate samples of each type. Here, that map has other entries for tensors
-and dicts; each gives to torch's own function whatever it does not know to be the same.
+It asks ``default_collate_fn_map`` how to collate samples of each type. Here, that map has other entries for tensors,
+which gives to torch's own function whatever it does not know to be the same, and for dicts and their like, which
+compares their fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -33,7 +35,7 @@ def default_collate_in(memory: Memory | None) -> Callable[[Any], Any]:
     if table.get(torch.Tensor) in (collate_tensor_fn, _stack):
         table[torch.Tensor] = _stack if memory is None else partial(_stack_in, memory)
     if all(issubclass(kind, _NO_DICTS) for key in table for kind in (key if isinstance(key, tuple) else (key,))):
-        table[dict] = partial(_dicts, dict(table))
+        table[dict] = table[Mapping] = _mappings
     return partial(collate, collate_fn_map=table)
 
 
@@ -84,11 +86,18 @@ def _stacks_as_it_is(item: torch.Tensor, first: torch.Tensor) -> bool:
     )
 
 
-def _dicts(without: Any, batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Of dicts proper, which need not be copied for what else they may be. ``without``: the map without this entry."""
+def _mappings(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """As torch does; dicts proper need not be copied for what else they may be."""
     first = batch[0]
-    if isinstance(first, Mapping):
-        check_same_fields("collate", batch)
-    if type(first) is not dict:
-        return collate(batch, collate_fn_map=without)
-    return {key: collate([sample[key] for sample in batch], collate_fn_map=collate_fn_map) for key in first}
+    check_same_fields("collate", batch)
+    fields = {key: collate([sample[key] for sample in batch], collate_fn_map=collate_fn_map) for key in first}
+    if type(first) is dict:
+        return fields
+    try:
+        if not isinstance(first, MutableMapping):
+            return type(first)(fields)  # type: ignore[call-arg]
+        made = copy.copy(first)
+        made.update(fields)
+        return made
+    except TypeError:  # it cannot be copied, or made, so
+        return fields
