@@ -56,7 +56,9 @@ VALUES: dict[str, tuple[Any, Any]] = {
     **dict.fromkeys(("max_sequences_per_bin", "budget", "seed", "buffer_size", "num_threads"), (4, 5)),
     **dict.fromkeys(("drop_last", "reverse", "padded", "drop_none", "drop_remaining", "keep_key", "decode"), YES),
     **dict.fromkeys(("strip_newline", "return_path", "as_tuple", "include_padding", "flatten", "deepcopy"), YES),
-    **dict.fromkeys(("use_in_batch_shuffle", "rng", "recursive", "abspath", "header", "parse", "rewind"), YES),
+    **dict.fromkeys(
+        ("use_in_batch_shuffle", "rng", "recursive", "abspath", "header", "parse", "rewind", "strict"), YES
+    ),
     **dict.fromkeys(("skip_on_error", "allow_pickle", "collated", "skip_read", "non_deterministic"), YES),
     **dict.fromkeys(("columns", "extensions", "column_names", "keep"), LONG),
     **dict.fromkeys(("input_col", "output_col"), ([0, 1], [0, 2])),

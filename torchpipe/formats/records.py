@@ -30,6 +30,8 @@ class Records(Iterator[T_co], ABC):
     """False where the file can only be read in order, so that there is no state."""
     failed = False
     """Has the next record raised? For a file that cannot say where the record began that was read last."""
+    read_whole = False
+    """Has the record that is wrong been read to its end, so that the next one can follow?"""
     step: int = 1
     """A hint: of each ``step`` records, one is going to be asked for and the others are skipped."""
 
@@ -50,6 +52,10 @@ class Records(Iterator[T_co], ABC):
     def leave_out(self) -> bool:
         """Pass over the next record, which is wrong; False if there is no telling where it ends. May raise as well."""
         return self.skip(1) == 1
+
+    def pass_read(self) -> None:
+        """Pass over the record that is wrong and ``read_whole``."""
+        raise NotImplementedError
 
     def follow(self, failed: Any) -> None:
         """These are the records of the same file behind one that is wrong: take over what ``failed`` knows of it."""

@@ -40,8 +40,12 @@ def check_encoding(encoding: object) -> str:
     return encoding
 
 
-def check_decoding(encoding: str, errors: str) -> tuple[str, str]:
-    """Both. Raises: LookupError for an encoding, or a way to treat errors, that Python does not have."""
+def check_decoding(encoding: str, errors: str | None, strict: bool) -> tuple[str, str]:
+    """Both; without ``errors``, bytes that are no text raise if it is ``strict``, and are left out else.
+
+    Raises: LookupError for an encoding, or a way to treat errors, that Python does not have.
+    """
+    errors = ("strict" if strict else "ignore") if errors is None else errors
     for name, known, value in (("encoding", codecs.lookup, encoding), ("errors", codecs.lookup_error, errors)):
         try:
             known(value)
@@ -55,16 +59,19 @@ class Lines(ContentRecords[T]):
     """The lines as they stand in the file, with their ends. Base of what is made of lines.
 
     ``decoding`` (encoding, errors) makes text of the bytes of a line; a stream of text does without. The first ``skip``
-    lines are left out.
+    lines are left out. A byte order mark is no part of the first line, unless ``keeps_bom``.
     """
 
     unit = "line"
     first_number = 1
 
-    def __init__(self, content: Content, decoding: tuple[str, str] | None = None, skip: int = 0) -> None:
+    def __init__(
+        self, content: Content, decoding: tuple[str, str] | None = None, skip: int = 0, *, keeps_bom: bool = False
+    ) -> None:
         super().__init__(content)
         self._encoding, self._errors = decoding or ("", "")
         self._decodes = decoding is not None and not content.is_text
+        self._bom: Any = None if keeps_bom else "\ufeff" if content.is_text else codecs.BOM_UTF8
         for _ in range(skip):
             self._pass(self._read())
 
@@ -77,11 +84,13 @@ class Lines(ContentRecords[T]):
         self._number += 1
 
     def _decoded(self, line: Any) -> Any:
-        if not self._decodes:
-            return line
-        if not self._number and line.startswith(codecs.BOM_UTF8):
-            line = line[3:]
-        return line.decode(self._encoding, self._errors)
+        if self._is_first() and self._bom and (self._decodes or self._content.is_text):
+            line = line.removeprefix(self._bom)
+        return line.decode(self._encoding, self._errors) if self._decodes else line
+
+    def _is_first(self) -> bool:
+        """Is it the first line of the file that is being decoded?"""
+        return not self._number
 
     def _made(self, line: Any) -> Any:
         """The record of a line."""
@@ -145,7 +154,12 @@ class JsonLines(Lines[Any]):
 
 
 class CsvRows(Lines[Any]):
-    """The rows that ``reader``, such as ``csv.reader``, makes of lines; a quoted field may go over several lines."""
+    """The rows that ``reader``, such as ``csv.reader``, makes of lines; a quoted field may go over several lines.
+
+    Place: with the number of columns, that of the first row; 0 as long as none is known.
+    """
+
+    way_out = ""  # for a row of another length, as messages have it
 
     def __init__(
         self,
@@ -153,9 +167,12 @@ class CsvRows(Lines[Any]):
         reader: Callable[[Iterator[str]], Iterator[Any]],
         decoding: tuple[str, str] | None = None,
         skip: int = 0,
+        *,
+        keeps_bom: bool = False,
     ) -> None:
-        super().__init__(content, decoding, skip)
         self._taken: list[Any] = []  # the lines of the row that is being made
+        super().__init__(content, decoding, skip, keeps_bom=keeps_bom)
+        self._width = 0
         self._rows: Any = reader(self._texts())
 
     def _texts(self) -> Iterator[str]:
@@ -163,21 +180,48 @@ class CsvRows(Lines[Any]):
             self._taken.append(line)
             yield self._decoded(line)
 
+    def _is_first(self) -> bool:
+        return not self._number and len(self._taken) < 2
+
     def _advance_row(self) -> None:
         for line in self._taken:
             self._pass(line)
         self._taken.clear()
+        self.read_whole = False
 
     def _row(self) -> Any:
-        """The next row; None at the end."""
+        """The next row; None at the end. The place stays. The first row tells the number of columns."""
         return next(self._rows, None)
+
+    def _record(self, row: Any) -> Any:
+        """What is handed out of a row. Raises: ValueError for a row that is wrong."""
+        return row
+
+    def _check_width(self, row: Sequence[Any]) -> None:
+        if len(row) != self._width:
+            raise ValueError(
+                f"a row of {len(row)} fields, where there are {self._width} columns: {row!r:.100}{self.way_out}"
+            )
 
     def __next__(self) -> Any:
         row = self._row()
         if row is None:
             raise StopIteration
+        self.read_whole = True
+        record = self._record(row)
         self._advance_row()
-        return row
+        return record
+
+    def pass_read(self) -> None:
+        self._advance_row()
+        self.failed = False
+
+    def leave_out(self) -> bool:
+        errors, self._errors = self._errors, "replace"  # bytes that are no text are no quotes either
+        try:
+            return super().leave_out()
+        finally:
+            self._errors = errors
 
     def skip(self, count: int) -> int:
         for done in range(count):
@@ -185,6 +229,16 @@ class CsvRows(Lines[Any]):
                 return done
             self._advance_row()
         return count
+
+    def place(self) -> dict[str, Any]:
+        return super().place() | {"width": self._width}
+
+    def go_to(self, place: dict[str, Any]) -> None:
+        width = place["width"]
+        if type(width) is not int or width < 0 or (self._width and width != self._width):
+            raise StateError(f"{self.path} had {width!r:.40} columns when the state was saved, not {self._width}")
+        super().go_to(place)
+        self._width = width
 
 
 class CsvTable(CsvRows):
@@ -197,7 +251,6 @@ class CsvTable(CsvRows):
         self, content: Content, encoding: str, header: bool, columns: Sequence[str] | None, form: dict[str, Any]
     ) -> None:
         super().__init__(content, lambda lines: csv.reader(lines, **form), (encoding, "strict"))
-        self._width = 0
         self.names: list[str] | None = None
         self._chosen: list[tuple[str, int]] = []
         if header:
@@ -219,26 +272,11 @@ class CsvTable(CsvRows):
     def _row(self) -> list[str] | None:
         for row in self._rows:
             if row:
+                self._width = self._width or len(row)
                 return row  # type: ignore[no-any-return]
             self._advance_row()
         return None
 
-    def __next__(self) -> Any:
-        row = self._row()
-        if row is None:
-            raise StopIteration
-        self._width = self._width or len(row)
-        if len(row) != self._width:
-            raise ValueError(f"a row of {len(row)} fields, where there are {self._width} columns: {row!r:.100}")
-        self._advance_row()
+    def _record(self, row: list[str]) -> Any:
+        self._check_width(row)
         return {name: row[index] for name, index in self._chosen} if self.names else row
-
-    def place(self) -> dict[str, Any]:
-        return super().place() | {"width": self._width}
-
-    def go_to(self, place: dict[str, Any]) -> None:
-        width = place["width"]
-        if type(width) is not int or width < 0 or (self.names is not None and width != self._width):
-            raise StateError(f"{self.path} had {width!r:.40} columns when the state was saved, not {self._width}")
-        super().go_to(place)
-        self._width = width

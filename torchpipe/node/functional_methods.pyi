@@ -467,9 +467,10 @@ class IterMethods(Generic[T_co]):
         skip_lines: int = 0,
         decode: bool = True,
         encoding: str = "utf-8",
-        errors: str = "ignore",
+        errors: str | None = None,
         return_path: bool = False,
         as_tuple: bool = False,
+        strict: bool = True,
         **fmtparams: Any,
     ) -> IterDataPipe[Any]:
         """Takes pairs (path, stream) of tables as text, and yields their rows: lists of text, tuples with
@@ -482,8 +483,9 @@ class IterMethods(Generic[T_co]):
         skip_lines: int = 0,
         decode: bool = True,
         encoding: str = "utf-8",
-        errors: str = "ignore",
+        errors: str | None = None,
         return_path: bool = False,
+        strict: bool = True,
         **fmtparams: Any,
     ) -> IterDataPipe[Any]:
         """Takes pairs (path, stream) of tables as text, and yields each row as a dict from column to text."""
@@ -651,8 +653,9 @@ class IterMethods(Generic[T_co]):
         strip_newline: bool = True,
         decode: bool = False,
         encoding: str = "utf-8",
-        errors: str = "ignore",
+        errors: str | None = None,
         return_path: bool = True,
+        strict: bool = True,
     ) -> IterDataPipe[Any]:
         """Takes pairs (path, stream), and yields pairs (path, line), or lines alone with ``return_path=False``."""
 

@@ -79,7 +79,7 @@ def test_L5_a_resume_does_not_read_what_was_read_before(tmp_path: Path) -> None:
         ("r", {}, ["1", "", "\u00e43", "no newline"]),
         ("b", {}, [b"1", b"", "\u00e43".encode(), b"no newline"]),
         ("b", {"decode": True}, ["1", "", "\u00e43", "no newline"]),
-        ("b", {"decode": True, "encoding": "ascii"}, ["1", "", "3", "no newline"]),
+        ("b", {"decode": True, "encoding": "ascii", "strict": False}, ["1", "", "3", "no newline"]),
         ("b", {"strip_newline": False}, [b"1\n", b"\r\n", "\u00e43\r\n".encode(), b"no newline"]),
         ("b", {"skip_lines": 2}, ["\u00e43".encode()]),
         ("b", {"skip_lines": 9}, []),
@@ -89,6 +89,16 @@ def test_lines(paths: list[str], mode: str, arguments: Any, expected: list[Any])
     node = IterableWrapper(paths).open_files(mode)
     assert list(node.readlines(return_path=False, **arguments)) == expected
     assert [line for _, line in node.readlines(**arguments)] == expected
+
+
+@pytest.mark.parametrize(("mode", "decode"), [("r", False), ("b", True), ("b", False)])
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path, mode: str, decode: bool) -> None:
+    (tmp_path / "x").write_bytes(b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n")
+    opened = IterableWrapper([str(tmp_path / "x")]).open_files(mode)
+    lines = list(opened.readlines(return_path=False, decode=decode))
+    kept = list(opened.readlines(return_path=False, decode=decode, strict=False))
+    assert kept == ["\ufeffa", "\ufeffb"] if mode == "r" or decode else [b"\xef\xbb\xbfa", b"\xef\xbb\xbfb"]
+    assert lines == (["a", "\ufeffb"] if mode == "r" or decode else kept)
 
 
 def test_paths_come_with_the_lines_of_compressed_files_too(tmp_path: Path) -> None:
@@ -114,7 +124,7 @@ def test_L7_damage_is_an_error_with_the_path(tmp_path: Path, paths: list[str]) -
         list(IterableWrapper([str(path)]).map(lambda name: (name, gzip.open(name))).readlines())
     assert caught.value.__notes__ == [f"LineReader: while reading {path}, line 392 (byte 99851)"]
     with pytest.raises(UnicodeDecodeError) as undecoded:
-        list(IterableWrapper(paths).open_files("b").readlines(decode=True, encoding="ascii", errors="strict"))
+        list(IterableWrapper(paths).open_files("b").readlines(decode=True, encoding="ascii"))
     assert undecoded.value.__notes__ == [f"LineReader: while reading {paths[0]}, line 3 (byte 4)"]
 
 

@@ -5,6 +5,7 @@ A stream that can seek has a place, and by its stamp another file is told from t
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import zlib
@@ -15,7 +16,7 @@ from torchpipe.errors import StateError
 
 __all__ = [
     "Stamp", "StreamWrapper", "can_seek", "check_stamp", "close_stream", "close_stream_after_parts", "close_streams",
-    "stamp_of", "stamp_of_path", "wrap_stream",
+    "keep_newlines", "stamp_of", "stamp_of_path", "wrap_stream",
 ]  # fmt: skip
 
 Stamp: TypeAlias = "list[int | str | None]"
@@ -47,6 +48,19 @@ def can_seek(file: Any) -> bool:
     """True if it can tell where it stands, and go there."""
     seekable = getattr(file, "seekable", None)
     return callable(seekable) and bool(seekable()) and callable(getattr(file, "tell", None))
+
+
+def keep_newlines(file: Any) -> None:
+    """Let a stream of text give line ends as they stand in its file, if it can change that (``reconfigure``)."""
+    reconfigure = getattr(file, "reconfigure", None)
+    if not callable(reconfigure):
+        return
+    try:
+        reconfigure(newline="")
+    except io.UnsupportedOperation:  # it has read ahead
+        if can_seek(file):
+            file.seek(file.tell())
+            reconfigure(newline="")
 
 
 def stamp_of(file: Any) -> Stamp | None:

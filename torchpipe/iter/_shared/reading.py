@@ -131,6 +131,8 @@ class _RecordsIterator(ExpandingIterator[T]):
 
     def run(self) -> Iterator[T]:
         if self._behind is not None:
+            if self._behind.read_whole:
+                self._behind.pass_read()
             self._current, self._behind = self._behind, None
             yield from self._hand_out(self._current)
         yield from super().run()
@@ -157,6 +159,8 @@ class _RecordsIterator(ExpandingIterator[T]):
 
     def _passed_over(self, failed: Records[T]) -> Records[T] | None:
         """The file of ``failed`` behind the record that is wrong; None if there is no telling where that ends."""
+        if failed.read_whole:
+            return failed
         again = None
         try:
             place = failed.state_dict()

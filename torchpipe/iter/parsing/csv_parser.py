@@ -7,13 +7,17 @@ from typing import Any
 
 from torchpipe.errors import StateError
 from torchpipe.formats.places.content import Content
-from torchpipe.formats.places.streams import StreamWrapper
+from torchpipe.formats.places.streams import StreamWrapper, keep_newlines
 from torchpipe.formats.text import CsvRows, check_decoding
 from torchpipe.iter._shared.reading import StreamReader
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count
 
 __all__ = ["CSVDictParser", "CSVParser"]
+
+
+_MISSING: Any = object()  # stands in for a field that a row lacks
+_REST: Any = object()  # the key of fields that are too many
 
 
 class _Parser(StreamReader[Any]):
@@ -25,12 +29,14 @@ class _Parser(StreamReader[Any]):
         skip_lines: int,
         decoding: tuple[str, str] | None,
         return_path: bool,
+        strict: bool,
         fmtparams: dict[str, Any],
     ) -> None:
         super().__init__(source_datapipe)
         self.skip_lines = check_count("skip_lines", skip_lines, at_least=0)
         self.decoding = decoding
         self.return_path = return_path
+        self.strict = strict
         self.fmtparams = fmtparams
         self.reader([])  # a misspelt parameter is an error here
 
@@ -38,24 +44,58 @@ class _Parser(StreamReader[Any]):
         raise NotImplementedError
 
     def records(self, path: str, stream: StreamWrapper) -> CsvRows:
-        return _Rows(self, Content(path, None, opened=stream))
+        if self.strict:
+            keep_newlines(stream)
+        return self.rows(Content(path, None, opened=stream))
+
+    def rows(self, content: Content) -> CsvRows:
+        raise NotImplementedError
 
 
 class _Rows(CsvRows):
-    """The rows of one file. Place: with columns, also their names."""
+    """The rows of one file as lists. An empty line is an empty row, of no wrong length."""
+
+    way_out = ". Mend the file, or say strict=False"
 
     def __init__(self, node: _Parser, content: Content) -> None:
-        super().__init__(content, node.reader, node.decoding, node.skip_lines)
+        super().__init__(content, node.reader, node.decoding, node.skip_lines, keeps_bom=not node.strict)
+        self._strict = node.strict
         self._return_path = node.return_path
-        self._has_names = hasattr(self._rows, "fieldnames")  # which reads them, if they are in the file
-        self._advance_row()
 
     def _row(self) -> Any:
         row = super()._row()
-        return (self.path, row) if self._return_path and row is not None else row
+        if self._strict and row:
+            self._width = self._width or len(row)
+        return row
+
+    def _record(self, row: Any) -> Any:
+        if self._strict and row:
+            self._check_width(row)
+        return (self.path, row) if self._return_path else row
+
+
+class _NamedRows(_Rows):
+    """The rows of one file as dicts. Place: also the names of the columns."""
+
+    def __init__(self, node: _Parser, content: Content) -> None:
+        super().__init__(node, content)
+        names = list(self._rows.fieldnames or ())  # which reads them, if they are in the file
+        if self._strict and len(set(names)) < len(names):
+            raise ValueError(f"{self.path} names a column twice: {names}. Pass fieldnames=, or say strict=False")
+        self._width = len(names) if self._strict else 0
+        self._advance_row()
+
+    def _row(self) -> Any:
+        return next(self._rows, None)
+
+    def _record(self, row: Any) -> Any:
+        if self._strict and (_REST in row or _MISSING in row.values()):
+            more = row.pop(_REST, [])
+            self._check_width([field for field in row.values() if field is not _MISSING] + more)
+        return (self.path, row) if self._return_path else row
 
     def place(self) -> dict[str, Any]:
-        names = self._rows.fieldnames if self._has_names else None
+        names = self._rows.fieldnames
         return super().place() | ({} if names is None else {"fieldnames": list(names)})
 
     def go_to(self, place: dict[str, Any]) -> None:
@@ -74,12 +114,17 @@ class CSVParser(_Parser):
     The first ``skip_lines`` of each file are left out. ``decode`` makes text of bytes by ``encoding`` and ``errors``.
     With ``return_path`` items are pairs (path, row). Other arguments are those of :func:`csv.reader`.
 
+    With ``strict``, a row that has another number of fields than the first, a quote that is never closed, and bytes
+    that are no text (unless ``errors`` says what becomes of them) are errors; line ends within quotes stay as they are
+    in the file, and a byte order mark is no part of the first field. An empty line is an empty row. ``strict=False``
+    reads as torchdata does: such bytes are left out, all rows are taken, an open quote holds the rest of the file.
+
     State: that of the input before the current file, and the place in the file. Resuming opens it again and goes there
     at once, if the stream can seek; else it reads the rows before again, which a :class:`~torchpipe.ReplayWarning`
     announces.
 
-    Raises: ValueError, TypeError and LookupError for wrong arguments; while iterating, TypeError for other
-    items, and ``csv.Error`` with a note of the path.
+    Raises: ValueError, TypeError and LookupError for wrong arguments; while iterating, TypeError for other items, and
+    with a note of path and line, ``csv.Error`` for broken quotes and ValueError for rows of another length.
     """
 
     def __init__(
@@ -89,18 +134,22 @@ class CSVParser(_Parser):
         skip_lines: int = 0,
         decode: bool = True,
         encoding: str = "utf-8",
-        errors: str = "ignore",
+        errors: str | None = None,
         return_path: bool = False,
         as_tuple: bool = False,
+        strict: bool = True,
         **fmtparams: Any,
     ) -> None:
         self.as_tuple = as_tuple
-        decoding = check_decoding(encoding, errors) if decode else None
-        super().__init__(source_datapipe, skip_lines, decoding, return_path, fmtparams)
+        decoding = check_decoding(encoding, errors, strict) if decode else None
+        super().__init__(source_datapipe, skip_lines, decoding, return_path, strict, fmtparams)
 
     def reader(self, lines: Any) -> Any:
-        rows = csv.reader(lines, **self.fmtparams)
+        rows = csv.reader(lines, strict=self.strict, **self.fmtparams)
         return map(tuple, rows) if self.as_tuple else rows
+
+    def rows(self, content: Content) -> CsvRows:
+        return _Rows(self, content)
 
 
 @functional_datapipe("parse_csv_as_dict")
@@ -108,7 +157,9 @@ class CSVDictParser(_Parser):
     """Takes pairs (path, stream) of tables as text, and yields each row as a dict from column to text.
 
     The names of the columns are in the first row after ``skip_lines``, unless ``fieldnames`` gives them. Other
-    arguments as with ``parse_csv``, and those of :class:`csv.DictReader`.
+    arguments as with ``parse_csv``, and those of :class:`csv.DictReader`. With ``strict``, a row must have a field for
+    each column, unless ``restkey`` (for longer ones) or ``restval`` (for shorter ones) is given, and no name may stand
+    there twice.
 
     State: that of the input before the current file, the place in the file and the names of its columns. Resuming opens
     it again and goes there at once, if the stream can seek; else it reads the rows before again, which a
@@ -124,12 +175,17 @@ class CSVDictParser(_Parser):
         skip_lines: int = 0,
         decode: bool = True,
         encoding: str = "utf-8",
-        errors: str = "ignore",
+        errors: str | None = None,
         return_path: bool = False,
+        strict: bool = True,
         **fmtparams: Any,
     ) -> None:
-        decoding = check_decoding(encoding, errors) if decode else None
-        super().__init__(source_datapipe, skip_lines, decoding, return_path, fmtparams)
+        decoding = check_decoding(encoding, errors, strict) if decode else None
+        super().__init__(source_datapipe, skip_lines, decoding, return_path, strict, fmtparams)
 
     def reader(self, lines: Any) -> Any:
-        return csv.DictReader(lines, **self.fmtparams)
+        told: dict[str, Any] = {"restkey": _REST, "restval": _MISSING} if self.strict else {}
+        return csv.DictReader(lines, strict=self.strict, **(told | self.fmtparams))
+
+    def rows(self, content: Content) -> CsvRows:
+        return _NamedRows(self, content)

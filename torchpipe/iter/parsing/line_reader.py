@@ -20,7 +20,9 @@ class LineReader(StreamReader[Any]):
 
     The first ``skip_lines`` of each file are left out. ``strip_newline`` takes newline characters from both ends of a
     line. Streams of bytes yield bytes, unless ``decode`` makes text of them by ``encoding`` and ``errors``. A stream is
-    closed at its end.
+    closed at its end. With ``strict``, bytes that are no text are an error, unless ``errors`` says what becomes of
+    them, and a byte order mark is no part of a text; ``strict=False`` leaves such bytes out, and keeps the mark, as
+    torchdata does.
 
     State: that of the input before the current file, and the place in the file. Resuming opens it again and goes there
     at once, if the stream can seek (of compressed ones, the bytes before are decompressed again); else it reads the
@@ -41,13 +43,15 @@ class LineReader(StreamReader[Any]):
         strip_newline: bool = True,
         decode: bool = False,
         encoding: str = "utf-8",
-        errors: str = "ignore",
+        errors: str | None = None,
         return_path: bool = True,
+        strict: bool = True,
     ) -> None:
         super().__init__(source_datapipe)
         self.skip_lines = check_count("skip_lines", skip_lines, at_least=0)
         self.strip_newline = strip_newline
-        self.decoding = check_decoding(encoding, errors) if decode else None
+        self.decoding = check_decoding(encoding, errors, strict) if decode else None
+        self.strict = strict
         self.return_path = return_path
 
     def records(self, path: str, stream: StreamWrapper) -> _Lines:
@@ -56,7 +60,7 @@ class LineReader(StreamReader[Any]):
 
 class _Lines(Lines[Any]):
     def __init__(self, node: LineReader, content: Content) -> None:
-        super().__init__(content, node.decoding, node.skip_lines)
+        super().__init__(content, node.decoding, node.skip_lines, keeps_bom=not node.strict)
         self._strip = node.strip_newline
         self._return_path = node.return_path
 
