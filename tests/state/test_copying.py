@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
 import pytest
 import torch
+from torch.utils.data import Dataset, IterableDataset
 
+from torchpipe.iter import IterableWrapper
 from torchpipe.state.copying import copy_item, separated
 
 SHARED: Any = {"n": 1}
@@ -52,6 +56,65 @@ def test_items_that_share_nothing_stay_the_same_objects() -> None:
     assert separated(items) is items
     plain: list[Any] = [1, 1, "a", "a"]
     assert separated(plain) is plain
+
+
+class Rows(Dataset[int]):
+    def __init__(self) -> None:
+        self.rows = [[number] for number in range(9)]
+
+
+class Counting(IterableDataset[int]):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.count += 1
+        yield self.count
+
+
+class Record:
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.seen = [1]
+
+
+def test_what_items_are_read_from_stays_and_what_is_beside_it_is_copied() -> None:
+    rows, node, module = Rows(), IterableWrapper([1]), torch.nn.Linear(1, 1)
+    item = {"from": [rows, node, module], "n": [1]}
+    made = copy_item(item)
+    assert made["from"] is not item["from"]
+    assert made["n"] is not item["n"]
+    assert all(one is other for one, other in zip(made["from"], [rows, node, module]))
+    parts = [(rows, number) for number in range(3)]
+    assert separated(parts) is parts
+    record = Record(rows)
+    copied = copy_item(record)
+    assert copied is not record
+    assert copied.rows is rows
+    assert copied.seen is not record.seen
+    assert separated([record, record])[1].rows is rows
+    counting = Counting()
+    assert copy_item(counting) is not counting
+
+
+def test_a_file_that_is_mapped_for_reading_stays_and_one_for_writing_is_copied(tmp_path: Path) -> None:
+    np.arange(8).tofile(tmp_path / "numbers")
+    read, write = (np.memmap(tmp_path / "numbers", dtype=np.int64, mode=mode) for mode in ("r", "r+"))
+    parts = [(read, 0), (read[2:], 1)]
+    assert separated(parts) is parts
+    assert copy_item(read) is read
+    assert copy_item([read[3:]])[0].base is read
+    copied = copy_item(write)
+    copied[0] = 9
+    assert write[0] == 0
+    frozen = write.view()
+    frozen.flags.writeable = False
+    assert copy_item(frozen) is not frozen
+    bytes_ = np.frombuffer(b"abc", dtype=np.uint8)
+    assert copy_item(bytes_) is bytes_
+    locked = np.arange(3)
+    locked.flags.writeable = False  # which its owner can undo
+    assert copy_item(locked) is not locked
 
 
 def test_what_nobody_can_change_is_not_copied() -> None:

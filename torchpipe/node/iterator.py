@@ -5,6 +5,7 @@ Runs in every process that executes a part of a graph.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -167,7 +168,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         for name in self.saved:
             default = getattr(type(self), name, NodeIterator)
             if not hasattr(default, "__get__") and default is not NodeIterator:
-                setattr(self, name, copy_item(default))  # a pass that changes it must not change others
+                copied = copy.deepcopy(default) if is_stateful(default) else copy_item(default)
+                setattr(self, name, copied)  # a pass that changes it must not change others
 
     @abstractmethod
     def run(self) -> Iterator[T_co]:

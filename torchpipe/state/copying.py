@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import mmap
 import pathlib
 from collections import deque
 from collections.abc import Iterable
@@ -11,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset, IterableDataset
 
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.state.pickling import is_made_otherwise, reduce_error
 from torchpipe.state.tensors import copy_tensor
 
@@ -26,7 +29,9 @@ def copy_item(item: Any) -> Any:
     """``item``, or a copy of it if it could be changed in place; what cannot be copied (an open file) itself.
 
     Arrays and tensors are copied alone, also those in deques and objects, where ``copy.deepcopy`` would copy all the
-    memory that a view looks into. As in a state, a list that is in an item twice is two lists in the copy.
+    memory that a view looks into. What items are read from or made by (map-style datasets, nodes, modules) stays the
+    same object, and so do arrays that nobody can write into, such as those of a file that is mapped for reading. As in
+    a state, a list that is in an item twice is two lists in the copy.
     """
     try:
         return _copied(item)
@@ -59,7 +64,7 @@ def separated(items: list[Any]) -> list[Any]:
 def _note_mutable(item: Any, held: set[int]) -> None:
     """Add what says which memory ``item`` holds: ids of objects, addresses of tensors' storages."""
     kind = type(item)
-    if kind in _IMMUTABLE or id(item) in held:
+    if kind in _IMMUTABLE or id(item) in held or (kind not in (dict, list, tuple) and _stays(item)):
         return
     if kind is not tuple:
         held.add(id(item))
@@ -78,6 +83,24 @@ def _note_mutable(item: Any, held: set[int]) -> None:
             _note_mutable(part, held)
 
 
+def _stays(item: Any) -> bool:
+    """Is it what items are read from or made by, or can nobody change it in place?"""
+    if isinstance(item, np.ndarray):
+        return not item.flags.writeable and _is_fixed(item)
+    if isinstance(item, Dataset):  # others that are iterable may keep where they stand in themselves
+        return not isinstance(item, IterableDataset) or isinstance(item, TorchIterDataPipe)
+    return isinstance(item, torch.nn.Module) or type(item).__module__ == "pyarrow.lib"
+
+
+def _is_fixed(array: Any) -> bool:
+    """Does it, which is not writeable, look into memory that cannot be made so?"""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        array = array.base
+    return isinstance(array, bytes | mmap.mmap) or type(array).__module__ == "pyarrow.lib"
+
+
 def holds_mutable(items: Iterable[Any]) -> bool:
     """Might one of ``items`` be changed in place? By type: 15 ns an item."""
     return not _IMMUTABLE.issuperset(set(map(type, items)))
@@ -89,7 +112,7 @@ def _copied(item: Any) -> Any:
         return item
     if kind is torch.Tensor and not item.requires_grad:
         return copy_tensor(item)
-    if kind is np.ndarray and not item.dtype.hasobject:
+    if kind is np.ndarray and not item.dtype.hasobject and item.flags.writeable:
         return item.copy()
     if kind is tuple:
         return tuple([_copied(part) for part in item])
@@ -99,20 +122,22 @@ def _copied(item: Any) -> Any:
         return [_copied(part) for part in item]
     if kind is deque:
         return deque(map(_copied, item), item.maxlen)
-    return item if kind.__module__ == "pyarrow.lib" else _deep(item)  # whose data nobody can change in place
+    if _stays(item):
+        return item
+    return item.copy() if kind is np.ndarray and not item.dtype.hasobject else _deep(item)
 
 
 def _deep(item: Any) -> Any:
     if callable(getattr(item, "read", None)) and not isinstance(item, io.BytesIO | io.StringIO):
         return item  # an open file, perhaps within other objects, of which a copy would be half made
     try:
-        return _error(item) if is_made_otherwise(type(item)) else copy.deepcopy(item, _copied_tensors(item))
+        return _error(item) if is_made_otherwise(type(item)) else copy.deepcopy(item, _others_in(item))
     except Exception:  # objects refuse in many ways: TypeError, NotImplementedError, errors of their own
         return item
 
 
-def _copied_tensors(item: Any) -> dict[int, Any]:
-    """Copies of the plain tensors in an object, by their ids, as ``copy.deepcopy`` is to find them."""
+def _others_in(item: Any) -> dict[int, Any]:
+    """Copies of the plain tensors in an object, and what stays, by their ids, as ``copy.deepcopy`` is to find them."""
     found: dict[int, Any] = {}
     waiting, seen = [item], set[int]()
     while waiting:
@@ -123,6 +148,8 @@ def _copied_tensors(item: Any) -> dict[int, Any]:
         if type(part) is torch.Tensor:
             if not part.requires_grad:
                 found[id(part)] = copy_tensor(part)
+        elif _stays(part):
+            found[id(part)] = part
         elif isinstance(part, dict):
             waiting += part.values()
         elif isinstance(part, list | tuple | set | frozenset | deque):
