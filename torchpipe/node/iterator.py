@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 import torch
 
+from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError, TorchpipeError
 from torchpipe.node.ownership import Keeper, watched
 from torchpipe.node.traits import node_name, traits_of
@@ -296,9 +297,11 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     def items_in_hand(self, of_input: bool) -> int:
         """How many items go with the exception that has ended :meth:`run`: more than one where several are worked on
-        at once. Asked before :meth:`leave_out`; where an exception passes through (``of_input``), after :meth:`lost`.
+        at once, as those of a batch (``DataChunk``) are. Asked before :meth:`leave_out`; where an exception passes
+        through (``of_input``), after :meth:`lost`.
         """
-        return 1
+        item = None if of_input else self.current()
+        return max(1, len(item)) if isinstance(item, DataChunk) else 1
 
     def current(self) -> object:
         """What is being worked on, as ``on_error`` notes it for people when :meth:`run` raises: by default the item

@@ -294,6 +294,11 @@ TOGETHER: dict[str, Callable[[Any], Any]] = {
     "sort": lambda node: node.sort(8, equal_or_fail),
     "batch": lambda node: node.batch(8, wrapper_class=none_of_fives),
     "collate": lambda node: node.batch(8).collate(none_of_fives),
+    "map of batches": lambda node: node.batch(8).map(none_of_fives),
+    "flatmap of batches": lambda node: node.batch(8).flatmap(none_of_fives),
+    "parallel_map of batches": lambda node: node.batch(8).parallel_map(none_of_fives, num_threads=1),
+    "pad_batch": lambda node: node.map(lambda item: "five" if item == 5 else [item]).batch(8).pad_batch(),
+    "rows2columnar": lambda node: node.map(lambda item: {item == 5: item}).batch(8).rows2columnar(),
 }
 
 
@@ -306,7 +311,7 @@ def test_all_items_that_fail_together_are_counted(name: str, caplog: pytest.LogC
     count, noted = left_out(decode(encode(iterator.state_dict())))
     assert (count, len(noted)) == (8, 1)
     assert caplog.messages[-1].startswith("left out 8 items in ")
-    with pytest.raises((ValueError, TypeError)) as caught:
+    with pytest.raises((ValueError, TypeError, KeyError)) as caught:
         list(iterate(node.on_error("skip", budget=7)))
     assert "the 8 that fail here together are more than its budget of 7" in caught.value.__notes__[-1]
 
