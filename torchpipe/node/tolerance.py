@@ -28,7 +28,7 @@ from torchpipe.state.left_out import MOST_NOTED, LeftOut, is_note
 if TYPE_CHECKING:
     from torchpipe.node.iterator import NodeIterator
 
-__all__ = ["Failures", "Retries", "as_note", "of_note", "skip", "tried"]
+__all__ = ["Failures", "Retries", "arrived", "as_note", "of_note", "refuse", "skip", "tried"]
 
 _LONGEST = 300  # characters of a text that is noted
 _END: Any = object()
@@ -137,6 +137,10 @@ class Failures:
         """For the inputs of a node that pairs their items."""
         return _OfBranches(self.skips, self.budget, self.errors, at_place=self.at_place)
 
+    def of_group(self) -> Failures:
+        """For the input of a node that groups items by their names, and is to be told of each that is left out."""
+        return _OfGroup(self.skips, self.budget, self.errors, at_place=self.at_place)
+
     @property
     def at_place(self) -> Failures:
         """Those that leave out an item where it is, whatever it would have been paired with."""
@@ -144,7 +148,7 @@ class Failures:
 
     def judge(self, iterator: NodeIterator[Any], error: Exception, leave_out: Callable[[], bool]) -> _Left:
         """What ``iterator``, whose own code has raised ``error``, leaves out; or ``error`` is not handled any more."""
-        item, items = "", 1
+        item, items, path = "", 1, None
         if not self.skips or isinstance(error, TorchpipeError) or not isinstance(error, self.errors):
             _give_up(error, "")
         elif self.budget is not None and self.count >= self.budget:
@@ -153,7 +157,8 @@ class Failures:
                 error, f"on_error() has left out {self.count} items already, which is its budget. The first: {first}"
             )
         else:
-            item, items = _shown(iterator.current()), iterator.items_in_hand(of_input=False)
+            value, items = iterator.current(), iterator.items_in_hand(of_input=False)
+            item, path = _shown(value), _path_of(value, iterator.node)
             if self.budget is not None and self.count + items > self.budget:
                 _give_up(
                     error,
@@ -162,7 +167,7 @@ class Failures:
                 )
             elif not leave_out():
                 _give_up(error, _refusal(iterator))
-        left = _Left(iterator, node_name(iterator.node), f"{type(error).__name__}: {_short(error)}", item)
+        left = _Left(iterator, node_name(iterator.node), f"{type(error).__name__}: {_short(error)}", item, path=path)
         return left.of(items)
 
     def note(self, left: _Left) -> None:
@@ -207,6 +212,7 @@ class _Left:
     error: str
     item: str
     items: int = 1  # that went with it
+    path: str | None = None  # of the item, or of the archive of which the rest went, where there is one
 
     def of(self, items: int) -> _Left:
         """The same, where so many items went."""
@@ -235,6 +241,10 @@ class _OfBranches(Failures):
         stream = self.streams[iterator] = _Branch(iterator, self, run)
         return stream
 
+    def lost_by(self, iterator: NodeIterator[Any], *, of_input: bool) -> int | None:
+        """As :meth:`NodeIterator.lost`."""
+        return iterator.lost(of_input=of_input)
+
     def travels_on(self, iterator: NodeIterator[Any], error: Exception) -> bool:
         """``error`` has ended the stream of ``iterator``: is one item of that lost? Else none is, and it goes on."""
         lost: int | None = None
@@ -242,7 +252,7 @@ class _OfBranches(Failures):
 
             def leave_out() -> bool:
                 nonlocal lost
-                lost = iterator.lost(of_input=False)
+                lost = self.lost_by(iterator, of_input=False)
                 return lost is not None
 
             left = self.at_place.judge(iterator, error, leave_out)
@@ -251,7 +261,7 @@ class _OfBranches(Failures):
             elif lost:
                 BaseException.__setattr__(error, _LEFT, left)
         else:
-            lost = iterator.lost(of_input=True) if _catch_up(iterator) else None
+            lost = self.lost_by(iterator, of_input=True) if _catch_up(iterator) else None
             if lost is None:
                 _give_up(
                     error,
@@ -261,6 +271,14 @@ class _OfBranches(Failures):
             else:
                 BaseException.__setattr__(error, _LEFT, getattr(error, _LEFT).of(iterator.items_in_hand(of_input=True)))
         return lost != 0
+
+
+class _OfGroup(_OfBranches):
+    """Those of the input of a node that groups items by their names: how many are lost does not matter."""
+
+    def lost_by(self, iterator: NodeIterator[Any], *, of_input: bool) -> int | None:
+        lost = iterator.lost(of_input=of_input)
+        return 1 if lost is None and iterator.leave_out() else lost
 
 
 class _Branch(Iterator[Any]):
@@ -339,17 +357,32 @@ def tried(iterator: NodeIterator[Any]) -> int:
 def as_note(error: Exception) -> dict[str, Any] | None:
     """What a state says of an exception that stands for what is left out; None of another."""
     left = getattr(error, _LEFT, None)
-    return None if left is None else {"count": left.items, "noted": [[left.node, left.error, left.item, left.items]]}
+    if left is None:
+        return None
+    return {"count": left.items, "noted": [[left.node, left.error, left.item, left.items]], "path": left.path}
 
 
 def of_note(note: Any, iterator: NodeIterator[Any]) -> Exception:
     """An exception that stands for the same, which ``iterator`` is to raise. Raises: StateError."""
-    if not is_note(note) or len(note["noted"]) != 1:
+    note = dict(note) if isinstance(note, dict) else {}
+    path = note.pop("path", None)
+    if not is_note(note) or len(note["noted"]) != 1 or not isinstance(path, str | None):
         raise StateError(f"what was left out is a number of items and three texts, not {note!r:.60}")
     node, raised, item, items = note["noted"][0]
     error = RuntimeError(raised)
-    BaseException.__setattr__(error, _LEFT, _Left(iterator, node, raised, item, items))
+    BaseException.__setattr__(error, _LEFT, _Left(iterator, node, raised, item, items, path))
     return error
+
+
+def arrived(error: Exception) -> _Left | None:
+    """What was left out, for which ``error`` stands where it has come to; None if it is an error like others."""
+    left: _Left | None = getattr(error, _LEFT, None)
+    return None if getattr(error, _PASSED, False) else left
+
+
+def refuse(error: Exception, why: str) -> None:
+    """Nobody leaves out anything for ``error`` any more."""
+    _give_up(error, why)
 
 
 def _give_up(error: Exception, why: str) -> None:
@@ -361,6 +394,15 @@ def _give_up(error: Exception, why: str) -> None:
 
 def _refusal(iterator: NodeIterator[Any]) -> str:
     return f"on_error() cannot leave out an item of {node_name(iterator.node)}: it does not go on after this"
+
+
+def _path_of(value: Any, node: object) -> str | None:
+    """That of a pair (path, content), or of an archive of which the rest is lost."""
+    if isinstance(value, tuple | list) and len(value) == 2:
+        value = value[0]
+    elif isinstance(value, str) and hasattr(value, "rest"):  # where the reading of a file has failed
+        value = value.path if value.rest and getattr(type(node), "makes_members", False) else None
+    return value.replace("\\", "/") if isinstance(value, str) else None
 
 
 def _short(error: BaseException) -> str:

@@ -74,12 +74,12 @@ def test_what_is_left_out_within_stays_told(form: str, paths: list[str]) -> None
     whole = texts(stream.state_dict())
     assert len(whole) == times * 3 * len(BAD)
     for done in range(len(items) + 1):
-        first, second = iterate(make()), iterate(make())
-        got = [next(first) for _ in range(done)]
-        second.load_state_dict(first.state_dict())
-        assert texts(second.state_dict()) == texts(first.state_dict())
-        assert got + list(second) == items
-        assert texts(second.state_dict()) == whole, f"resumed after {done}"
+        with iterate(make()) as first, iterate(make()) as second:
+            got = [next(first) for _ in range(done)]
+            second.load_state_dict(first.state_dict())
+            assert texts(second.state_dict()) == texts(first.state_dict())
+            assert got + list(second) == items
+            assert texts(second.state_dict()) == whole, f"resumed after {done}"
     check_node(make, epochs=[0], num_shards=1)
     halves = []
     for shard in range(2):

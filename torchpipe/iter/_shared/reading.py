@@ -27,12 +27,19 @@ from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.traits import node_name
 from torchpipe.node.validate import check_length
 
-__all__ = ["ContentReader", "FileReader", "StreamReader"]
+__all__ = ["ContentReader", "FileReader", "Spot", "StreamReader"]
 
 T = TypeVar("T")
 
 _END: Any = object()
 _MUCH_BYTES = 64 << 20  # reading so much again takes a moment, and is announced
+
+
+class Spot(str):
+    """Where the reading of a file has failed, for people."""
+
+    path: str
+    rest: bool  # is what is behind it lost as well?
 
 
 class FileReader(IterDataPipe[T]):
@@ -105,7 +112,7 @@ class _RecordsIterator(ExpandingIterator[T]):
     def __init__(self, node: Any, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context, source)
         self._item: Any = None  # of the input, whose file is open
-        self._failed: str | None = None  # where in that file reading has failed
+        self._failed: Spot | None = None  # where in that file reading has failed
         self._opened: Records[T] | None = None
         self._behind: Records[T] | None = None  # the file again, behind a record that is wrong
 
@@ -152,7 +159,8 @@ class _RecordsIterator(ExpandingIterator[T]):
                 self._behind = self._passed_over(records)
             if self._behind is None:
                 records.close()  # its place is still known
-            self._failed = place if self._behind is not None else f"{place} and what is behind it"
+            self._failed = Spot(place if self._behind is not None else f"{place} and what is behind it")
+            self._failed.path, self._failed.rest = records.path, self._behind is None
             raise
         records.close()
         self._leave()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torchpipe.errors import GraphError, StateError
@@ -11,7 +13,9 @@ from torchpipe.formats.places.streams import StreamWrapper, wrap_stream
 from torchpipe.formats.samples import MOST_ENDINGS, many_endings, split_name
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.pairs import pair_of
+from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.tolerance import arrived, refuse
 from torchpipe.node.traits import divides, node_name, seeded, walk
 
 __all__ = ["WebDataset"]
@@ -20,8 +24,21 @@ __all__ = ["WebDataset"]
 class _SampleIterator(ItemIterator[dict[str, Any]]):
     keeps_items = True
     held: tuple[str, str, Any] | None = None  # key, ending and content of the next sample's first file
+    broken: str | None = None  # the key of a sample of which a file was left out: further ones are passed over
+    making: str | None = None  # the key of the sample whose files are being gathered
+    spoilt = False  # was a file of it left out?
+
+    def __init__(self, node: WebDataset, context: Context, source: IterDataPipe[Any]) -> None:
+        super().__init__(node, context)
+        failures = context.failures
+        if failures is not None and failures.skips and not failures.travels:
+            context = replace(context, failures=failures.of_group())
+        self.inputs = (context.iterate(source),)
 
     def get_state(self) -> dict[str, Any]:
+        return self._held_state() | ({} if self.broken is None else {"broken": self.broken})
+
+    def _held_state(self) -> dict[str, Any]:
         if self.held is None:
             return {"held": None}
         key, ending, content = self.held
@@ -33,7 +50,9 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
         return {"held": [key, ending], "stream": [name, data]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        held = state["held"]
+        held, self.broken = state["held"], state.get("broken")
+        if type(self.broken) not in (str, type(None)):
+            raise StateError(f"webdataset passes over a sample by its key, and the state says {self.broken!r:.60}")
         if held is None:
             return
         if "stream" in state:
@@ -50,7 +69,7 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
         while self.held is not None or self._hold_next(source):
             key, ending, content = self.held  # type: ignore[misc]  # _hold_next() said so
             sample = {"__key__": key, ending: content}
-            self.held = None
+            self.making, self.spoilt, self.held = key, False, None
             while self._hold_next(source) and self.held[0] == key:  # type: ignore[index]
                 _, ending, content = self.held  # type: ignore[misc]
                 if ending in sample:
@@ -62,23 +81,62 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
                 self.held = None
                 if len(sample) > MOST_ENDINGS + 1:
                     raise many_endings(key, [name[1:] for name in sample if name != "__key__"])
-            content = None  # the consumer alone decides how long streams live
+            content = self.making = None  # the consumer alone decides how long streams live
             made = [sample]
             del sample
-            yield made.pop()
+            if not self.spoilt:
+                yield made.pop()
 
     def _hold_next(self, source: Iterator[tuple[str, str, Any]]) -> bool:
         self.held = next(source, None)
         return self.held is not None
 
     def _files(self) -> Iterator[tuple[str, str, Any]]:
-        for item in self.source.items():
+        source = self.source.items()
+        while True:
+            try:
+                item = next(source)
+            except StopIteration:
+                return
+            except Exception as error:
+                if not self._passes_over(error):
+                    raise
+                continue
             path, content = pair_of("webdataset", item, "(path, content), as from load_from_tar()")
             if not isinstance(path, str):
                 raise TypeError(f"webdataset needs paths as text, got {path!r:.200}")
             found = split_name(path.replace("\\", "/"))
-            if found is not None:
+            if found is not None and found[0] != self.broken:
+                self.broken = None
                 yield found[0], f".{found[1]}", content
+
+    def _passes_over(self, error: Exception) -> bool:
+        """Does ``error`` stand for a file, or the rest of an archive, that was left out? Its sample goes as well."""
+        failures, left = self.context.failures, arrived(error)
+        if failures is None or failures.travels or left is None:
+            return False
+        path = left.path
+        if path is None:
+            refuse(
+                error,
+                f"{node_name(left.iterator.node)} has left out something that is no pair (path, content), so that "
+                "webdataset() cannot tell whose sample it is of: put an on_error() of its own behind that node if "
+                "samples may come without it",
+            )
+            return False
+        key, making = (split_name(path) or (None,))[0], self.making
+        if making is not None and (key == making or making.startswith(os.path.normpath(path) + "/")):
+            self.spoilt, key = True, making
+        if key is None or key != self.broken:  # else that sample is counted already
+            failures.note(left)
+        self.broken = key
+        return True
+
+    def leave_out(self) -> bool:
+        self.broken, self.making = self.making, None
+        if self.held is not None and self.held[0] == self.broken:
+            self.held = None
+        return True
 
 
 @functional_datapipe("webdataset")
@@ -89,6 +147,9 @@ class WebDataset(OneInput[dict[str, Any]]):
     The contents may be anything: what ``load_from_tar().map(decode)`` makes, or open streams. Names are taken apart as
     ``read_webdataset`` does: endings are in lower case; paths whose last part has no dot, begins with its only dot or
     is like ``__meta__.json`` are left out.
+
+    Under ``on_error("skip")`` a sample goes whole with one of its files, and with the rest of an archive that is cut
+    off or damaged. Where what was left out is no pair (path, content), nobody can tell whose it is: it is raised.
 
     State: the first pair of the sample after the one handed out, which had to be read to know that this one is whole.
     If it is an open stream, its content.
