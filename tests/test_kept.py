@@ -93,12 +93,52 @@ def test_L7_what_cannot_be_saved_is_named() -> None:
     assert not [steps for steps, kind, _ in kept.now() if steps[0] == "inner" and kind != "gone"]
 
 
-def test_large_data_is_left_alone() -> None:
-    holder = Holder(rows=list(range(5000)), table=np.zeros(1 << 18), epoch=0, text="a" * (1 << 21))
-    kept = Kept(holder, at_most=1000)
-    holder.rows.reverse(), holder.table.fill(1)
-    holder.epoch, holder.text = 1, "b" * (1 << 21)
-    assert kept.now() == [[["epoch"], "value", 1]]
+DATA: dict[str, Callable[[], Any]] = {
+    "a list": lambda: list(range(200_000)),
+    "text": lambda: "ab" * (1 << 20),
+    "an array": lambda: np.arange(1 << 18),
+    "a strided tensor": lambda: torch.arange(1 << 19)[::2],
+    "a dict of arrays": lambda: {"x": np.arange(1 << 18)},
+    "records": lambda: [{"row": row, "text": f"row {row}"} for row in range(40_000)],
+    "lists of lists": lambda: [[row, row] for row in range(80_000)],
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_L2_data_are_read_by_their_owner_and_put_back_by_nobody(name: str) -> None:
+    """Many read their data when they are first needed: nothing was there before, and nothing is in a state."""
+    used, fresh, there_at_once = (
+        Holder(rows=None, epoch=0),
+        Holder(rows=None, epoch=0),
+        Holder(rows=DATA[name](), epoch=0),
+    )
+    kept, there, at_once = Kept(used, at_most=1000), Kept(fresh, at_most=1000), Kept(there_at_once, at_most=1000)
+    assert at_once.now() == []
+    used.rows, used.epoch = DATA[name](), 1
+    saved = decode(encode(kept.now()))
+    assert len(encode(saved)) < 1000
+    for other, owner in ((there, fresh), (at_once, there_at_once), (kept, used)):
+        other.check(saved)
+        other.put(saved)
+        assert owner.epoch == 1
+    assert fresh.rows is None, "to be read"
+    assert there_at_once.rows is not None
+    assert used.rows is not None
+
+
+@pytest.mark.parametrize("name", ["a list", "an array", "a dict of arrays", "records"])
+def test_L7_data_that_have_changed_are_refused_by_name(name: str) -> None:
+    used, fresh = Holder(rows=DATA[name]()), Holder(rows=DATA[name]())
+    kept, there = Kept(used, at_most=1000), Kept(fresh, at_most=1000)
+    rows = used.rows["x"] if isinstance(used.rows, dict) else used.rows
+    rows[:] = rows[::-1].copy()
+    saved = kept.now()
+    with pytest.raises(StateError, match=r"Holder.rows has other data .* 1000 kB .*state_dict"):
+        there.check(saved)
+    kept.check(saved)
+    kept.put(saved)
+    with pytest.raises(StateError, match=r"Holder.rows has other data"):
+        kept.put([])
 
 
 def test_L8_a_state_sets_nothing_that_an_object_does_not_keep() -> None:

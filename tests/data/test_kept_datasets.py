@@ -101,6 +101,31 @@ class InPlace(Base):
         return self.mine
 
 
+class LongInPlace(Base):
+    """Shuffles a long list of file names, as many as a large data set has."""
+
+    def __init__(self) -> None:
+        self.files, self.rng = [f"{number:05}.tar" for number in range(3000)], random.Random(6)
+
+    def order(self, mine: list[int]) -> list[int]:
+        self.rng.shuffle(self.files)
+        return [mine[int(name[:5]) % len(mine)] for name in self.files[: len(mine)]]
+
+
+class ReadsLate(Counts):
+    """Reads its data when they are first needed."""
+
+    rows: Any
+
+    def __init__(self) -> None:
+        self.rows = None
+
+    def order(self, mine: list[int]) -> list[int]:
+        if self.rows is None:
+            self.rows = list(range(200_000))
+        return super().order([self.rows[row] for row in mine])
+
+
 class WithState(Counts):
     """Its state says where it is in a pass, and not which one it is."""
 
@@ -120,7 +145,7 @@ class WithState(Counts):
         self.at, self.epoch = state["at"], state["epoch"]
 
 
-KINDS = [Counts, Told, Draws, DrawsDeep, DrawsLate, InPlace]
+KINDS = [Counts, Told, Draws, DrawsDeep, DrawsLate, InPlace, LongInPlace, ReadsLate]
 WAYS: dict[str, dict[str, Any]] = {
     "in process": {},
     "workers": {"num_workers": 2},

@@ -444,7 +444,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         if self._is_iterable:
             self._end_workers()  # their datasets have gone on
             if self._samplers.dataset is not None:
-                self._samplers.dataset.put([])
+                self._samplers.dataset.put([], compares=False)  # the state says which data there are
         if position is None:
             self._epochs.load(Fresh(0))
             forget(self)

@@ -6,6 +6,9 @@ A sampler or a dataset that is used in place goes on from one pass to the next: 
 Followed are its attributes, those in ``__slots__``, and what is in lists, tuples, dicts and objects that these hold:
 random generators, and plain data. What was there when the object was first looked at is kept whole, so that all of it
 can be put back: values that have changed, attributes that have been made since, and those that have gone.
+
+What is large is data: no copy of it is made, and a state has none of it. An object reads its data itself, at once or
+when they are first needed. That data are other ones than they were shows in a sample of them, and is refused.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import itertools
 import logging
+import math
 import sys
 import types
+import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias
@@ -39,20 +45,22 @@ Saved: TypeAlias = list[list[Any]]
 _Steps: TypeAlias = tuple[Any, ...]  # from the object to a value: names of attributes, indices, keys
 
 _ATOMS = frozenset({bool, int, float, str, bytes, type(None)})
+_NUMBERS = frozenset({bool, int, float, type(None)})
 _ROWS = (list, tuple, deque)
 _DICTS = (dict, OrderedDict, defaultdict, Counter)
 _CODE = (type, types.ModuleType, types.FunctionType, torch.nn.Module)
 _MOST_OBJECTS = 1000
-_MOST_KEPT = 1000  # items of a list, kilobytes of an array: what is larger is data
+_MOST_KEPT = 1000  # kilobytes: a list of 100,000 numbers, or 10,000 names of files. What is larger is data
 _MOST_DEEP = 8
-_VALUE, _GONE = "value", "gone"
+_VALUE, _DATA, _GONE = "value", "data", "gone"
+_SAMPLED = 64  # items of data
 
 
 class Kept:
     """``owner`` as it is when this is made.
 
     ``apart``: types that are somebody else's to keep, and ``names`` of attributes that are; ``others``: objects that
-    are. ``at_most``: of values that are larger, in items or kilobytes, nothing is known: they are data.
+    are. ``at_most``: what is larger, in kilobytes with all that it holds, is data.
     """
 
     def __init__(
@@ -84,7 +92,7 @@ class Kept:
         saved: Saved = [
             [list(steps), kind, _copied(value)]
             for steps, (kind, value, token) in found.items()
-            if (kind != _VALUE or steps not in self._made or self._made[steps][2] != token)
+            if (kind not in (_VALUE, _DATA) or steps not in self._made or self._made[steps][::2] != (kind, token))
             and not (new and any(steps[:deep] in new for deep in range(1, len(steps))))
         ]
         return saved + [[list(steps), _GONE, None] for steps in self._made if steps not in found]
@@ -93,7 +101,7 @@ class Kept:
         """(where it is, its kind) of all that is kept; of what is not as it was made, if ``changed``."""
         now = {tuple(steps): kind for steps, kind, _ in self.now()}
         found = now if changed else {steps: kind for steps, (kind, *_) in self._look()[0].items()}
-        return [(_path(self.owner, steps), kind) for steps, kind in found.items()]
+        return [(_path(self.owner, steps), kind) for steps, kind in found.items() if changed or kind != _DATA]
 
     def tell_of_changes(self, name: str) -> None:
         """Say, once for each class, that no later pass will see the numbers and generators that a pass has changed."""
@@ -115,8 +123,11 @@ class Kept:
     def _drawn(self, steps: list[Any], state: Any) -> bool:
         return encode(state) != encode(self._made[tuple(steps)][1])
 
-    def put(self, saved: Saved) -> None:
-        """Let it be as it was when :meth:`now` gave ``saved``. Raises: StateError if something cannot be put back."""
+    def put(self, saved: Saved, *, compares: bool = True) -> None:
+        """Let it be as it was when :meth:`now` gave ``saved``; data are left, and compared unless that comes later.
+
+        Raises: StateError if something cannot be put back.
+        """
         wanted = {
             steps: (kind, _value_of(token) if kind == _VALUE else value)
             for steps, (kind, value, token) in self._made.items()
@@ -133,7 +144,9 @@ class Kept:
         for steps in sorted(present.keys() - wanted.keys(), key=len, reverse=True):
             self._remove(steps)
         for steps, (kind, value) in sorted(wanted.items(), key=lambda item: len(item[0])):
-            if kind != _VALUE:
+            if kind == _DATA:
+                self._check_data(steps, value, present if compares else {})
+            elif kind != _VALUE:
                 self._set_generator(steps, kind, value)
             elif steps not in present or present[steps][0] != _VALUE or present[steps][2] != _token(value):
                 self._set(steps, _copied(value))
@@ -152,13 +165,25 @@ class Kept:
                     f"the state has {'a value' if kind == _VALUE else 'a random generator'} "
                     f"{_path(self.owner, steps)}, and this {name} has no place for it"
                 )
-            if kind in MADE:
+            if kind == _DATA:
+                self._check_data(tuple(steps), value, self._look()[0])
+            elif kind in MADE:
                 try:
                     put_generator(MADE[kind](value), value)
                 except Exception as error:
                     raise damaged(f"the state of {_path(self.owner, steps)} cannot be used: {error!s:.200}") from None
             elif kind not in (_VALUE, _GONE):
                 raise damaged(f"what it keeps of {_path(self.owner, steps)} is {shown(kind)}")
+
+    def _check_data(self, steps: _Steps, sample: Any, found: dict[_Steps, tuple[str, Any, Any]]) -> None:
+        """Raises: StateError for other data than those with this ``sample``. That none are there yet is no error."""
+        kind, present, _ = found.get(steps, (None, None, None))
+        if kind == _DATA and present != sample:
+            raise StateError(
+                f"{_path(self.owner, steps)} has other data than when the state was saved. What is larger than "
+                f"{self._at_most} kB is in no state: leave it as it is (shuffle a list of indices, in the place of the "
+                "data), or give the object state_dict() and load_state_dict()"
+            )
 
     def lost(self) -> list[str]:
         """What is no longer what it was, or may have moved, and can be put back by nobody."""
@@ -194,8 +219,11 @@ class Kept:
                     if id(value) not in seen and state is not None:
                         found[steps] = (generator_kind(value), state, None)
                     seen.add(id(value))
-                elif self._is_large(value) or isinstance(value, _CODE):
+                elif isinstance(value, _CODE):
                     continue
+                elif self._at_most is not None and _is_larger(value, self._at_most << 10):
+                    sample = _sample_of(value)
+                    found[steps] = (_DATA, sample, sample)
                 elif (token := _token(value)) is not None:
                     found[steps] = (_VALUE, value, token)
                 elif id(value) not in seen:
@@ -204,15 +232,6 @@ class Kept:
                     if len(steps) < _MOST_DEEP and _is_followed(value):
                         waiting.append((steps, value))
         return found, held
-
-    def _is_large(self, value: Any) -> bool:
-        if self._at_most is None or type(value) in (bool, int, float, type(None)):
-            return False
-        if isinstance(value, torch.Tensor | np.ndarray):
-            return value.nbytes > self._at_most << 10
-        if type(value) in (str, bytes, bytearray):
-            return len(value) > self._at_most << 10
-        return type(value) in (*_ROWS, *_DICTS, set, frozenset) and len(value) > self._at_most
 
     # -- putting back -----------------------------------------------------------------------------------------------
 
@@ -336,6 +355,60 @@ def _is_followed(value: Any) -> bool:
     if (room in sys.stdlib_module_names and room != "__main__") or room in ("torch", "numpy", "torchpipe"):
         return False
     return hasattr(value, "__dict__") or any("__slots__" in cls.__dict__ for cls in type(value).__mro__)
+
+
+# -- data -----------------------------------------------------------------------------------------------------------
+
+
+def _is_larger(value: Any, nbytes: int) -> bool:
+    """Does ``value``, with the containers, arrays and text in it, take more than about ``nbytes``?"""
+    waiting, taken = [value], 0
+    while waiting and taken <= nbytes:
+        item = waiting.pop()
+        kind = type(item)
+        if isinstance(item, torch.Tensor | np.ndarray):
+            taken += item.nbytes
+        elif kind in (str, bytes, bytearray):
+            taken += len(item)
+        elif kind in (*_ROWS, *_DICTS, set, frozenset):
+            taken += 8 * len(item)
+            if taken <= nbytes and not _NUMBERS.issuperset(map(type, item)):
+                waiting += item
+            if kind in _DICTS:
+                waiting += item.values()
+    return taken > nbytes
+
+
+def _sample_of(value: Any) -> int:
+    """A checksum of some of it, at even distances: other data, or the same in another order, have another one."""
+    return zlib.crc32(repr(_sampled(value, _SAMPLED)).encode())
+
+
+def _sampled(value: Any, most: int) -> Any:
+    kind = type(value)
+    if isinstance(value, torch.Tensor | np.ndarray):
+        try:
+            size = math.prod(value.shape)
+            places = [np.unravel_index(place, value.shape) for place in _even(size, most)]
+            return str(value.dtype), tuple(value.shape), [str(value[tuple(map(int, place))]) for place in places]
+        except Exception:  # sparse ones, say
+            return kind.__name__, tuple(value.shape)
+    if kind in (list, tuple, deque):
+        return kind.__name__, len(value), [_sampled(value[place], 4) for place in _even(len(value), most)]
+    if kind in (str, bytes, bytearray):
+        return kind.__name__, len(value), [value[place : place + 16] for place in _even(len(value), most)]
+    if kind in _DICTS:
+        return kind.__name__, len(value), [_sampled(item, 4) for item in itertools.islice(value.items(), most)]
+    if kind in (set, frozenset):
+        return kind.__name__, len(value)
+    return value if kind in _ATOMS else kind.__name__
+
+
+def _even(length: int, most: int) -> list[int]:
+    """At most ``most`` places, the first and the last among them."""
+    if length <= most:
+        return list(range(length))
+    return [place * (length - 1) // (most - 1) for place in range(most)]
 
 
 # -- values ---------------------------------------------------------------------------------------------------------
