@@ -5,6 +5,7 @@ They count their epochs, draw from a generator that they hold, shuffle a list in
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -273,15 +274,37 @@ def test_L4_a_worker_that_dies_in_a_later_epoch_is_replaced_where_it_was(kind: A
         assert found + take(loader) == expected
 
 
+_passes = itertools.count()
+
+
 class Unseen(Base):
-    """Goes on by what no state can hold: a list too long to be kept."""
+    """Goes on by what no state can hold: a number of the module's."""
+
+    def order(self, mine: list[int]) -> list[int]:
+        random.Random(next(_passes)).shuffle(mine)
+        return mine
+
+
+class Shuffles(Base):
+    """Shuffles its data in place, which are too many to be kept."""
 
     def __init__(self) -> None:
-        self.all = list(range(3000))
+        self.all = list(range(200_000))
 
     def order(self, mine: list[int]) -> list[int]:
         random.Random(1).shuffle(self.all)
         return self.all[: 2 * LENGTH]
+
+
+def test_L7_data_that_are_shuffled_in_place_are_told() -> None:
+    loader = make(Shuffles, "in process")
+    states = [loader.state_dict() for _ in loader][-1:]
+    states.append(loader.state_dict())  # the next epoch's start, where there is nothing to replay
+    assert take(make(Shuffles, "in process", states[0]), 0) == []
+    with pytest.raises(StateError, match=r"Shuffles.all has other data .*state_dict\(\)"):
+        list(make(Shuffles, "in process", states[1]))
+    assert loader.epoch == 1
+    assert len(list(loader)) == LENGTH, "the run itself goes on"
 
 
 def test_L7_what_differs_in_a_replay_is_told() -> None:
