@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import datetime
 import enum
+import io
 import pathlib
 import sys
 import uuid
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 import PIL.Image
+import PIL.PngImagePlugin
 import pytest
 import torch
 
@@ -145,7 +147,6 @@ def test_what_would_lose_something_is_left_to_pickle() -> None:
         array.array("i", [1]),
         np.ma.array([1]),
         datetime.datetime(2026, 1, 2, tzinfo=_OwnZone()),
-        PIL.Image.new("L", (3, 2), 7),
         torch.nn.Parameter(torch.ones(2)),
         Fraction(1, 3),
         uuid.UUID(int=3, is_safe=uuid.SafeUUID.safe),
@@ -234,3 +235,108 @@ def test_a_missing_class_of_a_pickle_is_not_called_damage(monkeypatch: pytest.Mo
     monkeypatch.delattr(sys.modules[__name__], "Ordinary")
     with pytest.raises(StateError, match=r"of type .*Ordinary, whose class is not there"):
         decode(data, allow_pickle=True)
+
+
+def as_file(image: PIL.Image.Image, form: str, **how: Any) -> PIL.Image.Image:
+    """The same image, read from a file that is still open."""
+    buffer = io.BytesIO()
+    image.save(buffer, form, **how)
+    return PIL.Image.open(io.BytesIO(buffer.getvalue()))
+
+
+def noise(mode: str, size: tuple[int, int] = (9, 5)) -> PIL.Image.Image:
+    length = len(PIL.Image.new(mode, size).tobytes())
+    content = np.random.default_rng(0).integers(0, 256, length, dtype=np.uint8).tobytes()
+    return PIL.Image.frombytes(mode, size, content) if content else PIL.Image.new(mode, size)
+
+
+@pytest.mark.parametrize("mode", PIL.Image.MODES)
+def test_images_of_every_mode_come_back(mode: str) -> None:
+    for image in (noise(mode), noise(mode, (0, 3))):
+        data = encode({"image": (image, 1)})
+        assert opaque_notes(data) == []
+        restored = decode(data)["image"][0]
+        assert type(restored) is PIL.Image.Image
+        assert restored == image  # mode, size, palette, info and content
+        assert encode({"image": (restored, 1)}) == data
+
+
+def with_text() -> PIL.Image.Image:
+    texts = PIL.PngImagePlugin.PngInfo()
+    texts.add_itxt("title", "a", "en", "title")
+    return as_file(noise("L"), "PNG", pnginfo=texts)
+
+
+def of_palette() -> PIL.Image.Image:
+    image = noise("P")
+    image.putpalette([value for index in range(256) for value in (index, 255 - index, 7)])
+    return image
+
+
+IMAGES: dict[str, Any] = {
+    "palette": of_palette,
+    "palette with alpha": lambda: noise("RGBA").quantize(9),
+    "png": lambda: as_file(of_palette(), "PNG", transparency=5),
+    "png with alphas": lambda: as_file(of_palette(), "PNG", transparency=bytes(range(256))),
+    "png with texts": with_text,
+    "gif": lambda: as_file(of_palette(), "GIF", transparency=3),
+    "jpeg": lambda: as_file(noise("RGB"), "JPEG", dpi=(72, 72)),
+    "tiff": lambda: as_file(noise("RGB"), "TIFF", dpi=(72.5, 71)),
+    "mpo": lambda: as_file(noise("RGB"), "MPO", save_all=True, append_images=[noise("RGB")]),
+}
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency")
+def test_images_of_files_come_back_loaded(kind: str) -> None:
+    image = IMAGES[kind]()
+    data = encode(image)
+    assert opaque_notes(data) == []
+    restored = decode(data)
+    assert (restored.mode, restored.size, restored.format) == (image.mode, image.size, image.format)
+    assert restored.info == image.info
+    for mode in ("RGB", "RGBA"):
+        assert restored.convert(mode).tobytes() == image.convert(mode).tobytes()
+    assert encode(restored) == data
+
+
+class Own(PIL.Image.Image):
+    """A class of the user's."""
+
+
+def test_images_that_a_state_would_change() -> None:
+    own = noise("L")
+    own.__class__ = Own
+    animated = as_file(of_palette(), "GIF", save_all=True, append_images=[noise("P")])
+    for image in (own, animated):
+        assert len(opaque_notes(encode(image))) == 1
+    labelled = noise("L")
+    labelled.getexif()
+    labelled.save(io.BytesIO(), "PNG")
+    assert opaque_notes(encode(labelled)) == []
+    labelled.label = 3  # type: ignore[attr-defined]
+    with pytest.raises(StateError, match="an image has the attribute 'label', which a state would lose"):
+        encode(labelled)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ("RGB", [1 << 20, 1 << 20], b"", [], {}, None),
+        ("RGB", [1, 1], b"abcd", [], {}, None),
+        ("L", [-1, 1], b"", [], {}, None),
+        ("L", [1], b"a", [], {}, None),
+        ("XYZ", [1, 1], b"abc", [], {}, None),
+        (["L"], [1, 1], b"a", [], {}, None),
+        ("L", [1, 1], b"a", ["RGB", b"abc"], {}, None),
+        ("P", [1, 1], b"a", ["RGB", b"a" * 1000], {}, None),
+        ("P", [1, 1], b"a", ["CMYK", b"abcd"], {}, None),
+        ("P", [1, 1], b"a", ["RGB", 3], {}, None),
+        ("L", [1, 1], b"a", [], [], None),
+        ("L", [1, 1], b"a", [], {}, 3),
+        ("L", [1, 1], b"a"),
+    ],
+)
+def test_forged_images_are_refused(parts: Any) -> None:
+    with pytest.raises(StateError):
+        decode(sealed(tagged(35, *parts)))

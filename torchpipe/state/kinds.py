@@ -1,14 +1,15 @@
 """The types that a state keeps as plain data, each as a list of parts, and what is made of such parts again.
 
-Runs in every process. Making one runs no code that a state could name: the classes here are Python's, numpy's and
-torch's own. Parts come from a file that anybody may have written, so each is checked before memory is taken for it;
-what does not fit raises ValueError, TypeError and the like, which the codec reports.
+Runs in every process. Making one runs no code that a state could name: the classes here are Python's, numpy's, torch's
+and Pillow's own. Parts come from a file that anybody may have written, so each is checked before memory is taken for
+it; what does not fit raises ValueError, TypeError and the like, which the codec reports.
 """
 
 from __future__ import annotations
 
 import datetime
 import math
+import numbers
 import pathlib
 import re
 import sys
@@ -294,6 +295,59 @@ def _take_uuid(value: uuid.UUID) -> list[Any]:
     return [value.bytes]
 
 
+# --- Pillow's images
+
+_PIXEL_BYTES = {
+    **dict.fromkeys(("L", "P"), 1), **dict.fromkeys(("LA", "La", "PA", "I;16", "I;16L", "I;16B", "I;16N"), 2),
+    **dict.fromkeys(("RGB", "YCbCr", "LAB", "HSV"), 3),
+    **dict.fromkeys(("RGBA", "RGBa", "RGBX", "CMYK", "I", "F"), 4),
+}  # fmt: skip
+_OF_IMAGES = {"im", "readonly", "pyaccess", "palette", "info", "format", "encoderinfo", "encoderconfig"}
+
+
+def _take_image(image: Any) -> list[Any]:
+    """The content, for images read from files (which are loaded) as well: a plain ``PIL.Image.Image`` comes back."""
+    image.load()
+    if type(image).__module__ == "PIL.Image":
+        if added := [name for name in vars(image) if not name.startswith("_") and name not in _OF_IMAGES]:
+            raise ValueError(f"an image has the attribute {added[0]!r}, which a state would lose: keep it beside it")
+    elif getattr(image, "is_animated", False) and image.format != "MPO":  # a photo, and another view of it
+        raise Unfit
+    if image.mode not in _PIXEL_BYTES and image.mode != "1":
+        raise Unfit
+    palette = [] if image.palette is None else [image.palette.mode, bytes(image.getpalette(image.palette.mode) or ())]
+    info = {key: _plain_info(value) for key, value in image.info.items()}
+    return [image.mode, list(image.size), image.tobytes(), palette, info, image.format]
+
+
+def _plain_info(value: Any) -> Any:
+    """Texts and fractions of Pillow's own classes as what they say."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain_info, value))
+    if isinstance(value, str):
+        return str(value)
+    return float(value) if isinstance(value, numbers.Rational) and not isinstance(value, numbers.Integral) else value
+
+
+def _make_image(parts: list[Any]) -> Any:
+    import PIL.Image
+
+    mode, sizes, raw, palette, info, form = parts
+    width, height = _shape(sizes)
+    _need(mode == "1" or mode in _PIXEL_BYTES, f"an image of mode {mode!r:.40}")
+    size = (width + 7) // 8 * height if mode == "1" else width * height * _PIXEL_BYTES[mode]
+    _check_size(raw, (size,), 1)
+    image = PIL.Image.frombytes(mode, (width, height), raw)
+    if palette:
+        kind, colors = palette
+        _need(mode in ("P", "PA") and kind in ("RGB", "RGBA") and len(colors) <= 256 * len(kind), "an image's palette")
+        image.putpalette(_one([colors], bytes), kind)
+    image.info = _one([info], dict)
+    _need(form is None or type(form) is str, "an image's format")
+    image.format = form
+    return image
+
+
 KINDS: dict[type, Kind] = {
     kind: Kind(code, kind.__name__, take, make)
     for code, kind, take, make in (
@@ -327,6 +381,7 @@ KINDS: dict[type, Kind] = {
 }
 KINDS |= dict.fromkeys(_PATHS.values(), KINDS[pathlib.PurePath])
 _ZONE = Kind(34, "ZoneInfo", _take_zone, _make_zone)
+_IMAGE = Kind(35, "Image", _take_image, _make_image)
 
 
 def kind_of(kind: type) -> Kind | None:
@@ -336,9 +391,12 @@ def kind_of(kind: type) -> Kind | None:
         return found
     if issubclass(kind, np.generic):
         return KINDS[np.generic]
+    image = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    if image is not None and issubclass(kind, image) and kind.__module__.startswith("PIL."):
+        return _IMAGE
     zoneinfo = sys.modules.get("zoneinfo")
     return _ZONE if zoneinfo is not None and kind is zoneinfo.ZoneInfo else None
 
 
-MAKERS: dict[int, Callable[[list[Any]], Any]] = {kind.code: kind.make for kind in (*KINDS.values(), _ZONE)}
+MAKERS: dict[int, Callable[[list[Any]], Any]] = {kind.code: kind.make for kind in (*KINDS.values(), _ZONE, _IMAGE)}
 """What rebuilds a value from its parts, by the kind's code."""

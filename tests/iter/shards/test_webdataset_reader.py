@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from tests.reads import bytes_read_by
+from torchpipe import DataLoader2
 from torchpipe.errors import StateError
 from torchpipe.iter import FileLister, PathList, WebDatasetReader
 from torchpipe.node.datapipe import iterate
@@ -186,6 +187,26 @@ def test_L7_a_bad_sample_is_named(tmp_path: Path, files: Any, arguments: Any, me
     again.load_state_dict(iterator.state_dict())
     with pytest.raises(type(caught.value), match=message.split(r".*\n")[0]):
         next(again)
+
+
+def test_L8_images_in_a_buffer_are_data(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "a.tar", {f"{number}.png": picture(number) for number in range(9)})
+
+    def build() -> DataLoader2[Any]:
+        read = WebDatasetReader(path, ["png"]).shuffle(buffer_size=5)
+        loader = DataLoader2(read.map(lambda sample: sample["png"].convert("RGB").getpixel((0, 0))[0]))
+        loader.seed(1)
+        return loader
+
+    expected = list(build())
+    for position in (0, 3, 8):
+        loader = build()
+        iterator = iter(loader)
+        begun = [next(iterator) for _ in range(position)]
+        torch.save(loader.state_dict(), tmp_path / "state.pt")
+        resumed = build()
+        resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+        assert begun + list(resumed) == expected
 
 
 def test_L7_a_pickle_is_not_loaded(tmp_path: Path) -> None:
