@@ -182,3 +182,16 @@ def test_L3_what_does_not_fit_is_refused() -> None:
         GraphDataset(graph()).restore({"epoch": 1})
     with pytest.raises(RuntimeError, match="no pass over this GraphDataset was begun in this process"):
         GraphDataset(graph()).save()
+
+
+def test_L2_a_restored_position_is_saved_as_it_was_restored() -> None:
+    used = GraphDataset(graph(), seed=1)
+    for number, _ in enumerate(DataLoader(used, batch_size=None)):
+        if number == 4:
+            state = used.save()
+    for dataset in (used, GraphDataset(graph(), seed=1)):
+        dataset.restore(state)
+        assert dataset.save() == state
+        again = GraphDataset(graph(), seed=1)
+        again.restore(dataset.save())
+        assert len(list(again)) == len(list(dataset)) == ITEMS - 5

@@ -131,12 +131,10 @@ class Handed(Generic[T]):
         self._first, self._taken, self._ended, self._before = 0, 0, False, None
         self._entry = own_state(loader)
         wanted, saved = self._epoch, self._loaded
-        if saved is None:
-            if wanted is not None:
-                loader.set_epoch(wanted)
-            return iter(loader)
-        epoch, delivered = saved["epoch"], saved["delivered"]
+        epoch, delivered = (wanted, 0) if saved is None else (saved["epoch"], saved["delivered"])
         if wanted in (None, epoch):
+            if wanted is not None:  # of a state's own epoch, too: one of its start says what samplers were told before
+                loader.set_epoch(wanted)
             self._first = delivered
             return iter(loader)
         if wanted == epoch - 1 and not delivered:  # the trainer asks once more for the epoch that had ended

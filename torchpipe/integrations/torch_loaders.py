@@ -94,9 +94,12 @@ class GraphDataset(IterableDataset[T]):
 
     def save(self) -> dict[str, Any]:
         """The position of the pass that was begun last, in this process; when its loop is over, the start of the next.
+        Before the next pass, what was restored.
 
         Raises: RuntimeError if none was: passes in a loader's workers are known there alone.
         """
+        if self._restored is not None:
+            return dict(self._restored)
         if self._loader is None:
             raise RuntimeError(
                 "no pass over this GraphDataset was begun in this process: those of a loader's workers have their "

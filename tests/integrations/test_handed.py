@@ -1,0 +1,99 @@
+"""Trainers' hooks: from a state of any place, within the loop or behind it, the same batches follow as in one run."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, Sampler
+
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.integrations._handed import Counted, Handed
+from torchpipe.iter import IterableWrapper
+
+LENGTH, EPOCHS = 6, 3
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class ByEpoch(Sampler[int]):
+    """Another order in each epoch that it is told."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(LENGTH))
+        random.Random(self.epoch).shuffle(order)
+        return iter(order)
+
+    def __len__(self) -> int:
+        return LENGTH
+
+
+class ByCount(ByEpoch):
+    """Counts for itself."""
+
+    set_epoch = None  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[int]:
+        order = super().__iter__()
+        self.epoch += 1
+        return order
+
+
+def _graph() -> DataLoader2[Any]:
+    loader = DataLoader2(IterableWrapper(range(2 * LENGTH)).shuffle().filter(lambda number: number % 2 == 0).batch(4))
+    loader.seed(1)
+    return loader
+
+
+LOADERS = {
+    "shuffled": lambda: DataLoader(Numbers(), 4, shuffle=True),
+    "generator": lambda: DataLoader(Numbers(), 4, shuffle=True, generator=torch.Generator().manual_seed(2)),
+    "told": lambda: DataLoader(Numbers(), 4, sampler=ByEpoch()),
+    "counting": lambda: DataLoader(Numbers(), 4, sampler=ByCount()),
+    "rollover": lambda: DataLoader(Numbers(), 4, shuffle=True, last_batch="rollover"),
+    "graph": _graph,
+}
+
+
+@pytest.mark.parametrize("names", [False, True], ids=["counts", "names"])
+@pytest.mark.parametrize("kind", LOADERS)
+def test_L2_from_any_state_the_same_batches_follow(kind: str, names: bool) -> None:
+    """``names``: the trainer says which epoch each pass is of, as Lightning does."""
+    found: list[list[int]] = []
+    states: list[tuple[int, int, Any]] = []  # (batches before it, the epoch that goes on, it)
+
+    def run(start: int, state: Any = None) -> Iterator[tuple[list[int], int, Handed[Any]]]:
+        torch.manual_seed(0)
+        data: Handed[Any] = Handed(LOADERS[kind]()) if names else Counted(LOADERS[kind]())
+        if state is not None:
+            data.load_state_dict(state)
+        for epoch in range(start, EPOCHS):
+            if names:
+                data.set_epoch(epoch)
+            for batch in data:
+                yield list(map(int, batch)), epoch, data
+            yield [], epoch + 1, data
+
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for batch, epoch, data in run(0):
+            found += [batch] if batch else []
+            states.append((len(found), epoch, data.state_dict()))
+        for before, epoch, state in states:
+            again = [batch for batch, _, _ in run(epoch, state) if batch]
+            assert again == found[before:], (before, epoch)
