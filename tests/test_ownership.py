@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -298,6 +299,31 @@ def test_strict_mode_tells_of_functions_that_remember_and_have_no_state(monkeypa
     monkeypatch.setenv("TORCHPIPE_STRICT", "1")
     with pytest.warns(UserWarning, match=r"Remembers in Filter.*changes its own attributes .* has no state_dict"):
         assert list(iterate(IterableWrapper(range(8)).filter(Remembers()))) == [0, 1, 2, 3, 4]
+
+
+class Rows:
+    """A batch that is no list."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+
+def test_strict_mode_lets_go_of_what_a_node_has_made_something_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHPIPE_STRICT", "1")
+    graph = IterableWrapper(DATA).map(copy.deepcopy).batch(3, wrapper_class=Rows)
+    assert len(list(graph.map(lambda batch: batch.items).map(lambda items: [change(item) for item in items]))) == 3
+    made: list[weakref.ref[Any]] = []
+
+    def large(number: int) -> Any:
+        array = np.full(1 << 20, number % 256, np.uint8)
+        made.append(weakref.ref(array))
+        return {"pixels": array}
+
+    stream = iterate(IterableWrapper(range(400)).map(large).flatmap(lambda item: [len(item["pixels"])]))
+    for _ in range(400):
+        next(stream)
+    alive = sum(ref() is not None for ref in made)
+    assert 1 <= alive <= 260
 
 
 def test_a_node_that_saves_what_it_keeps_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

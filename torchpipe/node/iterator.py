@@ -220,7 +220,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     def keeper(self) -> Keeper | None:
         """What looks after the items that this pass keeps, in strict mode."""
         if self.__keeper is None and self.keeps_items and self.context.host.strict:
-            self.__keeper = Keeper(self.node)
+            self.__keeper = Keeper(self.node, on=self._has_position)
             self.context.shared.keepers.append(self.__keeper)
         return self.__keeper
 

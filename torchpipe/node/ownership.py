@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Keeper", "is_strict", "watched"]
 
-_MOST_HELD = 100_000  # items of one node that are looked after: some are never seen again
+# Of one node are looked after, since some items are never seen again:
+_MOST_HELD, _MOST_BYTES = 100_000, 1 << 28
 _DEEPEST = 8
 _NOT_THE_USERS = frozenset({"builtins", "functools", "operator", "torchpipe", "reading_services"})
 
@@ -44,15 +45,18 @@ def is_strict() -> bool:
 class _Held:
     item: Any  # so that its id stays its own
     digest: bytes | None
+    nbytes: int
     times: int = 1  # that it came
 
 
 class Keeper:
-    """What one pass over ``node`` keeps, with a digest of each item as it came."""
+    """What one pass over ``node`` keeps, with a digest of each item as it came; ``on``: from one item to the next."""
 
-    def __init__(self, node: DataPipe) -> None:
+    def __init__(self, node: DataPipe, *, on: bool = True) -> None:
         self.node = node
-        self._held: dict[int, _Held] = {}  # by id
+        self._on = on
+        self._held: dict[int, _Held] = {}  # by id, the oldest first
+        self._nbytes = 0
 
     def coming(self, stream: Iterator[Any]) -> Iterator[Any]:
         """The input's ``stream``: each item is taken down."""
@@ -66,6 +70,9 @@ class Keeper:
         """The node's own ``stream``: each item is compared with what came, also those within lists and dicts."""
         for item in stream:
             self.used(item)
+            if not self._on:
+                self._held.clear()
+                self._nbytes = 0
             held = [item]
             del item
             yield held.pop()
@@ -75,10 +82,14 @@ class Keeper:
             self._compare(part, "came again")
             if id(part) in self._held:
                 self._held[id(part)].times += 1
-            elif (digest := _digest(part)) is not None:
-                if len(self._held) >= _MOST_HELD:
-                    del self._held[next(iter(self._held))]
-                self._held[id(part)] = _Held(part, digest)
+            elif (data := _data(part)) is not None:
+                self._held[id(part)] = _Held(part, _digest_of(data), len(data))
+                self._nbytes += len(data)
+                while len(self._held) > 1 and (len(self._held) > _MOST_HELD or self._nbytes > _MOST_BYTES):
+                    self._forget(next(iter(self._held)))
+
+    def _forget(self, key: int) -> None:
+        self._nbytes -= self._held.pop(key).nbytes
 
     def used(self, item: Any, *, stays: bool = False) -> None:
         """``item`` is handed out, and is no longer this node's unless it ``stays``."""
@@ -88,7 +99,7 @@ class Keeper:
             if held is not None:
                 held.times -= 1
                 if not held.times:
-                    del self._held[id(part)]
+                    self._forget(id(part))
 
     def saved(self, item: Any) -> None:
         for part in _parts(item):
@@ -175,9 +186,18 @@ def _parts(item: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _digest(item: Any) -> bytes | None:
+    data = _data(item)
+    return None if data is None else _digest_of(data)
+
+
+def _digest_of(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _data(item: Any) -> bytes | None:
     """None for what is not plain data: an object may look otherwise to pickle without having changed."""
     try:
         data = encode(item)
     except StateError:
         return None
-    return None if opaque_notes(data) else hashlib.blake2b(data, digest_size=16).digest()
+    return None if opaque_notes(data) else data
