@@ -74,6 +74,20 @@ WRITERS: dict[str, Callable[[Path, int], None]] = {
     "xz": _write_compressed,
 }
 FORMATS = list(WRITERS)
+
+
+def _write_with_bad_records(folder: Path, name: str, first: int) -> None:
+    """Lines of JSON and rows of CSV of which some are wrong, and as many lines beside them that are right."""
+    folder.mkdir(exist_ok=True)
+    numbers = range(first, first + 7)
+    wrong = {first + 1, first + 2, first + 6}
+    lines = ["{bad" if number in wrong else str(number) for number in numbers]
+    (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    rows = [f"{number},x" + ",more" * (number in wrong) for number in numbers]
+    (folder / f"{name}.csv").write_text("\n".join(["a,b", *rows]) + "\n")
+    (folder / f"{name} right.jsonl").write_text("".join(f"{number}\n" for number in numbers))
+
+
 WRITTEN_BY_CHAINS = ("cached", "kept", "saved", "more saved")
 
 
@@ -86,6 +100,8 @@ def write_files(folder: Path, first: int = 0) -> None:
             path = folder / (ending if number < 3 else f"more {ending}") / f"{number % 3}.{ending}"
             path.parent.mkdir(exist_ok=True)
             write(path, first + number)
+    for place, name in enumerate(("txt", "more txt")):
+        _write_with_bad_records(folder / "bad", name, 10 * (first + place))
     np.save(folder / "tokens.npy", np.arange(first, first + 61, dtype=np.uint16))
     with connect(folder / "rows.sqlite") as database:
         database.execute("create table if not exists rows (a integer primary key, b text)")
@@ -173,6 +189,26 @@ def moody(item: Any) -> Any:
     if hashed(item) % 5 == 3:
         raise ValueError("no")
     return item
+
+
+def bad_lines(folder: str) -> str:
+    return f"bad/{folder}.jsonl"
+
+
+def right_lines(folder: str) -> str:
+    return f"bad/{folder} right.jsonl"
+
+
+def bad_rows(folder: str) -> str:
+    return f"bad/{folder}.csv"
+
+
+def good_records(path: str) -> list[Any]:
+    """Of a file with bad ones."""
+    lines = Path(path).read_text().splitlines()
+    if path.endswith(".csv"):
+        return [dict(zip("ab", row.split(","))) for row in lines[1:] if row.count(",") == 1]
+    return [int(line) for line in lines if line.isdigit()]
 
 
 class Kept:

@@ -443,6 +443,16 @@ _form("on_error/bad items", ITEMS, fewer, lambda g, n, k: g.map(user.moody).on_e
 _form("on_error/one branch", ITEMS, "tuple",
       lambda g, n, k: (lambda a, b: a.map(user.moody).zip(b))(*g.fork(2)).on_error("skip", budget=None), 0.8,
       traits="skips shared", model=each(lambda x, n: [(x, copy.deepcopy(x))] if user.hashed(x) % 5 != 3 else []))
+_form("on_error/bad lines", "folder", "other",
+      lambda g, n, k: g.map(user.bad_lines).read_jsonl().on_error("skip", budget=None), 4, traits="skips",
+      model=each(lambda folder, n: user.good_records(user.bad_lines(folder))))
+_form("on_error/bad rows", "folder", "dict of text",
+      lambda g, n, k: g.map(user.bad_rows).read_csv().on_error("skip", budget=None), 4, traits="skips",
+      model=each(lambda folder, n: user.good_records(user.bad_rows(folder))))
+_form("on_error/one of two files", "folder", "tuple",
+      lambda g, n, k: (lambda a, b: a.map(user.bad_lines).read_jsonl().zip(b.map(user.right_lines).read_jsonl()))(
+          *g.fork(2)).on_error("skip", budget=None), 4, traits="skips shared",
+      model=each(lambda folder, n: [(x, x) for x in user.good_records(user.bad_lines(folder))]))
 _form("cache", ITEMS, _same, lambda g, n, k: g.cache(chunk_items=n + 1, allow_pickle=True), traits="caches")
 _form("cache/folder", ITEMS, _same,
       lambda g, n, k: g.cache("cached", chunk_items=n + 1, version="1", allow_pickle=True), traits="caches")
