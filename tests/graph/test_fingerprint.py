@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 
 from torchpipe import IterDataPipe
@@ -295,6 +296,42 @@ def counted(before: int) -> Any:
 )
 def test_what_may_change_between_two_runs_does_not_count(one: Any, other: Any) -> None:
     assert fingerprint(source().map(one)) == fingerprint(source().map(other))
+
+
+class Tokenizer:
+    """Says of itself what those of transformers do."""
+
+    name_or_path, vocab_size = "/models/one", 9
+
+    def __init__(self, added: int = 0, chat_template: str | None = None) -> None:
+        self.added, self.chat_template, self.loaded_at = added, chat_template, object()
+
+    def __len__(self) -> int:
+        return self.vocab_size + self.added
+
+    def __call__(self, text: Any) -> Any:
+        return text
+
+    def encode(self, text: Any) -> Any:
+        return text
+
+
+def test_tokenizers_count_by_name_size_and_chat_template() -> None:
+    others = [Tokenizer(), Tokenizer(added=2), Tokenizer(chat_template="{{ messages }}"), Tokenizer()]
+    for method in (False, True):
+        found = [fingerprint(source().map(other.encode if method else other)) for other in others]
+        assert len(set(found)) == 3
+        assert found[0] == found[3]
+
+
+def test_tokenizers_of_the_library_of_this_name_count_by_size() -> None:
+    words = [{"a": 0, "b": 1}, {"a": 0, "b": 1}, {"a": 0, "b": 1, "c": 2}]
+    made: list[Any] = [tokenizers.Tokenizer(tokenizers.models.WordLevel(those, unk_token="a")) for those in words]
+    one, same, other = (fingerprint(source().map(tokenizer.encode)) for tokenizer in made)
+    assert one == same != other
+    without = functools.partial(made[0].encode, add_special_tokens=False)
+    for encode in (made[0].encode, without):  # whose signature counts the object that is bound
+        assert [found.ids for found in IterableWrapper(["b"]).map(encode)] == [[1]]
 
 
 class Joined(IterDataPipe[Any]):

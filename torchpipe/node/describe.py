@@ -86,7 +86,7 @@ _PRINTED = {  # classes of other packages whose text is all that they are
     ("polars", "DataType"),
     ("polars", "Expr"),
 }
-_OF_TOKENIZERS = ("name_or_path", "vocab_size", "model_max_length", "padding_side", "truncation_side")
+_OF_TOKENIZERS = ("name_or_path", "vocab_size", "model_max_length", "padding_side", "truncation_side", "chat_template")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _QUOTES = ("'", '"')
 _BRACKETS = re.compile(r"""\\.|[][(){}'"]""")
@@ -245,10 +245,8 @@ class _Description:
             return self._dataset(value)
         if isinstance(value, types.ModuleType):
             return f"module {value.__name__}"
-        if _is_tokenizer(value):
-            return _call(
-                value, {part: getattr(value, part) for part in _OF_TOKENIZERS if hasattr(value, part)}, self.of
-            )
+        if (tokenizer := _of_tokenizer(value)) is not None:
+            return _call(value, tokenizer, self.of)
         if callable(value):
             return _short(self._function(value, name), _LONG_CALL, _SHOWN_OF_CALL)
         if is_stateful(value) or not _is_plain_object(value, []):
@@ -275,7 +273,7 @@ class _Description:
 
     def _owner(self, owner: Any) -> str:
         """The object of a bound method: its attributes count one by one, whatever else it holds."""
-        if callable(owner) or not _has_attributes(owner) or is_stateful(owner):
+        if callable(owner) or not _has_attributes(owner) or is_stateful(owner) or _of_tokenizer(owner) is not None:
             return self.of(owner)
         held = _fields(owner) if _is_dataclass(owner) else _public(owner)
         name = callable_name(type(owner))
@@ -369,9 +367,14 @@ def _is_printed(value: Any) -> bool:
     return any((cls.__module__.partition(".")[0], cls.__name__) in _PRINTED for cls in type(value).__mro__)
 
 
-def _is_tokenizer(value: Any) -> bool:
-    """Is it one of Hugging Face's? They hold much that differs between runs, such as where their files lie."""
-    return type(getattr(value, "name_or_path", None)) is str and type(getattr(value, "vocab_size", None)) is int
+def _of_tokenizer(value: Any) -> dict[str, Any] | None:
+    """What identifies one of Hugging Face's; None for others. They hold much that differs between runs."""
+    if type(getattr(value, "name_or_path", None)) is str and type(getattr(value, "vocab_size", None)) is int:
+        length = {"length": len(value)} if isinstance(value, Sized) else {}  # with the tokens that were added
+        return {part: getattr(value, part) for part in _OF_TOKENIZERS if hasattr(value, part)} | length
+    if type(value).__module__.partition(".")[0] == "tokenizers" and hasattr(value, "get_vocab_size"):
+        return {"length": value.get_vocab_size()}
+    return None
 
 
 def _of_datasets(value: Any) -> bool:

@@ -5,8 +5,10 @@ Runs in every process.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,7 +101,8 @@ def check_columns(name: str, fn: Any, input_col: object) -> None:
     """Can ``fn`` be called with the columns ``input_col`` of an item, or with the item itself if that is None?
 
     Raises: TypeError if ``fn`` is no function; ValueError if ``input_col`` is empty or ``fn`` takes another number of
-    arguments. Functions without a signature, such as many written in C, are trusted.
+    arguments. Functions without a signature, such as many written in C, are trusted, and so are methods written in Rust
+    whose signature counts their object, which is bound.
     """
     check_function(name, fn)
     count = len(input_col) if isinstance(input_col, list | tuple) else 1
@@ -109,6 +112,8 @@ def check_columns(name: str, fn: Any, input_col: object) -> None:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
         return
+    if _counts_its_object(fn):
+        return
     try:
         signature.bind(*range(count))
     except TypeError as error:
@@ -117,6 +122,12 @@ def check_columns(name: str, fn: Any, input_col: object) -> None:
             f"{name} is called with {count} positional argument(s), {given}, which {callable_name(fn)}{signature} does "
             f"not take: {error}"
         ) from None
+
+
+def _counts_its_object(fn: Any) -> bool:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return isinstance(fn, types.BuiltinMethodType) and next(iter(inspect.signature(fn).parameters), "") == "self"
 
 
 def _shown(value: object) -> str:
