@@ -81,6 +81,7 @@ ROWS: list[Row] = [
         )
     ),
     ("expand_paths: none", lambda: expand_paths("test", []), ValueError, "path"),
+    ("expand_paths: overlapping", lambda: expand_paths("test", [__file__, f"{__file__[:-3]}*"]), ValueError, "paths"),
     *(
         ("expand_paths: paths", partial(expand_paths, "test", given), TypeError, "paths")
         for given in (3, [3], {"a"}, [b"a"])

@@ -11,7 +11,7 @@ import torch
 
 from torchpipe.node.plain import plain
 
-__all__ = ["FIELD", "KINDS", "as_array", "check_pad", "field_name", "pads_of"]
+__all__ = ["FIELD", "KINDS", "as_array", "check_pad", "field_name", "given_pads", "pads_of"]
 
 FIELD = "tokens"
 """What the field is called where items are bare sequences."""
@@ -69,10 +69,24 @@ def _read(node: str, name: str, value: Any) -> np.ndarray[Any, Any]:
         ) from error
 
 
+def given_pads(pad_value: Any) -> Any:
+    """``pad_value``, a number or a dict of them by field, as Python's own. Raises: TypeError for other things."""
+    if isinstance(pad_value, Mapping):
+        return {name: _number(f"pad_value of {field_name(name)}", value) for name, value in pad_value.items()}
+    return _number("pad_value", pad_value)
+
+
+def _number(what: str, value: Any) -> Any:
+    number = plain(value)
+    if type(number) not in (bool, int, float, complex):
+        raise TypeError(f"{what} must be a number, got {value!r:.60} of type {type(value).__name__}")
+    return number
+
+
 def pads_of(node: str, pad_value: Any, dtypes: Mapping[str, np.dtype[Any]]) -> list[Any]:
     """What each field is padded with: ``pad_value``, or its entry in it (0 without one).
 
-    Raises: TypeError, ValueError for a name that no field has, one value other than 0 for fields of several kinds, and
+    Raises: ValueError for a name that no field has, one value other than 0 for fields of several kinds, and
     a value that a field cannot hold.
     """
     if isinstance(pad_value, Mapping):
@@ -93,17 +107,11 @@ def pads_of(node: str, pad_value: Any, dtypes: Mapping[str, np.dtype[Any]]) -> l
 
 
 def _is_zero(value: Any) -> bool:
-    return type(plain(value)) in (int, float, bool) and plain(value) == 0
+    return type(value) in (int, float, bool) and value == 0
 
 
-def check_pad(node: str, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
-    """``value``, as Python's own. Raises: TypeError if it is no number, ValueError if ``dtype`` cannot hold it."""
-    pad = plain(value)
-    if type(pad) not in (bool, int, float, complex):
-        raise TypeError(
-            f"{node}: pad_value of {field_name(name)} must be a number, got {value!r:.60} of type "
-            f"{type(value).__name__}"
-        )
+def check_pad(node: str, name: str, pad: Any, dtype: np.dtype[Any]) -> Any:
+    """``pad``, a number. Raises: ValueError if ``dtype`` cannot hold it."""
     if dtype.kind == "b":
         holds = pad in (0, 1)
     elif dtype.kind in "iu":

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import default_collate
 
 from torchpipe.errors import add_note
-from torchpipe.iter._shared.arrays import FIELD, as_array, field_name, pads_of
+from torchpipe.iter._shared.arrays import FIELD, as_array, field_name, given_pads, pads_of
 from torchpipe.iter._shared.bases import Itemwise
 from torchpipe.iter._shared.fields import check_same_fields
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
@@ -53,7 +53,7 @@ class BatchPadder(Itemwise[Any]):
         if length is not None and multiple_of is not None:
             raise ValueError("length= and multiple_of= both say to what length: give one of them")
         lengths = () if length is None else tuple(length) if isinstance(length, Iterable) else (length,)
-        self.pad_value = dict(pad_value) if isinstance(pad_value, Mapping) else pad_value
+        self.pad_value = given_pads(pad_value)
         self.length = tuple(sorted(check_count("length", number, at_least=1) for number in lengths))
         if length is not None and not self.length:
             raise ValueError("length must name at least one length, got an empty list")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from torchpipe.errors import add_note
-from torchpipe.iter._shared.arrays import pads_of
+from torchpipe.iter._shared.arrays import given_pads, pads_of
 from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter.packing._bins import Bin, Layout, Segment, stored_bin, stored_segment
 from torchpipe.node.context import Context
@@ -246,7 +246,7 @@ class Packer(OneInput[dict[str, Any]]):
             if max_sequences_per_bin is None
             else check_count("max_sequences_per_bin", max_sequences_per_bin, at_least=1)
         )
-        self.pad_value = dict(pad_value) if isinstance(pad_value, Mapping) else pad_value
+        self.pad_value = given_pads(pad_value)
         self.keep = (keep,) if isinstance(keep, str) else tuple(keep)
         if ragged and set(self.keep) & set(length):  # type: ignore[arg-type]
             raise ValueError(f"keep={self.keep!r} has a field that length packs: a field is packed or kept")
