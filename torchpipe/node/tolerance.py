@@ -69,7 +69,7 @@ class Retries:
                 try:
                     return fn(*(_copied(args) if mutable and attempt < self.attempts else args))
                 except self.errors as error:
-                    if attempt >= self.attempts or getattr(error, _PASSED, False):
+                    if attempt >= self.attempts or vars(error).get(_PASSED):
                         add_note(error, f"torchpipe: {callable_name(fn)} failed {attempt} times for this item")
                         raise
                     self._wait(attempt, fn, error)
@@ -122,16 +122,17 @@ class Failures:
                     yield item
                 return
             except Exception as error:
-                if getattr(error, _PASSED, False):  # the stream that it comes from is over
+                if vars(error).get(_PASSED):  # the stream that it comes from is over
                     raise
-                left = getattr(error, _LEFT, None)
+                left = vars(error).get(_LEFT)
                 if left is None:
                     left = self.judge(iterator, error, iterator.leave_out)
                 elif not (_catch_up(iterator) and iterator.leave_out()):
                     _give_up(error, _refusal(iterator))
-                if getattr(error, _PASSED, False):
+                if vars(error).get(_PASSED):
                     raise
                 self.note(left)
+                vars(error).pop(_LEFT, None)  # a function may raise the same exception for another item
 
     def of_branches(self) -> Failures:
         """For the inputs of a node that pairs their items."""
@@ -248,7 +249,7 @@ class _OfBranches(Failures):
     def travels_on(self, iterator: NodeIterator[Any], error: Exception) -> bool:
         """``error`` has ended the stream of ``iterator``: is one item of that lost? Else none is, and it goes on."""
         lost: int | None = None
-        if getattr(error, _LEFT, None) is None:
+        if vars(error).get(_LEFT) is None:
 
             def leave_out() -> bool:
                 nonlocal lost
@@ -269,7 +270,7 @@ class _OfBranches(Failures):
                     "into that branch if its items need not stay with those of the others",
                 )
             else:
-                BaseException.__setattr__(error, _LEFT, getattr(error, _LEFT).of(iterator.items_in_hand(of_input=True)))
+                BaseException.__setattr__(error, _LEFT, vars(error)[_LEFT].of(iterator.items_in_hand(of_input=True)))
         return lost != 0
 
 
@@ -298,10 +299,10 @@ class _Branch(Iterator[Any]):
             except StopIteration:
                 raise
             except Exception as error:
-                if getattr(error, _PASSED, False):
+                if vars(error).get(_PASSED):
                     raise
                 if self._failures.travels_on(self._iterator, error):
-                    if not getattr(error, _PASSED, False):
+                    if not vars(error).get(_PASSED):
                         self.tried += 1
                         self._stream = self._run()
                     raise
@@ -343,7 +344,7 @@ def skip(stream: Iterator[Any], count: int) -> None:
             if next(stream, _END) is _END:
                 return
         except Exception as error:
-            if getattr(error, _LEFT, None) is None or getattr(error, _PASSED, False):
+            if vars(error).get(_LEFT) is None or vars(error).get(_PASSED):
                 raise
 
 
@@ -356,7 +357,7 @@ def tried(iterator: NodeIterator[Any]) -> int:
 
 def as_note(error: Exception) -> dict[str, Any] | None:
     """What a state says of an exception that stands for what is left out; None of another."""
-    left = getattr(error, _LEFT, None)
+    left = vars(error).get(_LEFT)
     if left is None:
         return None
     return {"count": left.items, "noted": [[left.node, left.error, left.item, left.items]], "path": left.path}
@@ -376,8 +377,8 @@ def of_note(note: Any, iterator: NodeIterator[Any]) -> Exception:
 
 def arrived(error: Exception) -> _Left | None:
     """What was left out, for which ``error`` stands where it has come to; None if it is an error like others."""
-    left: _Left | None = getattr(error, _LEFT, None)
-    return None if getattr(error, _PASSED, False) else left
+    left: _Left | None = vars(error).get(_LEFT)
+    return None if vars(error).get(_PASSED) else left
 
 
 def refuse(error: Exception, why: str) -> None:

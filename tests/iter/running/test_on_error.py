@@ -323,6 +323,39 @@ def test_a_batch_of_a_tuple_is_counted_with_all_its_items() -> None:
     assert left_out(iterator.state_dict())[0] == 8
 
 
+def test_one_exception_that_is_raised_again_stands_for_each_item() -> None:
+    kept = ValueError("kept")  # as a future gives it each time
+
+    def no_odds(item: int) -> int:
+        if item % 2:
+            raise kept
+        return item
+
+    def graph(budget: int) -> Any:
+        one, other = IterableWrapper(range(8)).fork(2)
+        return one.map(no_odds).zip(other).on_error("skip", budget=budget)
+
+    iterator = iterate(graph(4))
+    assert list(iterator) == [(number, number) for number in (0, 2, 4, 6)]
+    count, noted = left_out(iterator.state_dict())
+    assert (count, [entry.item for entry in noted]) == (4, ["1", "3", "5", "7"])
+    with pytest.raises(ValueError, match="kept"):
+        list(iterate(graph(1)))
+
+
+def test_an_exception_that_has_every_attribute_is_left_out_like_others() -> None:
+    class Odd(Exception):
+        def __getattr__(self, name: str) -> Any:
+            return name
+
+    def no_threes(item: int) -> int:
+        if item == 3:
+            raise Odd
+        return item
+
+    assert list(IterableWrapper(range(5)).map(no_threes).on_error("skip")) == [0, 1, 2, 4]
+
+
 class _OwnLastIterator(NodeIterator[Any]):
     saved = ("last_item",)
     last_item = 0

@@ -95,7 +95,7 @@ def _mappings(batch: Any, *, collate_fn_map: Any = None) -> Any:
         return fields
     try:
         if not isinstance(first, MutableMapping):
-            return type(first)(fields)  # type: ignore[call-arg]
+            return type(first)(fields)
         made = copy.copy(first)
         made.update(fields)
         return made
