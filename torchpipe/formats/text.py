@@ -84,13 +84,13 @@ class Lines(ContentRecords[T]):
         self._number += 1
 
     def _decoded(self, line: Any) -> Any:
-        if self._is_first() and self._bom and (self._decodes or self._content.is_text):
+        if not self._number and self._bom and self._is_first() and (self._decodes or self._content.is_text):
             line = line.removeprefix(self._bom)
         return line.decode(self._encoding, self._errors) if self._decodes else line
 
     def _is_first(self) -> bool:
-        """Is it the first line of the file that is being decoded?"""
-        return not self._number
+        """Is it the first line of the first record that is being decoded?"""
+        return True
 
     def _made(self, line: Any) -> Any:
         """The record of a line."""
@@ -181,7 +181,7 @@ class CsvRows(Lines[Any]):
             yield self._decoded(line)
 
     def _is_first(self) -> bool:
-        return not self._number and len(self._taken) < 2
+        return len(self._taken) < 2
 
     def _advance_row(self) -> None:
         for line in self._taken:
