@@ -28,7 +28,7 @@ from torchpipe.state.left_out import MOST_NOTED, LeftOut, is_note
 if TYPE_CHECKING:
     from torchpipe.node.iterator import NodeIterator
 
-__all__ = ["Failures", "Retries", "arrived", "as_note", "of_note", "refuse", "skip", "tried"]
+__all__ = ["Failures", "Retries", "arrived", "as_note", "forget", "of_note", "refuse", "skip", "tried"]
 
 _LONGEST = 300  # characters of a text that is noted
 _END: Any = object()
@@ -132,7 +132,7 @@ class Failures:
                 if vars(error).get(_PASSED):
                     raise
                 self.note(left)
-                vars(error).pop(_LEFT, None)  # a function may raise the same exception for another item
+                forget(error)
 
     def of_branches(self) -> Failures:
         """For the inputs of a node that pairs their items."""
@@ -379,6 +379,11 @@ def arrived(error: Exception) -> _Left | None:
     """What was left out, for which ``error`` stands where it has come to; None if it is an error like others."""
     left: _Left | None = vars(error).get(_LEFT)
     return None if vars(error).get(_PASSED) else left
+
+
+def forget(error: Exception) -> None:
+    """What ``error`` stood for is noted: a function may raise the same exception for another item."""
+    vars(error).pop(_LEFT, None)
 
 
 def refuse(error: Exception, why: str) -> None:

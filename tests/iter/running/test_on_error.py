@@ -341,6 +341,10 @@ def test_one_exception_that_is_raised_again_stands_for_each_item() -> None:
     assert (count, [entry.item for entry in noted]) == (4, ["1", "3", "5", "7"])
     with pytest.raises(ValueError, match="kept"):
         list(iterate(graph(1)))
+    files = [(f"{number}.{ending}", number) for number in range(4) for ending in ("txt", "cls")]
+    kept = ValueError("kept")
+    read = IterableWrapper(files).map(lambda file: (file[0], no_odds(file[1]))).webdataset().on_error("skip")
+    assert [sample["__key__"] for sample in read] == ["0", "2"]
 
 
 def test_an_exception_that_has_every_attribute_is_left_out_like_others() -> None:

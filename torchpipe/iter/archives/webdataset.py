@@ -15,7 +15,7 @@ from torchpipe.iter._shared.bases import ItemIterator, OneInput
 from torchpipe.iter._shared.pairs import pair_of
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
-from torchpipe.node.tolerance import arrived, refuse
+from torchpipe.node.tolerance import arrived, forget, refuse
 from torchpipe.node.traits import divides, node_name, seeded, walk
 
 __all__ = ["WebDataset"]
@@ -130,6 +130,7 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
         if key is None or key != self.broken:  # else that sample is counted already
             failures.note(left)
         self.broken = key
+        forget(error)
         return True
 
     def leave_out(self) -> bool:
