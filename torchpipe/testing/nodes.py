@@ -6,7 +6,7 @@ import pickle
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -91,12 +91,25 @@ class _Where:
         return f"epoch {self.epoch}, shard {self.shard} of {self.num_shards}"
 
 
+class _OfTheProcess:
+    """In the place of global random states of a pass's own."""
+
+    def installed(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
 @dataclass
 class _Pass:
     """A pass under its own global random states; items are taken down as they come."""
 
     iterator: NodeIterator[Any]
-    random: GlobalRandom
+    random: GlobalRandom | _OfTheProcess
 
     def take(self, count: int) -> list[Frozen]:
         """Up to ``count`` items."""
@@ -129,10 +142,15 @@ class _Check:
     grows: bool
     passes: int = field(default=0)
 
-    def open(self, where: _Where, node: IterDataPipe[Any] | None = None, saved: _Saved | None = None) -> _Pass:
-        """A new pass; other global random states each time, unless the functions are to see the same."""
+    def open(
+        self, where: _Where, node: IterDataPipe[Any] | None = None, saved: _Saved | None = None, *, own: bool = True
+    ) -> _Pass:
+        """A new pass; other global random states each time, unless the functions are to see the same. Without ``own``
+        those of the process: a thread that runs ahead would see them changed over.
+        """
         self.passes += 1
-        random = GlobalRandom((0, where.epoch, where.shard) if self.global_random else (1, self.passes))
+        key = (0, where.epoch, where.shard) if self.global_random else (1, self.passes)
+        random = GlobalRandom(key) if own else _OfTheProcess()
         node = self.factory() if node is None else node
         with random.installed():
             context = Context.for_graph(
@@ -308,10 +326,10 @@ class _Check:
         if self.global_random:  # which are each thread's own
             return
         expected = self.open(where).take(self.limit)
-        walking = self.open(where, Prefetcher(self.factory(), 2))
+        walking = self.open(where, Prefetcher(self.factory(), 2), own=False)
         for position in range(min(len(expected), self.positions) + 1):
             saved = self.save(walking, position, where)
-            resumed = self.open(where, saved=saved)
+            resumed = self.open(where, saved=saved, own=False)
             at = f"a pass saved at item {position} with prefetch(2) behind the node, and loaded without"
             following = expected[position : position + 3]
             self.equal(resumed.take(len(following)), following, where, at)
