@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import fsspec.asyn
 import pytest
 
 from tests.servers import Page, s3_server, web_server
@@ -11,6 +12,8 @@ from torchpipe import DataLoader2
 from torchpipe.errors import StateError
 from torchpipe.formats.places.web import open_web
 from torchpipe.iter import IterableWrapper
+
+fsspec.asyn.get_loop()  # its descriptors stay: no test is to be the one that opens them
 
 ROWS = 120_000
 OLD, NEW = (b"".join(b"%s %06d\n" % (name, n) for n in range(ROWS)) for name in (b"old", b"new"))

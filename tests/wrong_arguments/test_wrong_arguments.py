@@ -35,6 +35,7 @@ NOTHING_WRONG = {
         "list_row_groups": "storage_options are handed on to fsspec",
         "rows2columnar": "any names will do: how many there have to be is seen at a batch",
         "sharding_filter": "torch takes any group",
+        "zip": "strict is true or false of anything",
         "zip_longest": "any fill_value will do",
     },
     "map": {},

@@ -131,8 +131,8 @@ class Handed(Generic[T]):
         self._first, self._taken, self._ended, self._before = 0, 0, False, None
         self._entry = own_state(loader)
         wanted, saved = self._epoch, self._loaded
-        epoch, delivered = (wanted, 0) if saved is None else (saved["epoch"], saved["delivered"])
-        if wanted in (None, epoch):
+        epoch, delivered = (0, 0) if saved is None else (saved["epoch"], saved["delivered"])
+        if wanted is None or saved is None or wanted == epoch:
             if wanted is not None:  # of a state's own epoch, too: one of its start says what samplers were told before
                 loader.set_epoch(wanted)
             self._first = delivered

@@ -407,7 +407,7 @@ def _path_of(value: Any, node: object) -> str | None:
     if isinstance(value, tuple | list) and len(value) == 2:
         value = value[0]
     elif isinstance(value, str) and hasattr(value, "rest"):  # where the reading of a file has failed
-        lost = value.rest and getattr(type(node), "makes_members", False)
+        lost = getattr(value, "rest", False) and getattr(type(node), "makes_members", False)
         value = getattr(value, "path", None) if lost else None
     return value.replace("\\", "/") if isinstance(value, str) else None
 

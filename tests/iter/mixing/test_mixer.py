@@ -284,7 +284,7 @@ def test_wrong_items_are_errors() -> None:
         list(node.mix(weights=[1], by="tokens"))
     with pytest.raises(TypeError, match="a dict without input_ids or tokens"):
         list(IterableWrapper([{"x": [1]}]).mix(weights=[1], by="tokens"))
-    with pytest.raises(ValueError, match="the size of an item must be a number from 0 on, got -1"):
+    with pytest.raises(ValueError, match="the size of an item must be a number from 0 on, <lambda> returned -1"):
         list(node.mix(weights=[1], by=lambda item: -1))
     with pytest.raises(RuntimeError, match="input 1 anew, and it has no items"):
         list(node.mix(IterableWrapper([]), weights=[1, 1], stop="never").header(50))
