@@ -251,7 +251,7 @@ def test_L8_a_refused_state_changes_nothing(saved: list[Saved]) -> None:
 
     for item in saved[1::4]:
         content = opened_deep(item.state["payload"])
-        path = ("order", "start", "now") if "start" in (content["order"] or {}) else ("finished",)
+        path = ("order", "start", "now") if "start" in (content["order"] or {}) else ("numbers",)
         assert part(content, path) is not None
         forged = item.state | {"payload": sealed_deep(replaced(content, path, lambda _: 2**40))}
 

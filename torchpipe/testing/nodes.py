@@ -6,7 +6,7 @@ import pickle
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -91,25 +91,12 @@ class _Where:
         return f"epoch {self.epoch}, shard {self.shard} of {self.num_shards}"
 
 
-class _OfTheProcess:
-    """In the place of global random states of a pass's own."""
-
-    def installed(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Any) -> None:
-        pass
-
-
 @dataclass
 class _Pass:
     """A pass under its own global random states; items are taken down as they come."""
 
     iterator: NodeIterator[Any]
-    random: GlobalRandom | _OfTheProcess
+    random: GlobalRandom
 
     def take(self, count: int) -> list[Frozen]:
         """Up to ``count`` items."""
@@ -143,14 +130,12 @@ class _Check:
     passes: int = field(default=0)
 
     def open(
-        self, where: _Where, node: IterDataPipe[Any] | None = None, saved: _Saved | None = None, *, own: bool = True
+        self, where: _Where, node: IterDataPipe[Any] | None = None, saved: _Saved | None = None, *, threads: bool = True
     ) -> _Pass:
-        """A new pass; other global random states each time, unless the functions are to see the same. Without ``own``
-        those of the process: a thread that runs ahead would see them changed over.
-        """
+        """A new pass; other global random states each time, unless the functions are to see the same."""
         self.passes += 1
         key = (0, where.epoch, where.shard) if self.global_random else (1, self.passes)
-        random = GlobalRandom(key) if own else _OfTheProcess()
+        random = GlobalRandom(key)
         node = self.factory() if node is None else node
         with random.installed():
             context = Context.for_graph(
@@ -159,7 +144,7 @@ class _Check:
                 epoch=where.epoch,
                 shard=where.shard,
                 num_shards=where.num_shards,
-                host=Host(allow_pickle=self.opaque, strict=True),
+                host=Host(threads=threads, allow_pickle=self.opaque, strict=True),
             )
             iterator = context.iterate(node)
         opened = _Pass(iterator, random)
@@ -322,14 +307,15 @@ class _Check:
             )
 
     def running_ahead(self, where: _Where) -> None:
-        """A stage that runs ahead keeps states of the node, or what gives them later: these are states of the node."""
-        if self.global_random:  # which are each thread's own
-            return
+        """A stage that runs ahead keeps states of the node, or what gives them later: these are states of the node.
+
+        Without its thread, in which random numbers that functions draw would not be the pass's.
+        """
         expected = self.open(where).take(self.limit)
-        walking = self.open(where, Prefetcher(self.factory(), 2), own=False)
+        walking = self.open(where, Prefetcher(self.factory(), 2), threads=False)
         for position in range(min(len(expected), self.positions) + 1):
             saved = self.save(walking, position, where)
-            resumed = self.open(where, saved=saved, own=False)
+            resumed = self.open(where, saved=saved, threads=False)
             at = f"a pass saved at item {position} with prefetch(2) behind the node, and loaded without"
             following = expected[position : position + 3]
             self.equal(resumed.take(len(following)), following, where, at)

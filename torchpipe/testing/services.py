@@ -97,7 +97,7 @@ class _Check:
         first = self.epochs[0]
         middle = len(first) // 2
         for count in sorted({0, 1, middle, len(first) - 1, len(first)}) if self.thorough else (middle,):
-            expected = first[count:] or self.epochs[1]
+            expected = first[count:]  # the rest of its epoch, which may be empty
             for save, load in (
                 (self.make(self.num_shards), self.make(None)),
                 (InProcessReadingService(num_shards=self.num_shards), self.make(None)),
@@ -113,6 +113,7 @@ class _Check:
                     again = loader.state_dict()
                     what = f"resumed after {count} items, {type(save).__name__} -> {type(load).__name__}"
                     _expect(_text(loader), expected, what)
+                    _expect(_text(loader), self.epochs[1], f"{what}, in the next epoch")
                     loader.load_state_dict(again)
                     _expect(
                         _text(loader), expected, f"{what}, a second time, from a state saved straight after loading"

@@ -534,4 +534,5 @@ def test_L2_branches_that_stand_apart_draw_again_as_they_did(chunk_items: int) -
             state = loader.state_dict()
         with make_loader(spec, make_service(None, 1)) as loader:
             loader.load_state_dict(state)
+            assert list(loader) == []  # the rest of the first epoch
             assert list(map(repr, loader)) == second

@@ -41,8 +41,9 @@ def is_transient(error: BaseException) -> bool:
         return True
     if any(kind.__name__ in _NAMES for kind in type(error).__mro__):
         return True
-    reason = getattr(error, "reason", None)  # urllib's URLError
-    if isinstance(reason, BaseException) and is_transient(reason):
+    # urllib's URLError has one; fsspec calls whatever a server answers a FileNotFoundError, from what it was
+    reasons = (getattr(error, "reason", None), error.__cause__)
+    if any(isinstance(reason, BaseException) and is_transient(reason) for reason in reasons):
         return True
     return isinstance(error, OSError) and error.errno in _ERRNOS
 
