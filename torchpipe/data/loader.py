@@ -368,6 +368,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         form = self._epochs.form
         if not isinstance(form, Live) or form.work() not in (iterator, None):
             return
+        self._observed = iterator.observe()  # who looks from another thread finds this epoch, or its figures
         if iterator.finished:
             self._epochs.end(iterator)
         else:

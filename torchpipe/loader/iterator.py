@@ -95,11 +95,13 @@ class Pass:
 
     def stop(self, *, finished: bool) -> None:
         """No item follows: of the epoch (``finished``), or because of an exception."""
-        self.over = True
-        self.clock.close()
-        if finished:
-            self.stream.close()
-            self.finished = True
+        try:
+            if finished:
+                self.stream.close()
+                self.finished = True  # before it is over: who looks from another thread sees an epoch that goes on
+        finally:
+            self.over = True
+            self.clock.close()
 
     def interrupt(self) -> None:
         """Let a ``next`` in another thread return at once, if the stream can."""
