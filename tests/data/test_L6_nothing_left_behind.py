@@ -115,10 +115,17 @@ class Interrupting(SequentialSampler):
         raise KeyboardInterrupt
 
 
+class Plain(Lines):
+    """Draws nothing: what is drawn in threads is not the same again, so that a replay of it is refused."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (line[0] for line in super().__iter__())
+
+
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])
 def test_L6_an_epoch_that_cannot_begin_leaves_nothing_while_its_error_lives(method: Any) -> None:
     workers: dict[str, Any] = {"num_workers": 2, "worker_method": method}
-    resumed: DataLoader[Any] = DataLoader(Lines(30), 2, **workers)
+    resumed: DataLoader[Any] = DataLoader(Plain(30), 2, **workers)
     next(iter(resumed))
     resumed.load_state_dict(resumed.state_dict())
     failing: list[tuple[DataLoader[Any], type[BaseException]]] = [
