@@ -46,17 +46,17 @@ class Samples(torch.utils.data.Dataset[Any]):
     """Each has its number everywhere. ``wrong_at`` raises; a few kill their process, once, as ``deaths`` remembers."""
 
     def __init__(self, wrong_at: int | None, deaths: Path | None) -> None:
-        self.wrong_at = wrong_at
-        self.deaths = deaths
+        self._wrong_at = wrong_at
+        self._deaths = deaths
 
     def __len__(self) -> int:
         return LENGTH
 
     def __getitem__(self, number: int) -> Any:
-        if number == self.wrong_at:
+        if number == self._wrong_at:
             raise ValueError(f"sample {number} is wrong")
-        if self.deaths is not None and number in DEADLY and not (self.deaths / str(number)).exists():
-            (self.deaths / str(number)).touch()
+        if self._deaths is not None and number in DEADLY and not (self._deaths / str(number)).exists():
+            (self._deaths / str(number)).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.full((WIDE,), float(number)), number
 
