@@ -174,7 +174,10 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     @abstractmethod
     def run(self) -> Iterator[T_co]:
-        """Yield the items from the position that the attributes of ``self`` describe. Called at most once."""
+        """Yield the items from the position that the attributes of ``self`` describe.
+
+        Called once, and once more each time that :meth:`leave_out` has returned True.
+        """
 
     def get_state(self) -> dict[str, Any]:
         """This iterator's own position as plain data, without its inputs; copies of buffers, not the buffers.
