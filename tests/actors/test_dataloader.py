@@ -40,7 +40,10 @@ def loader_over(dataset: Any, **options: Any) -> DataLoader[Any]:
     return DataLoader(dataset, 4, shuffle=shuffle, **{"num_workers": 2, **options})
 
 
-@pytest.mark.parametrize("dataset", [Samples(), Lines()], ids=["map", "iterable"])
+DATASETS = [pytest.param(Samples(), id="map"), pytest.param(Lines(), id="iterable", marks=pytest.mark.nightly)]
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("seeding", ["batch", pytest.param("torch", marks=pytest.mark.nightly)])
 def test_batches_are_those_of_worker_processes(dataset: Any, seeding: str) -> None:
     options = {"worker_seeding": seeding}
@@ -58,7 +61,7 @@ def test_two_epochs_with_workers_that_persist() -> None:
     assert loader.worker_pids() == pids
 
 
-@pytest.mark.parametrize("dataset", [Samples(), Lines()], ids=["map", "iterable"])
+@pytest.mark.parametrize("dataset", DATASETS)
 def test_a_state_goes_on_in_processes_and_back(dataset: Any) -> None:
     wanted = texts(loader_over(dataset))
     first = loader_over(dataset, worker_method=HALF)

@@ -83,6 +83,7 @@ class SlowOn:
         return item
 
 
+@pytest.mark.nightly
 def test_shards_move_from_a_slow_node_to_fast_ones(cluster: Any) -> None:
     nodes = [cluster.add_node(num_cpus=1, labels={"pool": "speed"}, object_store_memory=100 << 20) for _ in range(3)]
     try:

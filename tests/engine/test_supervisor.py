@@ -79,9 +79,6 @@ class Engine(RuleBasedStateMachine):
     @rule(workers=st.integers(1, SHARDS))
     def resume(self, workers: int) -> None:
         state = self.loader.state_dict()
-        if self.found and self.found == len(self.expected[self.epoch]):  # what comes next is another epoch
-            self.epoch, self.found = (self.epoch + 1) % EPOCHS, 0
-            state = None if self.epoch == 0 else state
         self._anew(state, workers)
         self.iterator = iter(self.loader)
 

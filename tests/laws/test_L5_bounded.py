@@ -20,10 +20,10 @@ class Log:
     """Appends a byte to a file for every item it sees, in whatever process that happens."""
 
     def __init__(self, path: Path) -> None:
-        self.path = str(path)
+        self._path = str(path)
 
     def __call__(self, item: Any) -> Any:
-        with open(self.path, "ab") as file:
+        with open(self._path, "ab") as file:
             file.write(b".")
         return item
 

@@ -152,7 +152,7 @@ def seed_worker(base_seed: int, worker: int) -> None:
     if not may_change_states():  # a thread that takes from a loader without workers: they are the process's
         return
     if (base_seed, worker) in _seeded:
-        GlobalRandom.of(_seeded[base_seed, worker]).enter()
+        GlobalRandom.of(_seeded[base_seed, worker]).restore()
     else:
         seed_as_torch(base_seed, worker)
 

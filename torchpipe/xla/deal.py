@@ -52,6 +52,7 @@ class DevicesPosition:
     ahead: tuple[int, ...]
     over: bool = False
     earlier: int = 0  # batches of the epoch that were received before, by another number of devices
+    batches: int | None = None  # of the whole epoch, if its end has been seen: what devices received beyond, is padding
 
     @property
     def delivered(self) -> int:
@@ -99,6 +100,7 @@ class DealtEpoch:
         self._first_group = start.groups
         self._earlier = start.earlier
         self._read = 0  # batches since start
+        self._batches = start.batches
         self._any = False  # a device has received something since start
         self._dealt = [start.groups] * count  # batches of the epoch that were dealt, those not needed again included
         self._received = [start.groups + more for more in start.ahead]
@@ -201,6 +203,7 @@ class DealtEpoch:
                 )
             self._group = []
             self._over = True
+            self._batches = self._first_group * self.count + self._read
 
     def received(self, index: int) -> None:
         """The consumer of device ``index`` has its next batch."""
@@ -226,10 +229,10 @@ class DealtEpoch:
             if not self._any:
                 return self._start
             marked, cursor = self._marks[0]
-            batches = (groups - marked) * self.count
-            if self._over:  # padding is in nobody's stream
-                batches = min(batches, self._read - (marked - self._first_group) * self.count)
-            return DevicesPosition(cursor.after(batches, None), groups, ahead, earlier=self._earlier)
+            batches, whole = (groups - marked) * self.count, self._batches
+            if whole is not None:  # padding is in nobody's stream
+                batches = min(batches, whole - marked * self.count)
+            return DevicesPosition(cursor.after(batches, None), groups, ahead, earlier=self._earlier, batches=whole)
 
     def leave(self, index: int) -> None:
         """Device ``index`` wants no more. Any thread, the collector included; does not wait."""

@@ -228,6 +228,7 @@ class SeveralDevices:
                     "ahead": list(position.ahead),
                     "over": position.over,
                     "earlier": position.earlier,
+                    "batches": position.batches,
                 }
             ),
         }
@@ -321,6 +322,7 @@ def _read_state(state: Any, loader: Any, devices: int, allow_pickle: bool) -> De
             tuple(payload["ahead"]),
             over=payload["over"],
             earlier=stored_count(payload, "earlier"),
+            batches=None if payload.get("batches") is None else stored_count(payload, "batches"),
         )
         stateful, saved_over = payload["stateful"], payload["loader"]
         sound = type(position.cursor) is Cursor and position.cursor.snapshot is not None
