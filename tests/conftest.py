@@ -49,7 +49,8 @@ _FAILED = pytest.StashKey[bool]()
 # Slow tests of processes, scripts, bytes and text: what they rest on of torch, others test as well.
 _ANY_TORCH = (
     "actors", "benchmarks", "cli", "data/test_scripts.py", "docs", "examples", "export", "faults",
-    "pairs/test_form_pairs.py", "pairs/test_forms.py", "pairs/test_hands.py", "state/test_fuzz.py", "test_importing.py", "test_layers.py", "test_two_threads.py", "testing", "typing", "views",
+    "pairs/test_form_pairs.py", "pairs/test_forms.py", "pairs/test_hands.py", "state/test_fuzz.py", "test_importing.py",
+    "test_layers.py", "test_two_threads.py", "testing", "typing", "views",
 )  # fmt: skip
 
 # `make test-quick`, in under two minutes: every form, states, planning and other pure parts, and a smoke of each law.
