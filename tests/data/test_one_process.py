@@ -129,8 +129,10 @@ def test_L2_a_state_that_another_thread_takes_while_an_epoch_begins(workers: int
 
             thread = threading.Thread(target=ask)
             thread.start()
-            expected = [[part.tolist() for part in batch] for batch in loader]
-            thread.join()
+            expected = []
+            for batch in loader:
+                expected.append([part.tolist() for part in batch])
+                thread.join()  # it is done within this epoch
         with seeded(), loader_of() as loader:
             random.random()
             loader.load_state_dict(states[0])

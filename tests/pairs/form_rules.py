@@ -213,7 +213,7 @@ REFUSALS: list[Refusal] = [
     Refusal(
         what="a sharding point or a shuffle between the node that reads archives and `webdataset`",
         instead="put it before the archives are read, or behind `webdataset`",
-        when=lambda chain: _names(chain, "webdataset") and _names(chain, "load_from_tar", "load_from_zip"),
+        when=lambda chain: _names(chain, "webdataset") and _names(chain, "load_from_tar", "load_from_zip", "load_from_rar"),
         example="PathList/tar:0 | open_files:0 | load_from_tar:0 | read_from_stream:0 | shuffle:0 | webdataset:0",
         error=GraphError,
         text="the files of one sample would be parted",
