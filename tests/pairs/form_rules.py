@@ -18,6 +18,9 @@ def _places(chain: Chain, trait: str) -> list[int]:
     return [place for place, (key, number) in enumerate(chain) if trait in FORMS[key].traits_of(number)]
 
 
+_ARCHIVES = ("load_from_tar", "load_from_zip", "load_from_rar")
+
+
 def _behind(chain: Chain, first: str, second: str) -> bool:
     """Does a form of the second trait stand behind one of the first?"""
     before, after = _places(chain, first), _places(chain, second)
@@ -213,7 +216,7 @@ REFUSALS: list[Refusal] = [
     Refusal(
         what="a sharding point or a shuffle between the node that reads archives and `webdataset`",
         instead="put it before the archives are read, or behind `webdataset`",
-        when=lambda chain: _names(chain, "webdataset") and _names(chain, "load_from_tar", "load_from_zip", "load_from_rar"),
+        when=lambda chain: _names(chain, "webdataset") and _names(chain, *_ARCHIVES),
         example="PathList/tar:0 | open_files:0 | load_from_tar:0 | read_from_stream:0 | shuffle:0 | webdataset:0",
         error=GraphError,
         text="the files of one sample would be parted",
