@@ -13,6 +13,9 @@ the last view of it is gone.
 A slot can also be reserved: memory in which an item is made, by ``collate`` say, so that it need not be copied there
 later. The writer alone knows of that; the byte is set when the item is sent.
 
+A process that is forked while views are out sees them in the same memory: their slots are not used again before it has
+ended (:mod:`~reading_services.processes.forks`).
+
 A byte has one writer at a time, so there is no lock. If the sending process dies, its successor gets another arena:
 the views into the old one stay good, since the mapping lives as long as a view of it; slots without one give their
 memory back.
@@ -24,12 +27,13 @@ import errno
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from reading_services.processes.forks import Lent
 from reading_services.processes.shared_file import SharedFile
 
 __all__ = ["Arena", "Reservation", "Slot", "SlotReader", "SlotWriter"]
@@ -84,18 +88,31 @@ class Slot:
     memory: memoryview
 
 
-@dataclass(slots=True)
-class Reservation:
-    """A slot in which an item is being made, or has been: ``address`` is where its memory begins in this process."""
+class _Lease(Lent):
+    """Memory that ``owner`` looks at first; ``released`` is called with this when the last view of it is gone."""
 
-    slot: Slot
-    address: int
-    owner: weakref.ref[Any]  # dies with the last object in this process that looks into the slot
+    def __init__(self, owner: Any, released: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._owner = weakref.ref(owner, lambda _: released(self))
 
     @property
     def open(self) -> bool:
-        """Does anything in this process still look into the slot?"""
-        return self.owner() is not None
+        """Does anything in this process still look at it?"""
+        return self._owner() is not None
+
+
+class Reservation(_Lease):
+    """A slot in which an item is being made, or has been: ``address`` is where its memory begins in this process."""
+
+    def __init__(self, slot: Slot, owner: Any) -> None:
+        super().__init__(owner, Lent.take_back)
+        self.slot, self.address = slot, owner.ctypes.data
+        self.lend()
+
+    @property
+    def open(self) -> bool:
+        """Does anything still look into the slot, in this process or in a forked one?"""
+        return super().open or self.seen_by_children
 
 
 class SlotWriter:
@@ -129,7 +146,7 @@ class SlotWriter:
         if slot is None:
             return None
         owner = np.frombuffer(slot.memory, np.uint8, size_bytes)
-        self._reserved[slot.index] = Reservation(slot, owner.ctypes.data, weakref.ref(owner))
+        self._reserved[slot.index] = Reservation(slot, owner)
         return owner
 
     def find(self, buffer: memoryview) -> tuple[Reservation, int] | None:
@@ -173,6 +190,14 @@ class SlotWriter:
         return slot
 
 
+class _View(_Lease):
+    """What a reader has handed out of a slot."""
+
+    def __init__(self, index: int, owner: Any, released: Callable[[Any], None]) -> None:
+        super().__init__(owner, released)
+        self.index = index
+
+
 class SlotReader:
     """The reader's side. Views may die in any thread."""
 
@@ -181,18 +206,21 @@ class SlotReader:
         self._mapped: mmap.mmap | None = None
         self._known: dict[int, tuple[int, int]] = {}  # slot -> where it is
         self._closed = False
-        self._leases: dict[int, weakref.ref[Any]] = {}
+        self._leases: dict[int, _View] = {}
         self._opened: set[int] = set()
+        self._retired: dict[int, _View] = {}  # nobody here looks at these, but a forked child may
         self._pid = os.getpid()
 
     @property
     def held(self) -> int:
-        """How many slots have been opened and not let go of."""
-        return len(self._opened)
+        """How many slots have been opened and not let go of, by this process and those that were forked."""
+        return len(self._opened) + len(self._retired)
 
     def opened(self, *indices: int) -> None:
         """From now on these slots are in a user's hands."""
         self._opened.update(indices)
+        for index in indices:
+            self._leases[index].lend()
 
     def lease(self, index: int, offset: int, capacity: int) -> memoryview:
         """The content of a slot, writable; the slot is free again when the last view of this is gone.
@@ -201,25 +229,41 @@ class SlotReader:
         """
         if self._mapped is None:
             self._mapped = self._arena.mapped()
+        self._reclaim()
         self._known[index] = offset, capacity
         owner = np.frombuffer(self._mapped, np.uint8, capacity, offset)
-        self._leases[index] = weakref.ref(owner, partial(self._release, index))
+        self._leases[index] = _View(index, owner, self._release)
         return memoryview(owner)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """No more slots are leased: let go of the memory of those that nobody sees. Views stay good. Idempotent."""
         self._closed = True
-        for index in self._known.keys() - self._leases.keys():
+        self._reclaim()
+        for index in self._known.keys() - self._leases.keys() - self._retired.keys():
             self._give_back(index)
+        self._retired.clear()  # their memory goes with the last process that has it
         if not self._leases:
             self._mapped = None
 
-    def _release(self, index: int, _: Any) -> None:
+    def _release(self, view: _View) -> None:
         """Called in any thread, in the middle of anything. A forked child has copies of the views, not the slots."""
         if os.getpid() != self._pid:
             return
-        self._leases.pop(index, None)
-        self._opened.discard(index)
+        view.take_back()
+        self._leases.pop(view.index, None)
+        self._opened.discard(view.index)
+        if not view.seen_by_children:
+            self._free(view.index)
+        elif not self._closed:
+            self._retired[view.index] = view
+
+    def _reclaim(self) -> None:
+        """Free the slots that forked children looked at: those that have ended."""
+        for index, view in list(self._retired.items()):
+            if not view.seen_by_children and self._retired.pop(index, None) is not None:
+                self._free(index)
+
+    def _free(self, index: int) -> None:
         if self._closed:
             self._give_back(index)
             return

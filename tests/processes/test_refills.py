@@ -1,0 +1,116 @@
+"""Functions that fill one object again and again: each item is what it was when it was made, in chunks or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reading_services import MultiProcessingReadingService
+from reading_services.hosting.refills import Refills
+from torchpipe import DataLoader, DataLoader2
+from torchpipe.iter import IterableWrapper
+
+BATCHES = [list(range(first, first + 4)) for first in range(0, 240, 4)]
+
+
+class OneTensor:
+    def __init__(self) -> None:
+        self.out = torch.zeros(4, dtype=torch.long)
+
+    def __call__(self, samples: list[int]) -> torch.Tensor:
+        for place, sample in enumerate(samples):
+            self.out[place] = sample
+        return self.out
+
+
+class ThreeInTurn:
+    def __init__(self) -> None:
+        self.made, self.outs = 0, [OneTensor() for _ in range(3)]
+
+    def __call__(self, samples: list[int]) -> torch.Tensor:
+        self.made += 1
+        return self.outs[self.made % 3](samples)
+
+
+class Within(OneTensor):
+    """A view of one array, in a new dict each time."""
+
+    def __init__(self) -> None:
+        self.array = np.zeros(10, np.int64)
+
+    def __call__(self, samples: list[int]) -> Any:
+        self.array[2:6] = samples
+        return {"batch": torch.from_numpy(self.array[2:6])}
+
+
+@dataclass
+class Batch:
+    content: list[int]
+
+
+class OneObject:
+    def __init__(self) -> None:
+        self.batch = Batch([])
+
+    def __call__(self, samples: list[int]) -> Batch:
+        self.batch.content = samples
+        return self.batch
+
+
+def plain(batch: Any) -> list[int]:
+    batch = batch["batch"] if isinstance(batch, dict) else batch
+    return list(batch.content if isinstance(batch, Batch) else batch.tolist())
+
+
+@pytest.mark.parametrize("kind", [OneTensor, ThreeInTurn, Within, OneObject])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_collate_fn_that_fills_what_it_has_returned(kind: Callable[[], Any], workers: int) -> None:
+    loader = DataLoader(range(240), batch_size=4, num_workers=workers, collate_fn=kind(), prefetch_factor=20)
+    for _ in range(2):
+        assert [plain(batch) for batch in loader] == BATCHES
+    stream = iter(loader)
+    assert [plain(next(stream)) for _ in range(7)] == BATCHES[:7]
+    state = loader.state_dict()
+    loader.shutdown()
+    again = DataLoader(range(240), batch_size=4, num_workers=workers, collate_fn=kind(), prefetch_factor=20)
+    again.load_state_dict(state)
+    assert [plain(batch) for batch in again] == BATCHES[7:]
+    again.shutdown()
+
+
+def test_a_function_of_a_graph_that_does() -> None:
+    graph = IterableWrapper(range(240)).batch(4).sharding_filter().map(OneTensor())
+    with DataLoader2(graph, reading_service=MultiProcessingReadingService(2)) as loader:
+        assert [plain(batch) for batch in loader] == BATCHES
+
+
+def noted(items: list[Any], limit: int = 10) -> Refills:
+    refills = Refills()
+    for item in items:
+        assert refills.limit(limit) == 1
+        refills.note([item], limit)
+    return refills
+
+
+def test_new_objects_and_one_that_does_not_change_travel_together() -> None:
+    same = torch.arange(3)
+    assert noted([[number] for number in range(4)]).limit(10) == 10
+    assert noted([{"same": same, "number": number} for number in range(4)]).limit(10) == 10
+    assert noted([same] * 4).limit(10) == 10
+    assert noted([7]).limit(10) == 10  # nobody can change a number
+
+
+def test_items_that_cannot_be_sent_are_told_by_whoever_sends_them() -> None:
+    assert noted([(x for x in ()), lambda: None, iter("a"), [5]]).limit(10) == 10
+
+
+def test_large_items_are_not_kept() -> None:
+    refills = Refills()
+    for _ in range(5):
+        refills.note([object()], 1)
+    assert refills.limit(10) == 1
