@@ -7,29 +7,29 @@ what has not come back as an item.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
 
 from reading_services.engine.ledger import DealtEntries
 from reading_services.engine.options import WorkerLimits
+from reading_services.engine.policies import policies
+from reading_services.engine.supervisor import Supervisor
 from reading_services.multiprocessing import MultiProcessingReadingService
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.places import ProcessPlaces, Section
 from reading_services.processes.start_method import default_start_method, start_method
 from reading_services.processes.unpicklable import what_fails
 from reading_services.ray import RayWorkers, TimedRayReadingService, image_of
-from reading_services.workers import Workers
 from torchpipe.errors import NotSerializableError
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
-from torchpipe.execution.shard import Chunk, InitFn
+from torchpipe.execution.shard import InitFn
 from torchpipe.node.traits import DataPipe, node_name
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.pickling import dumps
 from torchpipe.stats import Budget
-from torchpipe.stats.service import ServiceFigures
 
 if TYPE_CHECKING:
     from reading_services.actors.places import RayPlaces
@@ -38,9 +38,9 @@ __all__ = ["DealingWorkers", "RayWorkers", "TimedRayReadingService", "TimedReadi
            "default_start_method", "image_for"]  # fmt: skip
 
 
-class DealingWorkers:
+class DealingWorkers(Supervisor):
     """``num_workers`` processes over ``graph``, a node without inputs, which are dealt what to make items of; with
-    ``hosts``, as many Ray actors.
+    ``where``, as many Ray actors.
 
     ``steps``: of the node, how many note for themselves what they take.
 
@@ -60,42 +60,27 @@ class DealingWorkers:
         policy: Callable[[], SnapshotPolicy] = SnapshotPolicy,
         steps: int = 1,
         budget: Budget | None = None,
-        hosts: RayWorkers | None = None,
+        where: RayWorkers | None = None,
     ) -> None:
         names = dict(enumerate([node_name(graph)] * max(1, steps)))
         self._image: GraphImage | None = None
-        self._places: ProcessPlaces | RayPlaces
-        if hosts is None:
+        self._pool: ProcessPlaces | RayPlaces
+        if where is None:
             context = start_method(context, on_device=context is None)
-            self._image, method = image_for(context, graph, init_fn, policy), context.get_start_method()
-            self._places = ProcessPlaces(context, Section(self._image, names))
+            self._image = image_for(context, graph, init_fn, policy)
+            self._pool = ProcessPlaces(context, Section(self._image, names))
         else:
             from reading_services.actors.places import ActorSection
 
-            image, method = image_of((graph,), (graph,), init_fn, None, policy), "ray"
-            self._places = hosts.places(ActorSection(image, len(names)), None, None)
-        balance = hosts is not None and hosts.rebalance
-        self._workers = Workers(self._places, num_workers, limits, method=method, budget=budget, balance=balance)
+            image = image_of((graph,), (graph,), init_fn, None, policy)
+            self._pool = where.places(ActorSection(image, len(names)), None, None)
+        balance = where is not None and where.rebalance
+        super().__init__(self._pool, num_workers, limits, policies(budget, num_workers, balance=balance))
 
     @property
     def processes(self) -> list[Any]:
         """The ``multiprocessing`` processes that run just now, or where actors run, in the order of their numbers."""
-        return self._places.processes()
-
-    @property
-    def usable(self) -> bool:
-        """May another epoch begin? Not after a call that was cut short by an interrupt."""
-        return self._workers.usable
-
-    @property
-    def num_workers(self) -> int:
-        """How many there are just now."""
-        return self._workers.num_workers
-
-    @property
-    def rebuild_s(self) -> float:
-        """How long it took so far to rebuild batches from what was sent, in seconds."""
-        return self._workers.rebuild_s
+        return self._pool.processes()
 
     def begin(
         self,
@@ -112,46 +97,26 @@ class DealingWorkers:
             )
             for item in positions
         }
-        self._workers.begin_epoch(start, positions, dealt)
+        self.begin_epoch(start, positions, dealt)
 
     def deal(self, lane: int, entries: Sequence[Any], *, over: bool = False) -> None:
         """Let ``lane`` make an item of each of ``entries``, after those before; ``over``: there are no more.
 
         Raises: whatever pickling one raises, before any is dealt.
         """
-        self._workers.supervisor.deal(lane, [dumps(entry) for entry in entries], over=over)
-
-    def outstanding(self, lane: int) -> int:
-        """How many entries have been dealt to ``lane`` whose items have not arrived."""
-        return self._workers.supervisor.outstanding(lane)
-
-    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
-        """(a lane, its next chunk) of whichever of ``lanes`` has one first. Raises: as the supervisor."""
-        return self._workers.pull_any(lanes, timeout_s)
-
-    def interrupt(self) -> None:
-        """Make a :meth:`pull_any` in another thread return at once. Thread-safe."""
-        self._workers.interrupt()
-
-    def measure_nodes(self, wanted: bool) -> None:
-        """Time the steps of epochs that begin from now on, or do not."""
-        self._workers.measure_nodes(wanted)
-
-    def figures(self) -> ServiceFigures:
-        """What the workers have done in this epoch, or in the last one."""
-        return self._workers.figures()
+        super().deal(lane, [dumps(entry) for entry in entries], over=over)
 
     def end_epoch(self) -> None:
         """Let the workers stop; they stay. Idempotent. After a call that was cut short, they end instead."""
         if self.usable:
-            self._workers.end_epoch()
+            super().end_epoch()
         else:
             self.close()
 
     def close(self) -> None:
         """End the workers. Idempotent."""
         try:
-            self._workers.close()
+            super().close()
         finally:
             if self._image is not None:
                 self._image.close()

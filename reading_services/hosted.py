@@ -29,7 +29,7 @@ from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.service import ServiceFigures, ServiceStats
 
 if TYPE_CHECKING:
-    from reading_services.workers import Workers
+    from reading_services.engine.supervisor import Supervisor
 
 __all__ = ["HostedReadingService", "device_options", "numbered_names", "worker_limits"]
 
@@ -98,9 +98,9 @@ class HostedReadingService(ShardedReadingService):
         self._limits, self._silent_s = limits, timeout or None
         self._device_options = device_options
         self._device = None if device is None else resolve(device, device_options)
-        self._workers: Workers | None = None
+        self._workers: Supervisor | None = None
         # Here, since workers import this module and need none of it, and not at the first epoch, which it would delay.
-        import reading_services.workers  # noqa: F401
+        import reading_services.engine.supervisor  # noqa: F401
 
         self._earlier_restarts = 0  # of workers that have been shut down since
         self._earlier_longest = 0
@@ -114,7 +114,7 @@ class HostedReadingService(ShardedReadingService):
         """
 
     @abstractmethod
-    def _new_workers(self, most: int) -> Workers:
+    def _new_workers(self, most: int) -> Supervisor:
         """New workers, none of them started yet."""
 
     @abstractmethod
@@ -152,11 +152,11 @@ class HostedReadingService(ShardedReadingService):
         The logger ``torchpipe`` has a warning for each. One whose death became an error counts if it had other shards
         that go on. ``max_restarts`` is a limit to this number.
         """
-        return self._earlier_restarts if self._workers is None else self._workers.supervisor.restarts
+        return self._earlier_restarts if self._workers is None else self._workers.restarts
 
     def stats(self) -> ServiceStats:
         """Counters of this service's workers; asks nobody. May be called from any thread."""
-        longest = 0 if self._workers is None else self._workers.supervisor.longest_backlog
+        longest = 0 if self._workers is None else self._workers.longest_backlog
         return ServiceStats(
             restarts=self.restarts,
             processes=len(self.worker_pids()),
@@ -204,7 +204,7 @@ class HostedReadingService(ShardedReadingService):
         if self._num_workers:
             # Before the stream is made: a state that is loaded into it may pull items in another thread at once. And
             # in the caller's thread, not in the one that will pull: the processes outlive that.
-            self._choose_workers(start).supervisor.start()
+            self._choose_workers(start).start()
         return super().initialize_iteration(start)
 
     def finalize_iteration(self) -> None:
@@ -224,8 +224,8 @@ class HostedReadingService(ShardedReadingService):
     def _end_workers(self) -> None:
         workers, self._workers = self._workers, None
         if workers is not None:
-            self._earlier_restarts = workers.supervisor.restarts
-            self._earlier_longest = max(self._earlier_longest, workers.supervisor.longest_backlog)
+            self._earlier_restarts = workers.restarts
+            self._earlier_longest = max(self._earlier_longest, workers.longest_backlog)
             self._last_figures = workers.figures()
             workers.close()
 
@@ -249,7 +249,7 @@ class HostedReadingService(ShardedReadingService):
         workers.begin_epoch(start, positions)
         return _Epoch(workers, self._wait_s)
 
-    def _choose_workers(self, start: EpochStart) -> Workers:
+    def _choose_workers(self, start: EpochStart) -> Supervisor:
         """The workers for this epoch, chosen once, before it begins: other ones than before only if a loaded state
         brought another number of shards, or if these cannot go on.
         """
@@ -272,7 +272,7 @@ class HostedReadingService(ShardedReadingService):
 class _Epoch(ShardProvider):
     """The shards of one epoch, as the workers produce them."""
 
-    def __init__(self, workers: Workers, wait_s: float | None) -> None:
+    def __init__(self, workers: Supervisor, wait_s: float | None) -> None:
         self._workers = workers
         self._wait_s = wait_s
         self._rebuilt_before_s = workers.rebuild_s

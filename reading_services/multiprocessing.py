@@ -24,8 +24,8 @@ from torchpipe.stats.budget import Budget
 from torchpipe.stats.service import ServiceStats
 
 if TYPE_CHECKING:
+    from reading_services.engine.supervisor import Supervisor
     from reading_services.processes.places import ProcessPlaces
-    from reading_services.workers import Workers
 
 __all__ = ["MultiProcessingReadingService", "ServiceStats"]
 
@@ -149,9 +149,10 @@ class MultiProcessingReadingService(HostedReadingService):
         self._places = None
         super()._end_workers()
 
-    def _new_workers(self, most: int) -> Workers:
+    def _new_workers(self, most: int) -> Supervisor:
+        from reading_services.engine.policies import policies
+        from reading_services.engine.supervisor import Supervisor
         from reading_services.processes.places import ProcessPlaces, Section
-        from reading_services.workers import Workers
 
         plan = self.plan
         assert self._graph is not None
@@ -160,12 +161,11 @@ class MultiProcessingReadingService(HostedReadingService):
             assert self._dispatch is not None
             dispatched = Section(self._dispatch, numbered_names(plan.dispatch))
         self._places = ProcessPlaces(self._context, shards, dispatched, silent_s=self._silent_s)
-        return Workers(
+        return Supervisor(
             self._places,
             most,
             self._limits,
-            method=self._context.get_start_method(),
-            budget=self._budget,
+            policies(self._budget, most),
             dispatch_branch=self._dispatch_branch,
             restarts=self._earlier_restarts,
         )

@@ -23,7 +23,7 @@ from torchpipe.stats.budget import Budget
 
 if TYPE_CHECKING:
     from reading_services.actors.places import ActorSection, RayPlaces
-    from reading_services.workers import Workers
+    from reading_services.engine.supervisor import Supervisor
 
 __all__ = ["RayReadingService", "RayWorkers", "TimedRayReadingService", "image_of"]
 
@@ -40,7 +40,8 @@ class RayWorkers:
         runtime_env: Ray's runtime environment for the workers, e.g. ``{"pip": ["pillow"]}``.
         address: the cluster to connect to if this process is not connected: ``"auto"`` or ``host:port``. None: the one
             that ``RAY_ADDRESS`` names, else one that runs on this machine, else a new one on this machine.
-        start_timeout: seconds after which a worker that has not started is an error that says what is missing.
+        start_timeout: seconds after which a worker that has not started, and whose shards nobody else can host, is an
+            error that says what is missing.
         rebalance: move shards between workers: from those that have not started or are slow to the others, and to new
             ones. The stream stays the same.
 
@@ -99,7 +100,6 @@ class RayWorkers:
             request,
             silent_s=silent_s,
             start_timeout_s=self.start_timeout,
-            all_needed=not self.rebalance,
         )
 
 
@@ -217,9 +217,10 @@ class RayReadingService(HostedReadingService):
         super()._end_workers()
         self._places = None
 
-    def _new_workers(self, most: int) -> Workers:
+    def _new_workers(self, most: int) -> Supervisor:
         from reading_services.actors.places import ActorSection
-        from reading_services.workers import Workers
+        from reading_services.engine.policies import policies
+        from reading_services.engine.supervisor import Supervisor
 
         plan, hosts = self.plan, self._hosts
         assert self._graph is not None
@@ -231,15 +232,13 @@ class RayReadingService(HostedReadingService):
             assert self._dispatch is not None
             dispatched = ActorSection(self._dispatch, 1 + max(numbered_names(plan.dispatch), default=-1))
         self._places = hosts.places(shards, dispatched, self._silent_s)
-        return Workers(
+        return Supervisor(
             self._places,
             most,
             self._limits,
-            method="ray",
-            budget=self._budget,
+            policies(self._budget, most, balance=hosts.rebalance),
             dispatch_branch=self._dispatch_branch,
             restarts=self._earlier_restarts,
-            balance=hosts.rebalance,
         )
 
 

@@ -27,7 +27,7 @@ from reading_services.actors.dispatch_actor import DispatchActor
 from reading_services.actors.place import ActorPlace
 from reading_services.actors.replies import Hello
 from reading_services.actors.shard_actor import CONTROL, ShardActor
-from reading_services.engine.places import DISPATCHER, End, Event, Failed, Gone, Leaving, Place, Places, Ready
+from reading_services.engine.places import DISPATCHER, End, Event, Failed, Gone, Late, Leaving, Place, Places, Ready
 from torchpipe.compat.ray_private import draining_nodes
 
 __all__ = ["ActorSection", "RayPlaces"]
@@ -50,9 +50,10 @@ class RayPlaces(Places):
     """``close`` ends all actors; those of a forgotten object end with it, and all of them with the driver.
 
     ``silent_s``: after how long without an answer to "how are you" one is killed (None: never). ``start_timeout_s``:
-    how long an actor may take to be placed and to start. ``all_needed``: is one that takes longer an error, while
-    others are at work?
+    how long an actor may take to be placed and to start, before it is late.
     """
+
+    method = "ray"
 
     def __init__(
         self,
@@ -62,11 +63,10 @@ class RayPlaces(Places):
         *,
         silent_s: float | None = None,
         start_timeout_s: float = 120.0,
-        all_needed: bool = True,
     ) -> None:
         self._sections = {False: shards, True: dispatched}
         self._request, self._silent_s = request, silent_s
-        self._start_timeout_s, self._all_needed = start_timeout_s, all_needed
+        self._start_timeout_s = start_timeout_s
         self._lock = threading.RLock()
         self._images: dict[bool, Any] = {}
         self._places: list[ActorPlace] = []
@@ -157,6 +157,12 @@ class RayPlaces(Places):
                 self._ask_to_finish(place)
             self._forget_finished()
 
+    def late_error(self, place: Place) -> Exception:
+        return TimeoutError(
+            f"{place.name} has not started for {self._start_timeout_s:g} s (start_timeout): {self._request.missing()}. "
+            "Ask for fewer workers or less for each (num_workers, num_cpus, resources), or add nodes"
+        )
+
     def wake(self) -> None:
         self._answers.put(None)
 
@@ -214,7 +220,8 @@ class RayPlaces(Places):
             if place.gone:
                 continue
             if not place.ready:
-                events += self._late(place, now)
+                if now - place.opened_at >= self._start_timeout_s:
+                    events.append(Late(place))
             elif self._silent_s is not None and place.asked is not None and now - place.asked_at > self._silent_s:
                 _log.warning("%s has not answered for %g s: killing it", place.name, self._silent_s)
                 events.append(self._killed(place, "was killed, as it did not answer"))
@@ -224,17 +231,6 @@ class RayPlaces(Places):
                     place.leaving = True
                     events.append(Leaving(place))
         return events
-
-    def _late(self, place: ActorPlace, now: float) -> list[Event]:
-        if now - place.opened_at < self._start_timeout_s:
-            return []
-        if not self._all_needed and any(other.ready for other in self._places):
-            return []  # others do its work
-        error = TimeoutError(
-            f"{place.name} has not started for {self._start_timeout_s:g} s (start_timeout): {self._request.missing()}. "
-            "Ask for fewer workers or less for each (num_workers, num_cpus, resources), or add nodes"
-        )
-        return [Failed(place, error), self._killed(place, "was not started in time")]
 
     def _killed(self, place: ActorPlace, cause: str) -> Event:
         place.gone = True

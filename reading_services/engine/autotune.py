@@ -1,7 +1,6 @@
 """How many workers should host the shards, and how far they may run ahead: measured, decided, and told the supervisor.
 
-:class:`Tuner` decides from what an interval was like. :class:`Autotune` measures intervals while chunks are pulled, and
-calls ``resize``.
+:class:`Tuner` decides from what an interval was like. :class:`Autotune` measures intervals while chunks are pulled.
 
 Up, as long as the consumer waits, the workers are at work, and the budget allows it; a step that brought nothing is
 taken back, and is the limit from then on. Down to what is needed, where the consumer hardly waits, but never to a
@@ -11,22 +10,18 @@ run further ahead instead.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from reading_services.engine.places import Noted
-from reading_services.engine.supervisor import Supervisor
-from torchpipe.execution.shard import Chunk
+from reading_services.engine.policy import Change, Hosting, Policy
 from torchpipe.stats import Budget
 from torchpipe.stats.sheet import AWAITING_CREDIT, MAKING, SENDING
 from torchpipe.stats.text import format_bytes
 
-__all__ = ["Autotune", "Choice", "Interval", "Tuner", "first_workers"]
-
-_log = logging.getLogger("torchpipe")
+__all__ = ["Autotune", "Choice", "Interval", "Tuner"]
 
 _INTERVAL_S = 1.0
 _LEAST_CHUNKS = 8  # in an interval
@@ -111,59 +106,53 @@ class Tuner:
         return 2 * now.workers * seen.memory_bytes <= self._memory_bytes
 
 
-def first_workers(budget: Budget | None, most: int) -> int:
-    """With how many workers to begin: with a budget, as many as there are cores."""
-    return most if budget is None else max(1, min(most, int(budget.filled().cores or 1)))
+class Autotune(Policy):
+    """As many workers as are of use, within ``budget`` and ``most``."""
 
+    def __init__(self, budget: Budget, most: int) -> None:
+        self._most, self._budget = most, budget.filled()
+        self._tuner = Tuner(self._budget, most)
+        self._interval = _Measured(0.0)
 
-class Autotune:
-    """Pulls chunks of ``supervisor``, and gives it as many workers as are of use, within ``budget`` and ``most``."""
+    def first_workers(self, most: int) -> int:
+        """As many as there are cores."""
+        return max(1, min(most, int(self._budget.cores or 1)))
 
-    def __init__(self, supervisor: Supervisor, budget: Budget, most: int) -> None:
-        self._supervisor, self._most = supervisor, most
-        self._tuner = Tuner(budget.filled(), most)
-        self._interval = _Measured()
-
-    def begin_epoch(self) -> None:
+    def begin_epoch(self, hosting: Hosting, now: float) -> Change | None:
         """What was measured before says nothing of this one."""
-        self._interval = _Measured()
+        self._interval = _Measured(now)
+        return None
 
-    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
-        """As the supervisor's."""
-        if time.monotonic() - self._interval.begun >= _INTERVAL_S and self._interval.chunks >= _LEAST_CHUNKS:
-            self._tune(time.monotonic())  # before anything is taken: if it raises, nothing is lost
-        measured, began = self._interval, time.monotonic()
-        lane, chunk = self._supervisor.pull_any(lanes, timeout_s)
-        measured.waited_s += time.monotonic() - began
-        measured.items += len(chunk.items)
-        measured.chunks += 1
-        return lane, chunk
-
-    def _tune(self, now: float) -> None:
-        supervisor, measured = self._supervisor, self._interval
-        noted = supervisor.noted()
+    def before_pull(self, hosting: Hosting, now: float, late: Collection[int]) -> Change | None:
+        measured = self._interval
+        if now - measured.begun < _INTERVAL_S or measured.chunks < _LEAST_CHUNKS:
+            return None
+        noted, all_ready = hosting.noted(), hosting.all_ready
         seen = measured.until(now, noted)
-        self._interval = _Measured()
-        if seen is None:
-            if supervisor.all_ready:  # else they are starting, which may take seconds
-                self._interval.noted = noted
-            return
-        chosen = Choice(supervisor.num_workers, supervisor.limits.window)
-        choice = self._tuner.choose(chosen, seen)
+        self._interval = _Measured(now)
+        chosen = choice = Choice(hosting.num_workers, hosting.limits.window)
+        if not all_ready:
+            return None  # they are starting, which may take seconds
+        if seen is not None:
+            choice = self._tuner.choose(chosen, seen)
         if (choice.workers, choice.window) == (chosen.workers, chosen.window):
             self._interval.noted = noted
-            return
+            return None
         text = f"{choice.workers} of at most {self._most} workers, {choice.window} messages ahead: {choice.why}"
-        _log.info("autotune: %s", text)
-        supervisor.accounts.events.tell("tuned", "main", text)
-        supervisor.resize(choice.workers, choice.window)  # the interval in which they begin says nothing
+        return Change(workers=choice.workers, window=choice.window, why=text)
+
+    def pulled(self, items: int, waited_s: float) -> None:
+        measured = self._interval
+        measured.waited_s += waited_s
+        measured.items += items
+        measured.chunks += 1
 
 
 class _Measured:
     """What was measured since an interval began; without ``noted``, it is not one to go by."""
 
-    def __init__(self) -> None:
-        self.begun = time.monotonic()
+    def __init__(self, now: float) -> None:
+        self.begun = now
         self.cpu_s = time.process_time()
         self.noted: dict[int, Noted] = {}
         self.waited_s = 0.0

@@ -8,18 +8,14 @@ much.
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 from reading_services.engine.places import Noted
-from reading_services.engine.supervisor import Supervisor
-from torchpipe.execution.shard import Chunk
+from reading_services.engine.policy import Change, Hosting, Policy
 from torchpipe.stats.sheet import MAKING, SENDING
 
 __all__ = ["Balance", "apportion", "moved"]
-
-_log = logging.getLogger("torchpipe")
 
 _INTERVAL_S = 2.0
 _GRACE_S = 3.0  # for a place to start, before its shards go to others
@@ -49,63 +45,71 @@ def moved(hosts: Mapping[int, int], counts: Mapping[int, int]) -> dict[int, int]
     return {shard: kept[shard] if shard in kept else free.pop() for shard in hosts}
 
 
-class Balance:
-    """Pulls chunks of ``supervisor``, and moves shards between its places now and then."""
+class Balance(Policy):
+    """Moves shards between places now and then."""
 
-    def __init__(self, supervisor: Supervisor, clock: Callable[[], float] = time.monotonic) -> None:
-        self._supervisor, self._clock = supervisor, clock
+    def __init__(self) -> None:
         self._speeds: dict[int, float] = {}  # items a second of work
         self._pids: dict[int, int] = {}
         self._rest_s, self._rests_until = _INTERVAL_S, 0.0
-        self.begin_epoch()
-
-    def begin_epoch(self) -> None:
-        """What was measured under way is of the epoch before; speeds stay."""
-        self._begun = self._unready_since = self._clock()
+        self._looked_at = self._unready_since = 0.0
         self._noted: dict[int, Noted] = {}
 
-    def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
-        """As the supervisor's. Where nothing comes, places are looked at all the same."""
-        deadline = None if timeout_s is None else self._clock() + timeout_s
-        while True:
-            now = self._clock()
-            if now - self._begun >= _INTERVAL_S:
-                self._balance(now)  # before anything is taken: if it raises, nothing is lost
-            left_s = None if deadline is None else max(0.0, deadline - now)
-            pulled = self._supervisor.pull_within(lanes, _INTERVAL_S, left_s)
-            if pulled is not None:
-                return pulled
+    def begin_epoch(self, hosting: Hosting, now: float) -> Change | None:
+        """What was measured under way is of the epoch before; speeds stay. Nothing has begun: moves are free."""
+        self._looked_at = self._unready_since = now
+        self._noted = {}
+        hosts, ready = hosting.hosts(all_shards=True), hosting.ready()
+        return self._faster(hosts, ready) if ready.issuperset(hosts.values()) else None
 
-    def _balance(self, now: float) -> None:
-        supervisor = self._supervisor
-        noted, before = supervisor.noted(), self._noted
-        self._begun, self._noted = now, {number: item.copy() for number, item in noted.items()}
+    def before_pull(self, hosting: Hosting, now: float, late: Collection[int]) -> Change | None:
+        if now - self._looked_at < _INTERVAL_S and not late:
+            return None
+        noted, before = hosting.noted(), self._noted
+        self._looked_at, self._noted = now, {number: item.copy() for number, item in noted.items()}
         self._measure(noted, before)
-        hosts = supervisor.shards_of_places()
-        ready = supervisor.ready()
+        hosts, ready = hosting.hosts(), hosting.ready()
         idle = {number for number in hosts.values() if number not in ready}
         if not idle:
             self._unready_since = now
-        if not ready or len(hosts) < 2:
-            return
-        late = bool(idle) and now - self._unready_since >= _GRACE_S
-        known = [speed for number, speed in self._speeds.items() if number in ready]
-        usual = sum(known) / len(known) if known else 1.0
-        speeds = {number: self._speeds.get(number, usual) for number in ready}
-        if not late and idle:
-            return
-        counts = apportion(len(hosts), speeds)
-        have = {number: sum(host == number for host in hosts.values()) for number in {*ready, *hosts.values()}}
-        if not late:
-            if now < self._rests_until or _slowest(have, speeds) < _GAIN * _slowest(counts, speeds):
-                return
+        elif now - self._unready_since < _GRACE_S and not idle & {*late}:
+            return None
+        elif change := self._spread(hosts, ready):
+            self._noted = {}
+            return change
+        if idle or now < self._rests_until or len(hosts) < 2:
+            return None
+        if change := self._faster(hosts, ready):
             self._rests_until = now + self._rest_s
             self._rest_s = min(_MOST_REST_S, 2 * self._rest_s)
+            self._noted = {}
+        return change
+
+    def _faster(self, hosts: Mapping[int, int], ready: Collection[int]) -> Change | None:
+        """Other hosts of those that are ready, if they are so much faster together that it is worth a move."""
+        change = self._spread(hosts, ready)
+        if change is None or change.hosts is None:
+            return None
+        speeds = self._speeds_of(ready)
+        gain = _slowest(hosts.values(), speeds) / _slowest(change.hosts.values(), speeds)
+        return change if gain >= _GAIN else None
+
+    def _spread(self, hosts: Mapping[int, int], ready: Collection[int]) -> Change | None:
+        """Let those that are ready host all, by their speeds. None if they do, or if there are none."""
+        if not ready:
+            return None
+        counts = apportion(len(hosts), self._speeds_of(ready))
+        after = moved(hosts, counts)
+        if after == hosts:
+            return None
         text = ", ".join(f"worker {number}: {count}" for number, count in counts.items())
-        _log.info("moving shards between workers: %s", text)
-        supervisor.accounts.events.tell("tuned", "main", f"shards of each worker: {text}")
-        supervisor.assign(moved(hosts, counts))
-        self._noted = {}
+        return Change(hosts=after, why=f"shards of each worker: {text}")
+
+    def _speeds_of(self, numbers: Collection[int]) -> dict[int, float]:
+        """One that has not been measured is as fast as the others."""
+        known = [speed for number, speed in self._speeds.items() if number in numbers]
+        usual = sum(known) / len(known) if known else 1.0
+        return {number: self._speeds.get(number, usual) for number in numbers}
 
     def _measure(self, noted: dict[int, Noted], before: dict[int, Noted]) -> None:
         for number, item in noted.items():
@@ -122,6 +126,7 @@ class Balance:
                 self._speeds[number] = (self._speeds.get(number, speed) + speed) / 2
 
 
-def _slowest(counts: Mapping[int, int], speeds: Mapping[int, float]) -> float:
+def _slowest(hosts: Collection[int], speeds: Mapping[int, float]) -> float:
     """How long the place takes that takes longest, for one item of each shard, in seconds."""
-    return max(count / speeds[number] for number, count in counts.items() if number in speeds)
+    counts = Counter(hosts)
+    return max(count / speeds[number] for number, count in counts.items())

@@ -16,8 +16,8 @@ from torchpipe.execution.shard import Chunk
 from torchpipe.stats.node_sheet import Figures
 from torchpipe.stats.sheet import Times
 
-__all__ = ["DISPATCHER", "Arrival", "Came", "End", "Event", "Failed", "Figures", "Gone", "Leaving", "Noted", "Place",
-           "Places", "Ready", "Reported"]  # fmt: skip
+__all__ = ["DISPATCHER", "Arrival", "Came", "End", "Event", "Failed", "Figures", "Gone", "Late", "Leaving", "Noted",
+           "Place", "Places", "Ready", "Reported"]  # fmt: skip
 
 DISPATCHER = -1
 """The number of the place that hosts the dispatched part. The others count from 0."""
@@ -48,7 +48,12 @@ class Place(Protocol):
 
 
 class Places(ABC):
-    """Opens places and lets go of them. One thread at a time waits; all else may be called by any thread."""
+    """Opens places and lets go of them. One thread at a time waits; all else may be called by any thread.
+
+    ``method``: how they start, in a word.
+    """
+
+    method = "memory"
 
     @abstractmethod
     def open(self, number: int) -> Place:
@@ -68,6 +73,10 @@ class Places(ABC):
     @abstractmethod
     def pending(self, place: Place) -> list[Event]:
         """What is known of a place already, without a wait. The last event is :class:`Gone` if it has ended."""
+
+    def late_error(self, place: Place) -> Exception:
+        """Of a place that was told to be late: what it waits for, as an error that says what to do."""
+        return TimeoutError(f"{place.name} has not started in time")
 
     @abstractmethod
     def wake(self) -> None:
@@ -185,4 +194,11 @@ class Leaving:
     place: Place
 
 
-Event: TypeAlias = Ready | Came | Reported | Failed | Gone | Leaving
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The place has not started for as long as it may. Told again and again: what it means is not decided here."""
+
+    place: Place
+
+
+Event: TypeAlias = Ready | Came | Reported | Failed | Gone | Leaving | Late

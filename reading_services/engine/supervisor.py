@@ -29,6 +29,7 @@ from reading_services.engine.places import (
     Event,
     Failed,
     Gone,
+    Late,
     Leaving,
     Noted,
     Place,
@@ -36,6 +37,7 @@ from reading_services.engine.places import (
     Ready,
     Reported,
 )
+from reading_services.engine.policy import Change, Policy
 from reading_services.engine.recovery import SPENT, Plan, Recovery
 from reading_services.engine.whole_calls import WholeCalls
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
@@ -56,21 +58,25 @@ _LOOK_S = 1.0  # a wait as long as this is begun anew: no wait notices a Ctrl-C 
 
 
 class Supervisor:
-    """Lets ``num_workers`` places host shards over many epochs; with ``dispatch_branch``, one more hosts what is
-    dispatched to that branch. ``close`` ends them. ``restarts``: of places that were replaced before this one began.
+    """Lets at most ``most`` places host shards over many epochs; with ``dispatch_branch``, one more hosts what is
+    dispatched to that branch. ``policies`` say how many, and which hosts which. ``close`` ends them. ``restarts``: of
+    places that were replaced before this one began.
     """
 
     def __init__(
         self,
         places: Places,
-        num_workers: int,
+        most: int,
         limits: WorkerLimits,
+        policies: Sequence[Policy] = (),
         *,
         dispatch_branch: int = -1,
         restarts: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.num_workers, self.limits, self.restarts = num_workers, limits, restarts
+        self.num_workers = min((policy.first_workers(most) for policy in policies), default=most)
+        self.most, self.limits, self.restarts = most, limits, restarts
+        self._policies = tuple(policies)
         self.rebuild_s = 0.0
         self.longest_backlog = 0  # items that have waited in the dispatcher for one shard
         self.accounts = Accounts()
@@ -83,6 +89,7 @@ class Supervisor:
         self._fail_at: tuple[int, bytes] | None = None  # a dispatched item that is not to be tried again
         self._recovery = Recovery(limits.max_deaths)
         self._lost: dict[int, Death] = {}  # ended when nothing was needed of them: missed in the next epoch
+        self._late: set[int] = set()  # have not started in time, as it was told since it was last decided
         self._plans: dict[int, Plan] = {}  # by number: of those that have ended and have yet to begin
         self._generation = 0
         self._epoch: EpochStart | None = None
@@ -125,6 +132,9 @@ class Supervisor:
             ledgers = [ShardLedger.begin(item, window, dealt.get(item.lane), since=since) for item in positions]
             self._ledgers = {ledger.lane: ledger for ledger in ledgers}
             self._open_missing()
+            for policy in self._policies:
+                if change := policy.begin_epoch(self, self._clock()):
+                    self._carry_out(change, begun=False)
             self.accounts.begin_epoch(self._open.values())
             self._begin_all()
 
@@ -150,22 +160,15 @@ class Supervisor:
         place; IteratorInvalidated after :meth:`interrupt`; RuntimeError, in torch's words, after ``timeout_s``; what
         a place could not start with.
         """
-        pulled = self.pull_within(lanes, None, timeout_s)
-        assert pulled is not None
-        return pulled
-
-    def pull_within(
-        self, lanes: Collection[int], patience_s: float | None, timeout_s: float | None = None
-    ) -> tuple[int, Chunk] | None:
-        """As :meth:`pull_any`; None if nothing has come after ``patience_s``."""
+        began = self._clock()
         with self._calls:
-            found = self._next_arrival(lanes, timeout_s, patience_s)
-            if found is None:
-                return None
+            found = self._next_arrival(lanes, timeout_s)
             if isinstance(found, tuple):
-                began = time.perf_counter()
+                rebuilt = time.perf_counter()
                 chunk = found[1].open(found[0].shard)
-                self.rebuild_s += time.perf_counter() - began
+                self.rebuild_s += time.perf_counter() - rebuilt
+                for policy in self._policies:
+                    policy.pulled(len(chunk.items), self._clock() - began)
                 return found[0].lane, chunk
         try:
             raise found
@@ -189,24 +192,12 @@ class Supervisor:
         """Let so many places host the shards; ``window``: how far they may run ahead. The stream stays the same.
 
         Between two pulls. Those that are too many end once they have made what they are at. Shards that stay where they
-        are go on; the others begin anew where they stand.
+        are go on; the others begin anew where they stand. Raises: ValueError for more than ``most``.
         """
+        if not 1 <= workers <= self.most:
+            raise ValueError(f"there can be 1 to {self.most} workers, not {workers}")
         with self._calls, self._lock:
-            hosts = self._hosts()
-            if window is not None:
-                self.limits = replace(self.limits, window=window)
-                for ledger in self._ledgers.values():
-                    ledger.window = window
-            for number in [number for number in self._open if number >= workers]:
-                self._let_go(number)
-                self._plans.pop(number, None)
-            for number in [number for number in self._successors if number >= workers]:
-                self._places.drop(self._successors.pop(number))
-            self.num_workers = workers
-            self._assigned.clear()
-            if self._epoch is not None:
-                self._open_missing()
-                self._move(hosts)
+            self._carry_out(Change(workers=workers, window=window, why="as told"))
 
     def assign(self, places: Mapping[int, int]) -> None:
         """Let place ``places[shard]`` host each shard, in this epoch and the next ones. The stream stays the same.
@@ -214,16 +205,13 @@ class Supervisor:
         Between two pulls. Shards that are moved begin anew where they stand.
         """
         with self._calls, self._lock:
-            hosts = self._hosts()
-            self._assigned = dict(places)
-            if self._epoch is not None:
-                self._move(hosts)
+            self._carry_out(Change(hosts=places, why="as told"))
 
-    def shards_of_places(self) -> dict[int, int]:
-        """shard -> the place that hosts it, of the shards that go on."""
+    def hosts(self, *, all_shards: bool = False) -> dict[int, int]:
+        """shard -> the place that hosts it, of the shards that go on, or of all in this epoch."""
         with self._lock:
-            going_on = {ledger.shard for ledger in self._ledgers.values() if not ledger.over}
-            return {shard: self._worker_of(shard) for shard in sorted(going_on)}
+            shards = {ledger.shard for ledger in self._ledgers.values() if all_shards or not ledger.over}
+            return {shard: self._worker_of(shard) for shard in sorted(shards)}
 
     def ready(self) -> set[int]:
         """The numbers of the places that host shards and can begin."""
@@ -239,7 +227,11 @@ class Supervisor:
         if self._epoch is None:
             return self.accounts.figures
         told = self.accounts.read(self._in_order(), list(self._ledgers.values()), self._worker_of)
-        return replace(told, restarts=self.restarts)
+        return replace(told, restarts=self.restarts, method=self._places.method)
+
+    def measure_nodes(self, wanted: bool) -> None:
+        """Time the nodes of passes that begin from now on, or do not."""
+        self._places.measure_nodes(wanted)
 
     def noted(self) -> dict[int, Noted]:
         """What each place that hosts shards has done so far, by number."""
@@ -259,11 +251,10 @@ class Supervisor:
     # --- what has arrived
 
     def _next_arrival(
-        self, lanes: Collection[int], timeout_s: float | None, patience_s: float | None
-    ) -> tuple[ShardLedger, Arrival] | BaseException | None:
-        """(a lane, what has come for it), or what to raise instead; None if nothing has come after ``patience_s``."""
+        self, lanes: Collection[int], timeout_s: float | None
+    ) -> tuple[ShardLedger, Arrival] | BaseException:
+        """(a lane, what has come for it), or what to raise instead."""
         deadline = None if timeout_s is None else self._clock() + timeout_s
-        patient_until = None if patience_s is None else self._clock() + patience_s
         with self._lock:
             wanted = [self._ledgers[lane] for lane in lanes if lane in self._ledgers]
             for ledger in wanted:
@@ -273,6 +264,7 @@ class Supervisor:
             while True:
                 if self._interrupted or len(wanted) < len(lanes):
                     return IteratorInvalidated(_CLOSED_ELSEWHERE)
+                self._consult()  # before anything is taken: if it raises, nothing is lost
                 for ledger in wanted:
                     if (arrival := ledger.take()) is not None:
                         return ledger, arrival
@@ -283,8 +275,6 @@ class Supervisor:
                     awaited = {self._worker_of(ledger.shard) for ledger in wanted}
                     names = ", ".join(_named(place) for number, place in self._open.items() if number in awaited)
                     return RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds, waiting for {names}")
-                if patient_until is not None and self._clock() >= patient_until:
-                    return None
                 if self._awaited:
                     self._changed.wait(left_s)
                 else:
@@ -340,6 +330,8 @@ class Supervisor:
                     self._lose(place, self._death(place, end))
             case Leaving(place=place):
                 self._open_successor(place)
+            case Late(place=place):
+                self._late.add(place.number)
             case Ready():
                 pass  # the place knows; plans are carried out with each wait
 
@@ -361,6 +353,45 @@ class Supervisor:
         self.longest_backlog = max(self.longest_backlog, items)
         level = logging.WARNING if items >= _LONG_BACKLOG else logging.DEBUG
         _log.log(level, "%d dispatched items wait for a shard that drops less than others", items)
+
+    # --- who hosts what, and what if a place is late
+
+    def _consult(self) -> None:
+        """Do what the policies say. A place that is late and hosts what goes on all the same is an error."""
+        late = {number for number in self._late if number in self._open and not self._open[number].ready}
+        self._late.clear()
+        for policy in self._policies:
+            if change := policy.before_pull(self, self._clock(), late):
+                _log.info("%s", change.why)
+                self.accounts.events.tell("tuned", "main", change.why)
+                self._carry_out(change)
+        for number in late:
+            if self._failure is None and number in self._open and any(not item.over for item in self._mine(number)):
+                self._failed.add(number)
+                self._failure = self._places.late_error(self._open[number])
+                self._plans.pop(number, None)
+                self._let_go(number)
+
+    def _carry_out(self, change: Change, *, begun: bool = True) -> None:
+        """``begun``: have the shards of the epoch begun, so that those that move begin anew?"""
+        before = self._hosts()
+        if change.window is not None:
+            self.limits = replace(self.limits, window=change.window)
+            for ledger in self._ledgers.values():
+                ledger.window = change.window
+        if change.workers is not None:
+            for number in [number for number in self._open if number >= change.workers]:
+                self._let_go(number)
+                self._plans.pop(number, None)
+            for number in [number for number in self._successors if number >= change.workers]:
+                self._places.drop(self._successors.pop(number))
+            self.num_workers = change.workers
+            self._assigned.clear()
+        if change.hosts is not None:  # also of shards that have ended: the next epoch begins where this one stands
+            self._assigned = self.hosts(all_shards=True) | dict(change.hosts)
+        if begun and self._epoch is not None:
+            self._open_missing()
+            self._move(before)
 
     # --- places that will end, or have ended
 

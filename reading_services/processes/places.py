@@ -65,6 +65,7 @@ class ProcessPlaces(Places):
         self, context: BaseContext, shards: Section, dispatched: Section | None = None, *, silent_s: float | None = None
     ) -> None:
         self._context, self._shards, self._dispatched, self._silent_s = context, shards, dispatched, silent_s
+        self.method = context.get_start_method()
         self._lock = threading.RLock()  # held by whoever is at it, but for the wait itself
         self._places: dict[int, ProcessPlace] = {}
         self._leaving: list[ProcessPlace] = []  # let go of, until their end

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from reading_services import MultiProcessingReadingService
@@ -20,6 +20,7 @@ from reading_services.engine.places import (
     End,
     Event,
     Gone,
+    Late,
     Leaving,
     Noted,
     Place,
@@ -27,18 +28,20 @@ from reading_services.engine.places import (
     Ready,
     Reported,
 )
+from reading_services.engine.policy import Policy
+from reading_services.engine.supervisor import Supervisor
 from reading_services.hosting.dispatch import DispatchHost
 from reading_services.hosting.entries import DealtSupply
 from reading_services.hosting.shards import ShardHost, Supply
-from reading_services.workers import Workers
 from torchpipe.execution.dispatch import Entry
 from torchpipe.node.context import Trace
 from torchpipe.state import SnapshotPolicy
-from torchpipe.stats.sheet import Times
+from torchpipe.stats.sheet import MAKING, Times
 
-__all__ = ["MemoryPlace", "MemoryPlaces", "MemoryReadingService"]
+__all__ = ["NEVER", "MemoryPlace", "MemoryPlaces", "MemoryReadingService"]
 
-_IDLE = 20_000  # waits in which nothing happens: then the engine waits for ever
+NEVER = 1e12
+_IDLE = 5_000  # waits in which nothing happens: then the engine waits for ever
 
 
 class _Watch:
@@ -67,6 +70,9 @@ class MemoryPlace:
         self.alive, self.leaving = True, False
         self.watch = _Watch()
         self._places = places
+        self.opened_at, self.speed = places.now, places.speeds.get(number, 1.0)
+        self._times = Times()
+        self._pid = 1000 + next(places.opened)
         self._inbox: deque[Any] = deque()
         self._credit: dict[int, int] = {}  # chunks that a lane may send
         parts: Any = places.parts
@@ -90,7 +96,7 @@ class MemoryPlace:
         self._inbox.append(("end", generation))
 
     def noted(self) -> Noted | None:
-        return Noted(Times(), pid=1000 + id(self) % 1000)
+        return Noted(Times(list(self._times.spent), made=self._times.made), pid=self._pid) if self.ready else None
 
     def step(self) -> bool:
         """Do something: read a message, or make a chunk. Is there anything to do?"""
@@ -184,6 +190,8 @@ class MemoryPlace:
             self.die(self.watch)
             return
         self._credit[lane] -= 1
+        self._times.made += len(chunk.items)
+        self._times.spent[MAKING] += int(len(chunk.items) * 1e9 / self.speed)
         for report in host.take_reports():
             if not isinstance(report, Notice):
                 self.sent.append(Reported(self, report))
@@ -246,13 +254,29 @@ class _MemorySupply(Supply):
 
 
 class MemoryPlaces(Places):
-    """``chance`` decides who does what next, and what of it arrives. ``now`` is the engine's clock."""
+    """``chance`` decides who does what next, and what of it arrives. ``now`` is the engine's clock.
+
+    ``starts``: how long after it was opened a place can begin, by number, in seconds; one that has not after
+    ``start_timeout_s`` is late. ``speeds``: items a second that a place notes, by number. ``step_s``: how
+    long a wait takes in which something happens.
+    """
 
     def __init__(
-        self, parts: Any, dispatched: Any, policy: Callable[[], SnapshotPolicy], chance: random.Random
+        self,
+        parts: Any,
+        dispatched: Any,
+        policy: Callable[[], SnapshotPolicy],
+        chance: random.Random,
+        *,
+        starts: Mapping[int, float] | None = None,
+        speeds: Mapping[int, float] | None = None,
+        start_timeout_s: float = NEVER,
+        step_s: float = 0.001,
     ) -> None:
+        self.starts, self.speeds, self.start_timeout_s = dict(starts or {}), dict(speeds or {}), start_timeout_s
         self.parts, self.dispatched, self.policy, self.chance = parts, dispatched, policy, chance
         self.now = 0.0
+        self.step_s = step_s
         self.open_places: dict[int, MemoryPlace] = {}
         self.successors: dict[int, MemoryPlace] = {}  # of places that are leaving
         self.opened = itertools.count()
@@ -266,7 +290,6 @@ class MemoryPlaces(Places):
 
     def open(self, number: int) -> Place:
         assert not self.closed
-        next(self.opened)
         place = MemoryPlace(number, self)
         if number in self.open_places:
             assert self.open_places[number].leaving
@@ -279,13 +302,19 @@ class MemoryPlaces(Places):
     def wait(self, timeout_s: float) -> list[Event]:
         places = [*self.open_places.values(), *self.successors.values()]
         for place in places:
-            if place.alive and not place.ready and self.chance.random() < 0.5:
+            since = self.now - place.opened_at
+            if not place.alive or place.ready:
+                continue
+            if since >= self.starts.get(place.number, 0.0) and self.chance.random() < 0.5:
                 place.ready = True
                 place.sent.append(Ready(place))
+            elif since >= self.start_timeout_s and Late(place) not in place.sent:
+                place.sent.append(Late(place))
         worked = [self.chance.choice(places).step() for _ in range(self.chance.randint(0, 3)) if places]
         events = [event for place in places for event in self._some_of(place)]
-        self.now += timeout_s if not any(worked) and not events else 0.001
-        self._idle = 0 if any(worked) or events else self._idle + 1
+        self.now += timeout_s if not any(worked) and not events else self.step_s
+        told = [event for event in events if not isinstance(event, Late)]
+        self._idle = 0 if any(worked) or told else self._idle + 1
         assert self._idle < _IDLE, "the engine waits for ever"
         return events
 
@@ -353,24 +382,33 @@ def _next(item: int) -> range:
 class MemoryReadingService(MultiProcessingReadingService):
     """Workers that are objects. ``places`` are those of its present workers."""
 
-    def __init__(self, num_workers: int, chance: random.Random, **options: Any) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        chance: random.Random,
+        *,
+        policies: Sequence[Policy] = (),
+        of_places: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(num_workers, "fork", main_prefetch_cnt=0, **options)
+        self._policies, self._of_places = policies, of_places or {}
         self._chance = chance
         self.places: MemoryPlaces | None = None
-        self.workers: Workers | None = None
+        self.workers: Supervisor | None = None
 
     def _make_images(self) -> None:
         pass
 
-    def _new_workers(self, most: int) -> Workers:
+    def _new_workers(self, most: int) -> Supervisor:
         parts = (self._graphs.branches, self._init_fn, self._reset_fn)
-        self.places = MemoryPlaces(parts, self.plan.dispatch, self._policy, self._chance)
+        self.places = MemoryPlaces(parts, self.plan.dispatch, self._policy, self._chance, **self._of_places)
         branch = -1 if self.plan.dispatch is None else self.plan.dispatch_branch
-        self.workers = Workers(
+        self.workers = Supervisor(
             self.places,
             most,
             self._limits,
-            method="memory",
+            self._policies,
             dispatch_branch=branch,
             restarts=self._earlier_restarts,
             clock=self.places.clock,

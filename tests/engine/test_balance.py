@@ -1,11 +1,23 @@
-"""Who hosts which shards: decided from speeds alone."""
+"""Who hosts which shards, and what if a place is late: on places that start late or never, and are fast or slow."""
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reading_services.engine.balance import apportion, moved
+from reading_services.engine.autotune import Autotune
+from reading_services.engine.balance import Balance, apportion, moved
+from reading_services.engine.places import DISPATCHER
+from reading_services.engine.policy import Policy
+from tests.engine.memory_places import NEVER, MemoryReadingService
+from tests.laws.executors import make_loader, make_service, oracle
+from torchpipe.iter import IterableWrapper
+from torchpipe.stats import Budget
 
 SPEEDS = st.dictionaries(st.integers(0, 9), st.floats(0.1, 100), min_size=1, max_size=6)
 
@@ -33,3 +45,122 @@ def test_no_more_shards_move_than_must(places: list[int], speeds: dict[int, floa
     assert {number: list(after.values()).count(number) for number in counts} == counts
     stay = sum(min(places.count(number), count) for number, count in counts.items())
     assert sum(hosts[shard] == after[shard] for shard in hosts) == stay
+
+
+def plain(length: int) -> Any:
+    return IterableWrapper(range(length)).sharding_filter().map(str)
+
+
+def shuffled(length: int) -> Any:
+    return IterableWrapper(range(length)).shuffle(buffer_size=5).sharding_filter()
+
+
+def dispatched(length: int) -> Any:
+    return IterableWrapper(range(length)).shuffle(buffer_size=5).sharding_round_robin_dispatch().map(str)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Drawn from a seed: what runs, where, and what is wrong with these places."""
+
+    graph: Any
+    length: int
+    shards: int
+    workers: int
+    balances: bool
+    tunes: bool
+    starts: dict[int, float]
+    speeds: dict[int, float]
+    kills: bool
+    chance: random.Random
+
+    @classmethod
+    def of(cls, seed: int) -> Case:
+        chance = random.Random(seed)
+        shards = chance.randint(1, 6)
+        workers = chance.randint(1, min(3, shards))
+        numbers = range(DISPATCHER, workers)
+        return cls(
+            graph=chance.choice([plain, shuffled, dispatched]),
+            length=chance.choice([0, 1, 2, 4, 7, 20, 60]),
+            shards=shards,
+            workers=workers,
+            balances=chance.random() < 0.8,
+            tunes=chance.random() < 0.4,
+            starts={number: chance.choice([0.0, 0.0, 0.0, 1.0, 7.0, 30.0, NEVER]) for number in numbers},
+            speeds={number: chance.choice([1.0, 1.0, 0.2]) for number in numbers},
+            kills=chance.random() < 0.3,
+            chance=chance,
+        )
+
+    def service(self) -> MemoryReadingService:
+        policies: list[Policy] = [Autotune(Budget(cores=64, memory_bytes=1 << 40), self.workers)] if self.tunes else []
+        return MemoryReadingService(
+            self.workers,
+            self.chance,
+            policies=[*policies, Balance()] if self.balances else policies,
+            of_places={"starts": self.starts, "speeds": self.speeds, "start_timeout_s": 20.0, "step_s": 0.05},
+            num_shards=self.shards,
+            max_deaths=10_000,
+        )
+
+    @property
+    def may_fail(self) -> bool:
+        """Is there a place whose work nobody else can do in time?"""
+        late = {number for number, start in self.starts.items() if start > 20}
+        if self.graph is dispatched and DISPATCHER in late:
+            return True
+        late.discard(DISPATCHER)
+        return bool(late) and (not self.balances or len(late) == self.workers)
+
+
+@pytest.mark.filterwarnings("ignore:a state was saved")
+@pytest.mark.parametrize("part", range(20))
+def test_L7_whoever_starts_late_or_never_or_dies_the_stream_goes_on_or_says_why(part: int) -> None:
+    for seed in range(20 * part, 20 * part + 20):
+        case = Case.of(seed)
+        graph = case.graph(case.length)
+        expected = oracle(graph, case.shards)
+        with make_loader(graph, case.service()) as loader:
+            service: Any = loader.reading_service
+            for epoch in range(2):
+                found: list[str] = []
+                try:
+                    for item in loader:
+                        found.append(repr(item))
+                        if case.kills and case.chance.random() < 0.05:
+                            service.places.kill(case.chance.randrange(case.workers), own=False, begun=False)
+                except TimeoutError as error:
+                    assert case.may_fail, (seed, str(error))
+                    with make_loader(graph, make_service(None, case.shards)) as other:
+                        other.load_state_dict(loader.state_dict())
+                        found += map(repr, other)
+                assert found == expected[epoch], seed
+
+
+def test_L7_where_nobody_may_take_its_shards_a_place_that_never_starts_is_an_error() -> None:
+    service = MemoryReadingService(
+        2, random.Random(0), num_shards=4, of_places={"starts": {1: NEVER}, "start_timeout_s": 5.0}
+    )
+    with make_loader(plain(20), service) as loader:
+        for _ in range(2):  # the next epoch starts it anew
+            with pytest.raises(TimeoutError, match="worker 1 has not started"):
+                list(loader)
+            assert service.workers is not None
+
+
+def test_an_epoch_begins_as_balanced_as_the_one_before_was() -> None:
+    speeds = {0: 0.2, 1: 1.0, 2: 1.0}
+    service = MemoryReadingService(
+        3, random.Random(1), policies=[Balance()], of_places={"speeds": speeds, "step_s": 0.05}, num_shards=12
+    )
+    with make_loader(plain(1500), service) as loader:
+        begun: list[list[int]] = []
+        for _ in range(3):
+            for number, _ in enumerate(loader):
+                if number == 0:
+                    assert service.workers is not None
+                    hosts = [*service.workers.hosts(all_shards=True).values()]
+                    begun.append([hosts.count(place) for place in range(3)])
+    assert begun[0] == [4, 4, 4]
+    assert all(counts[0] <= 2 for counts in begun[1:])

@@ -68,7 +68,7 @@ class Engine(RuleBasedStateMachine):
     def assign(self, places: list[int]) -> None:
         current = self.service.workers
         if current is not None:
-            current.supervisor.assign({shard: place % current.num_workers for shard, place in enumerate(places)})
+            current.assign({shard: place % current.num_workers for shard, place in enumerate(places)})
 
     @rule(workers=st.integers(1, SHARDS), window=st.sampled_from([None, 1, 2, 20]))
     def resize(self, workers: int, window: int | None) -> None:
@@ -137,7 +137,7 @@ def test_L1_only_shards_that_move_begin_anew() -> None:
         for change, moved in (
             (lambda: workers.resize(2), [2]),
             (lambda: workers.resize(2, 7), []),
-            (lambda: workers.supervisor.assign({0: 0, 1: 0, 2: 1}), [1, 2]),
+            (lambda: workers.assign({0: 0, 1: 0, 2: 1}), [1, 2]),
             (lambda: workers.resize(3), [1, 2]),
         ):
             places.begun.clear()

@@ -114,7 +114,7 @@ def test_L1_a_dataloader_with_another_number_of_processes(in_order: bool) -> Non
         for number, batch in enumerate(stream):
             received.append(batch.tolist())
             if number in (0, 5, 9):
-                stream._batches._workers._workers.resize({0: 1, 5: 3, 9: 2}[number])  # type: ignore[attr-defined]
+                stream._batches._workers.resize({0: 1, 5: 3, 9: 2}[number])  # type: ignore[attr-defined]
     expected = [batch.tolist() for batch in DataLoader(dataset, 2)]
     assert (received if in_order else sorted(received)) == expected
 

@@ -66,7 +66,7 @@ def begin_dealt(
             policy=SnapshotPolicy.never if graph.stateless else partial(SnapshotPolicy, every=1),
             steps=2,  # reading and collating
             budget=loader._budget,
-            hosts=hosts,
+            where=hosts,
         )
         if loader.persistent_workers:
             loader._pool = pool

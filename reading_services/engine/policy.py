@@ -1,0 +1,67 @@
+"""What a policy is: it says, before something is pulled, how many places host the shards, and which hosts which.
+
+The supervisor asks, under its lock, and does it. A policy decides from what places have noted, and tells nobody itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from reading_services.engine.options import WorkerLimits
+from reading_services.engine.places import Noted
+
+__all__ = ["Change", "Hosting", "Policy"]
+
+
+class Hosting(Protocol):
+    """What a policy sees of the supervisor."""
+
+    @property
+    def num_workers(self) -> int: ...
+    @property
+    def limits(self) -> WorkerLimits: ...
+    @property
+    def all_ready(self) -> bool:
+        """Can every place begin?"""
+
+    def hosts(self, *, all_shards: bool = False) -> dict[int, int]:
+        """shard -> the place that hosts it, of the shards that go on, or of all in this epoch."""
+
+    def ready(self) -> set[int]:
+        """The numbers of the places that host shards and can begin."""
+
+    def noted(self) -> dict[int, Noted]:
+        """What each place that hosts shards has done so far, by number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """So many places, so far ahead of the consumer, these hosts of shards; None: as it is. ``why``, in words."""
+
+    workers: int | None = None
+    window: int | None = None
+    hosts: Mapping[int, int] | None = None
+    why: str
+
+
+class Policy:
+    """Decides nothing: what every policy has."""
+
+    def first_workers(self, most: int) -> int:
+        """With how many of at most ``most`` places to begin."""
+        return most
+
+    def begin_epoch(self, hosting: Hosting, now: float) -> Change | None:
+        """Before any shard of the next epoch begins."""
+        return None
+
+    def before_pull(self, hosting: Hosting, now: float, late: Collection[int]) -> Change | None:
+        """Asked before each pull, and about once a second while nothing comes. Places of these numbers are late: what
+        they still host after this is an error.
+        """
+        return None
+
+    def pulled(self, items: int, waited_s: float) -> None:
+        """So many items have been pulled, in so many seconds. Any thread."""
