@@ -169,8 +169,9 @@ class HostedReadingService(ShardedReadingService):
             self._prepare()
         return datapipe
 
-    def explain(self) -> str:
-        shards, workers = self.default_num_shards, min(self._num_workers, self.default_num_shards)
+    def explain(self, num_shards: int | None = None) -> str:
+        shards = num_shards or self.default_num_shards
+        workers = min(self._num_workers, shards)
         if not workers:
             where = f"in this process, {shards} shard{'s' if shards > 1 else ''}"
             return draw(self.plan, where, "in this process", self._appended())

@@ -138,5 +138,5 @@ class SequentialReadingService(ReadingServiceInterface):
     def figures(self) -> ServiceFigures:
         return self._executing.figures()
 
-    def explain(self) -> str:
-        return "\n".join([*(service.describe() for service in self._preparing), self._executing.explain()])
+    def explain(self, num_shards: int | None = None) -> str:
+        return "\n".join([*(service.describe() for service in self._preparing), self._executing.explain(num_shards)])

@@ -11,7 +11,16 @@ from reading_services import MultiProcessingReadingService
 from tests.views.figures import BUSY, HOSTILE
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
-from torchpipe.stats import ConsumerStats, Event, FeedStats, LoaderStats, MergeStats, NodeStats, StageStats
+from torchpipe.stats import (
+    ConsumerStats,
+    Event,
+    FeedStats,
+    LoaderStats,
+    MergeStats,
+    NodeStats,
+    ProcessStats,
+    StageStats,
+)
 from torchpipe.stats.advice import advise
 
 
@@ -92,3 +101,45 @@ def test_text_commands_no_terminal_and_stays_short() -> None:
     assert HOSTILE not in text
     assert "events: 1 restart, 2 skips; the last, of worker 0: " in text
     assert max(map(len, text.splitlines())) < 400
+
+
+def waiting(*nodes: NodeStats, doing_s: float = 0.0, restarts: int = 0, elapsed_s: float = 40.0) -> LoaderStats:
+    """A loop that waits nearly all the time for two workers, of which the first is at an item for ``doing_s``."""
+    workers = tuple(
+        ProcessStats(
+            name=f"worker {number}", kind="worker", pid=70 + number, doing="making", making_s=elapsed_s, items=50,
+            doing_s=0.0 if number else doing_s, restarts=restarts, shards=(number,), cpu_s=0.1,
+        )
+        for number in range(2)
+    )  # fmt: skip
+    return replace(
+        BUSY, state="running", cores=64, workers=2, shards=2, events=(), stages=(), nodes=nodes, processes=workers,
+        consumer=ConsumerStats(items=100, elapsed_s=elapsed_s, wait_s=0.95 * elapsed_s, start_s=0.1),
+        merges=(MergeStats(wait_s=0.95 * elapsed_s, shard_wait_s=(1.0, 1.0)),), others=0.0,
+    )  # fmt: skip
+
+
+SLOW = NodeStats(number=2, name="Mapper(slow)", section="shard", inputs=(1,), items=100, self_s=70.0)
+
+
+def test_who_hangs_at_an_item_is_named_and_more_workers_are_not_advised() -> None:
+    assert "num_workers=" in advise(waiting(SLOW)).change
+    advice = advise(waiting(SLOW, doing_s=30.0))
+    assert "worker 0 (pid 70) is at one item: 30 s so far" in advice.sentence
+    assert "timeout=" in advice.change
+    assert "num_workers" not in advice.change
+
+
+def test_where_processes_die_more_of_them_are_not_advised() -> None:
+    advice = advise(waiting(SLOW, restarts=1))
+    assert "2 processes have died meanwhile" in advice.sentence
+    assert "num_workers" not in advice.change
+    assert "num_workers=" in advise(waiting(SLOW, restarts=1, elapsed_s=4000.0)).change  # long ago, or hardly noticed
+
+
+def test_what_every_shard_reads_is_not_slow_reading_that_more_workers_mend() -> None:
+    source = NodeStats(number=1, name="Reader", section="shard", items=200, self_s=71.0, repeated=True)
+    advice = advise(waiting(source, SLOW))
+    assert "`Reader`" in advice.sentence
+    assert "every shard does it for all items, so more workers would not help" in advice.sentence
+    assert "num_workers" not in advice.change

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from reading_services import MultiProcessingReadingService, SequentialReadingService
 from tests.sources import wait_until
-from torchpipe import DataLoader, DataLoader2
+from torchpipe import DataLoader, DataLoader2, InProcessReadingService
 from torchpipe.iter import IterableWrapper
 from torchpipe.stats import FeedStats, LoaderStats, ProcessStats
 from torchpipe.stats.advice import advise
@@ -316,3 +316,38 @@ def test_what_others_use_of_the_machine_is_a_part_of_it() -> None:
     list(loader)
     others = loader.stats().others
     assert others is None or 0 <= others <= 1
+
+
+def test_a_loop_that_was_left_does_not_get_slower_or_quicker_with_time() -> None:
+    """What it does after an item counts when it asks for the next one."""
+    with DataLoader2(IterableWrapper(range(10))) as loader:
+        for item in loader:
+            if item == 5:
+                break
+        left = loader.stats()
+        assert (left.consumer.items, left.state) == (6, "running")
+        assert loader.stats().consumer == left.consumer
+        iter(loader)
+    assert loader.stats().consumer.items == 0
+
+
+def test_nodes_before_a_cache_have_figures() -> None:
+    with DataLoader2(IterableWrapper(range(10)).map(str).cache().map(len), measure=True) as loader:
+        assert len(list(loader)) == 10
+        assert [node.items for node in loader.stats().nodes] == [10, 10, 10, 10]
+        assert len(list(loader)) == 10
+        assert [node.items or 0 for node in loader.stats().nodes] == [0, 0, 10, 10]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_explain_has_the_shards_that_a_state_has_brought(workers: int) -> None:
+    graph = IterableWrapper(range(8)).sharding_filter()
+    with DataLoader2(graph, reading_service=InProcessReadingService(num_shards=4)) as four:
+        state = four.state_dict()
+    service = MultiProcessingReadingService(workers, "fork") if workers else InProcessReadingService()
+    with DataLoader2(graph, reading_service=SequentialReadingService(service)) as loader:
+        assert "4 shards" not in loader.explain()
+        loader.load_state_dict(state)
+        assert "4 shards" in loader.explain()
+        loader.load_state_dict(state)
+        assert sorted(loader) == list(range(8))

@@ -13,6 +13,7 @@ import torch
 
 from torchpipe import DataLoader2, IterDataPipe, profile
 from torchpipe.iter import IterableWrapper
+from torchpipe.loader.profiling import _AsWorkersDo
 from torchpipe.stats import Profile
 
 SLOW_S = 0.03
@@ -144,3 +145,9 @@ def test_a_graph_without_items() -> None:
 def test_what_the_graph_raises_is_raised() -> None:
     with pytest.raises(TypeError, match="can only concatenate"):
         profile(IterableWrapper("abc").map(plus_one), seconds=0.01)
+
+
+def test_quick_items_are_made_several_at_a_time_as_in_a_worker() -> None:
+    made = []
+    with DataLoader2(numbers().map(lambda item: made.append(item) or item), reading_service=_AsWorkersDo()) as loader:
+        assert any(len(made) > delivered for delivered, _ in enumerate(loader, start=1))

@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import torch
 
+from torchpipe.stats.budget import visible_cores
+from torchpipe.stats.limits import Limits
 from torchpipe.stats.text import format_bytes
 
 __all__ = ["Finding", "examine"]
@@ -91,7 +93,7 @@ def _accelerators() -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    limit = _cgroup("memory.max", "memory/memory.limit_in_bytes")
+    limit = Limits().memory_bytes()
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     most = whole if limit is None else min(limit, whole)
     text = f"{format_bytes(most)} may be used" + (
@@ -106,8 +108,7 @@ def _memory() -> Iterator[Finding]:
         )
     else:
         yield Finding("memory", "ok", text)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cpu_quota()
+    cores, quota = visible_cores(), Limits().cores()
     if quota is not None and quota < cores:
         yield Finding(
             "CPU",
@@ -161,7 +162,7 @@ def _limits() -> Iterator[Finding]:
         )
     else:
         yield Finding("open files", "ok", f"{shown} at a time")
-    numbers = [_cgroup("pids.max", "pids/pids.max"), resource.getrlimit(resource.RLIMIT_NPROC)[0]]
+    numbers = [Limits().processes(), resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     known = [number for number in numbers if number is not None and number != resource.RLIM_INFINITY]
     if known and min(known) < 512:
         yield Finding(
@@ -180,36 +181,6 @@ def _limits() -> Iterator[Finding]:
             f"limited to {format_bytes(address)}, which mapped files and shared memory count against",
             "ulimit -v unlimited; limit memory by a cgroup instead.",
         )
-
-
-def _cgroup(name: str, older: str) -> int | None:
-    """A limit of the control group of this process, the tightest on the way up; None where there is none."""
-    folders = [Path("/sys/fs/cgroup")]
-    try:
-        line = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-        own = folders[0] / line[3:].lstrip("/")
-        folders += [own, *(parent for parent in own.parents if folders[0] in parent.parents)]
-    except (OSError, StopIteration):
-        pass
-    found = [_number(folder / name) for folder in folders] + [_number(folders[0] / older)]
-    known = [number for number in found if number is not None and number < 1 << 60]
-    return min(known, default=None)
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
-def _cpu_quota() -> float | None:
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
 
 
 def _extras() -> Iterator[Finding]:

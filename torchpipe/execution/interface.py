@@ -124,8 +124,8 @@ class ReadingServiceInterface(ABC):
         """End every process and thread of this service. Idempotent."""
         return
 
-    def explain(self) -> str:
-        """Which node runs where, as text."""
+    def explain(self, num_shards: int | None = None) -> str:
+        """Which node runs where, as text; ``num_shards``: what a loaded state has brought, if it has."""
         return type(self).__name__
 
     def figures(self) -> ServiceFigures:

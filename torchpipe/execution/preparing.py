@@ -76,8 +76,8 @@ class PreparingReadingService(ReadingServiceInterface):
         finally:
             self.release()
 
-    def explain(self) -> str:
-        return f"{self.describe()}\n{self._executing.explain()}"
+    def explain(self, num_shards: int | None = None) -> str:
+        return f"{self.describe()}\n{self._executing.explain(num_shards)}"
 
     @property
     def measuring(self) -> bool:

@@ -75,6 +75,8 @@ class ShardedReadingService(ReadingServiceInterface):
         self._events = EventLog()  # of this process
         self._graphs = ShardGraphs((), None)  # of each branch, with a stand-in for what is dispatched
 
+    _local_chunk = (1, 0.0)  # items that are made in this process at a time, and in how many seconds
+
     @property
     def plan(self) -> Plan:
         if self._plan is None:
@@ -213,7 +215,7 @@ class ShardedReadingService(ReadingServiceInterface):
             measured.follow(made)
             return made
 
-        return LocalShards(shard, start, positions, source)
+        return LocalShards(shard, start, positions, source, *self._local_chunk)
 
 
 def _kind_of_merge(start: EpochStart) -> type[MergeIterator]:
@@ -268,8 +270,8 @@ class InProcessReadingService(ShardedReadingService):
     def prefetch_cnt(self) -> int:
         return self._prefetch_cnt
 
-    def explain(self) -> str:
-        count = self.default_num_shards
+    def explain(self, num_shards: int | None = None) -> str:
+        count = num_shards or self.default_num_shards
         where = f"in this process, {count} shard{'s' if count > 1 else ''} one after the other"
         return draw(self.plan, where, "in this process", self._appended())
 
@@ -290,7 +292,9 @@ class InProcessReadingService(ShardedReadingService):
 
 
 class LocalShards(ShardProvider):
-    """Produces shards in this process, an item at a time, when it is asked for: a source may be a pipe."""
+    """Produces shards in this process, when an item is asked for: by itself, as a source may be a pipe; or ``most``
+    at a time, of which none is begun after ``seconds``.
+    """
 
     def __init__(
         self,
@@ -298,7 +302,10 @@ class LocalShards(ShardProvider):
         start: EpochStart,
         positions: list[ShardPosition],
         source: DispatchSource | None,
+        most: int = 1,
+        seconds: float = 0.0,
     ) -> None:
+        self._most, self._seconds = most, seconds
         self._shards: dict[int, Shard] = {}
         self._source = source
         try:
@@ -311,7 +318,7 @@ class LocalShards(ShardProvider):
 
     def pull(self, lane: int) -> Chunk:
         running = self._shards[lane]
-        chunk = running.within(partial(running.produce, 1))
+        chunk = running.within(partial(running.produce, self._most, self._seconds))
         if chunk.notice is not None:
             warn_user(chunk.notice, ReplayWarning)
         return chunk

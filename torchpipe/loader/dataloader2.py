@@ -183,7 +183,8 @@ class DataLoader2(Viewable, Generic[T_co]):
         return self._run.length()
 
     def _explain(self) -> str:
-        return self.reading_service.explain()
+        run = self._run
+        return self.reading_service.explain(None if run.fixed_num_shards else run.adopted_num_shards)
 
     @property
     def measuring(self) -> bool:

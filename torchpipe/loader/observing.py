@@ -46,6 +46,7 @@ class Observed:
     began_at: float
     cpu_s: float
     busy_s: float  # of all the machine's processes
+    span_s: float  # in which these were spent
     consumer: ConsumerStats
     merges: tuple[MergeStats, ...]
     stages: tuple[StageStats, ...]
@@ -74,6 +75,7 @@ class Observed:
             began_at=clock.began_at,
             cpu_s=clock.cpu_s(),
             busy_s=clock.busy_s(),
+            span_s=clock.span_s(),
             consumer=clock.consumer(delivered - before),
             merges=merges,
             stages=tuple(stages),
@@ -114,8 +116,8 @@ def as_stats(
     """The whole tree, with its advice."""
     if observed is None:
         observed = Observed(
-            epoch=0, delivered=0, state="new", began_at=0.0, cpu_s=0.0, busy_s=0.0, consumer=ConsumerStats(), merges=(),
-            stages=(), timeline=(),
+            epoch=0, delivered=0, state="new", began_at=0.0, cpu_s=0.0, busy_s=0.0, span_s=0.0,
+            consumer=ConsumerStats(), merges=(), stages=(), timeline=(),
         )  # fmt: skip
     stages = tuple(replace(stage, node=_number(figures, stage.name)) for stage in observed.stages)
     left, events = observed.left_over, figures.events
@@ -153,7 +155,7 @@ def as_stats(
 
 def _others(observed: Observed, figures: ServiceFigures) -> float | None:
     """What other programs used of the machine."""
-    whole_s = (observed.consumer.start_s or 0.0) + observed.consumer.elapsed_s
+    whole_s = observed.span_s
     if not observed.busy_s or not whole_s:
         return None
     own_s = observed.cpu_s + sum(process.cpu_s or 0.0 for process in figures.processes)

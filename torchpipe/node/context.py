@@ -53,6 +53,21 @@ class Trace(Protocol):
         """The node has left out an item, since making it raised."""
 
 
+class _Renumbered:
+    """``trace``, for nodes that have other numbers in it."""
+
+    def __init__(self, trace: Trace, numbers: Mapping[int, int]) -> None:
+        self._trace, self._numbers = trace, numbers
+        self.plain = trace.plain
+
+    def watch(self, stream: Any, node_id: int) -> Any:
+        return self._trace.watch(stream, self._numbers[node_id]) if node_id in self._numbers else stream
+
+    def left_out(self, node_id: int) -> None:
+        if node_id in self._numbers:
+            self._trace.left_out(self._numbers[node_id])
+
+
 class Replayed(Protocol):
     """A part of a pass that may have to be run again from its start to resume."""
 
@@ -256,10 +271,17 @@ class Context:
             seed=seed,
             rounds=(),
             graph=graph,
-            host=replace(self.host, trace=None, supply=None),
+            host=replace(self.host, trace=self._trace_inside(graph), supply=None),
             shared=SharedByPass(),
             leaves={},
         )
+
+    def _trace_inside(self, graph: GraphIndex) -> Trace | None:
+        """For nodes of this graph that a pass of their own runs; others' work is that of whoever has made them."""
+        trace = self.host.trace
+        numbers = {graph.numbers.get(id(node), -1): self.node_id(node) for node in graph.nodes}
+        known = {inner: outer for inner, outer in numbers.items() if inner >= 0 and outer >= 0}
+        return None if trace is None or not known else _Renumbered(trace, known)
 
     def for_opened(self, owner: DataPipe, root: DataPipe, number: int) -> Context:
         """The context for the graph up to ``root``, which ``owner`` has made of item ``number`` of its input.

@@ -187,7 +187,12 @@ def callable_name(fn: object) -> str:
     if inner is not None and callable(inner):
         return f"partial({callable_name(inner)})"
     name = getattr(fn, "__qualname__", None)
-    return str(name).rpartition("<locals>.")[2] if isinstance(name, str) else type(fn).__qualname__
+    if not isinstance(name, str):
+        return type(fn).__qualname__
+    own, module = getattr(fn, "__name__", ""), sys.modules.get(str(getattr(fn, "__module__", "")))
+    if name.startswith("_") and getattr(module, own, None) is fn:  # torch.stack is a method of a hidden class
+        return str(own)
+    return name.rpartition("<locals>.")[2]
 
 
 def node_name(node: object) -> str:

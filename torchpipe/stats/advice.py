@@ -22,6 +22,9 @@ _IN_USE = 0.5  # of the cores: where less is, they are not what there is too lit
 _TOLD_S = 0.1  # of an epoch: in less, what is done once, or an interruption, looks like a slow step
 _FORETOLD_S = 1.0  # the same, of other numbers of workers: starting these takes about as long
 _QUICK_S = 1e-3  # an item that is made as quickly may take longer on its way from a worker
+_HANGS_S = 5.0  # at one item, and so much of what the loop waited: it hangs there
+_HANGS = 0.5
+_REPLACED_S = 10.0  # what a death may cost: finding it, starting anew, making again what was under way
 _OTHERS = 0.25  # of the machine: where other programs use more, its times are theirs too
 
 
@@ -156,9 +159,9 @@ def _among_workers(stats: LoaderStats) -> _Found:
     rebuilt_s = max((merge.rebuild_s for merge in stats.merges), default=0.0)
     if 2 * rebuilt_s > sum(merge.wait_s for merge in stats.merges):
         return _transport("rebuilding them in this process")
-    skew = _skew(stats, workers)
-    if skew is not None:
-        return skew
+    found = _hanging(stats, workers) or _skew(stats, workers)
+    if found is not None:
+        return found
     making_s = sum(worker.making_s for worker in workers)
     sending_s = sum(worker.sending_s for worker in workers)
     input_s = sum(worker.input_wait_s for worker in workers)
@@ -178,6 +181,22 @@ def _kind_of(node: NodeStats, stats: LoaderStats) -> Bottleneck:
     """A node that reads nothing, but for sequences and the like, which have no items of their own, is a source."""
     reads = any(other.number in node.inputs and other.items is not None for other in stats.nodes)
     return "node" if reads else "source"
+
+
+def _hanging(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
+    """Is a worker at one item for most of what the loop has waited?"""
+    at_it = [worker for worker in workers if worker.doing == "making" and worker.doing_s > _HANGS_S]
+    longest = max(at_it, key=lambda worker: worker.doing_s, default=None)
+    if stats.state != "running" or longest is None or longest.doing_s < _HANGS * stats.consumer.wait_s:
+        return None
+    what = "is" if stats.method == "thread" else f"(pid {longest.pid}) is"
+    return _Found(
+        "merge",
+        f"Most of that, {longest.name} {what} at one item: {longest.doing_s:.0f} s so far",
+        None,
+        f"See what it waits for (py-spy dump --pid {longest.pid}), and set timeout=: a read that hangs then ends, and "
+        "is tried again. More workers would wait as well.",
+    )
 
 
 def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
@@ -262,6 +281,13 @@ def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | N
         return "", f"{keeps_up} of {stats.workers} {_kind(stats)} would do." if fewer else ""
     if found.bottleneck not in ("workers", "node", "source"):
         return ".", found.change
+    died = sum(process.restarts for process in stats.processes)
+    if died * _REPLACED_S > _LITTLE * stats.consumer.elapsed_s:
+        return (
+            f"; {died} {'process has' if died == 1 else 'processes have'} died meanwhile, and what replaces "
+            f"{'it' if died == 1 else 'them'} takes time too.",
+            "Find out why first: events, and the logger torchpipe, have the causes.",
+        )
     unmeasured = "" if found.node is not None else " measure=True names the node."
     where = "worker_method='thread'" if stats.method == "thread" else "num_workers"
     if keeps_up is not None and keeps_up > stats.workers:
@@ -273,6 +299,9 @@ def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | N
             "Let workers run further ahead (worker_prefetch_cnt=, or prefetch_factor= of a DataLoader), or make that "
             f"step cheaper.{unmeasured}",
         )
+    slowest = next((node for node in stats.nodes if node.number == found.node), None)
+    if slowest is not None and slowest.repeated and stats.shards > 1:
+        return _repeated_hint(found, unmeasured)
     more = 2 * max(1, stats.workers)
     gain = outlook.rate(more) / outlook.rate(max(1, stats.workers)) if outlook.known else 0.0
     if gain >= _WORTH:
@@ -289,17 +318,21 @@ def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | N
     if limit == "once":
         return _once_hint(stats, found.node, unmeasured)
     if limit == "repeated":
-        divide = (
-            "Let a cheaper source be divided (sharding_filter() behind file names or indices, which the workers then "
-            "read), or read it once: sharding_round_robin_dispatch() right behind it."
-            if found.bottleneck == "source"
-            else "Put sharding_filter() before it, right after the source."
-        )
-        return "; every shard does it for all items, so more workers would not help.", f"{divide}{unmeasured}"
+        return _repeated_hint(found, unmeasured)
     others = ""
     if (stats.others or 0.0) > _OTHERS:
         others = " Other programs keep the machine busy, so what more workers would do cannot be told."
     return ".", f"Make that step cheaper, or raise {where}.{others}{unmeasured}"
+
+
+def _repeated_hint(found: _Found, unmeasured: str) -> tuple[str, str]:
+    divide = (
+        "Let a cheaper source be divided (sharding_filter() behind file names or indices, which the workers then "
+        "read), or read it once: sharding_round_robin_dispatch() right behind it."
+        if found.bottleneck == "source"
+        else "Put sharding_filter() before it, right after the source."
+    )
+    return "; every shard does it for all items, so more workers would not help.", f"{divide}{unmeasured}"
 
 
 def _cores_in_use(stats: LoaderStats) -> float:

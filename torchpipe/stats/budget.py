@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-__all__ = ["Budget", "available_cores", "budget_of", "machine_busy_s"]
+from torchpipe.stats.limits import Limits
+
+__all__ = ["Budget", "available_cores", "budget_of", "machine_busy_s", "visible_cores"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """What ``autotune`` may use: CPU cores, this process's included, and memory of all workers together.
 
-    None: the cores that this process may run on; half of the memory that is available when the first epoch begins.
+    None: the cores that this process may use; half of the memory that is available when the first epoch begins. Limits
+    of a container count in both.
     """
 
     cores: float | None = None
@@ -30,6 +33,12 @@ class Budget:
 
 
 def available_cores() -> int:
+    """How many this process may use: those that it may run on, and no more than its container's share of them."""
+    quota = Limits().cores()
+    return visible_cores() if quota is None else max(1, min(visible_cores(), round(quota)))
+
+
+def visible_cores() -> int:
     """How many this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -63,6 +72,8 @@ def _available_bytes() -> int:
     try:
         with open("/proc/meminfo", "rb") as file:
             known = dict(line.split(b":") for line in file)
-        return int(known[b"MemAvailable"].split()[0]) * 1024
+        free = int(known[b"MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    left = Limits().memory_left_bytes()
+    return free if left is None else max(1, min(free, left))

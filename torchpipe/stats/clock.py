@@ -17,7 +17,10 @@ _MOST_MOMENTS = 240
 
 
 class Clock:
-    """Begins when it is made. ``waits_since`` is not 0 while a wait is under way."""
+    """Begins when it is made. ``waits_since`` is not 0 while a wait is under way.
+
+    What the loop does with an item counts when it asks for the next one: it may have been left meanwhile.
+    """
 
     def __init__(self) -> None:
         self.began_at = time.time()
@@ -26,6 +29,8 @@ class Clock:
         self._busy_before_s, self._busy_s = machine_busy_s(), 0.0
         self.first = 0.0  # when the first item was there
         self.ended = 0.0
+        self._last = self.begun  # when a wait began or ended
+        self._span_s = 0.0
         self.wait_s = 0.0  # since then
         self.waits_since = 0.0
         self.items = 0  # that have come, those not handed out yet included
@@ -33,11 +38,11 @@ class Clock:
         self._every_s, self._next_s = _EVERY_S, self.begun + _EVERY_S
 
     def begin_wait(self) -> None:
-        self.waits_since = time.perf_counter()
+        self.waits_since = self._last = time.perf_counter()
 
     def end_wait(self, items: int) -> None:
         """The wait has brought ``items``."""
-        now = time.perf_counter()
+        now = self._last = time.perf_counter()
         self.items += items
         if self.first:
             self.wait_s += now - self.waits_since
@@ -57,7 +62,9 @@ class Clock:
     def close(self) -> None:
         """Nothing more is taken. Idempotent."""
         if not self.ended:
-            self.ended = time.perf_counter()
+            now = time.perf_counter()
+            self.ended = now if self.waits_since else self._last
+            self._span_s = now - self.begun
             self._cpu_s = time.process_time() - self._cpu_before_s
             self._busy_s = machine_busy_s() - self._busy_before_s
             self.waits_since = 0.0
@@ -70,6 +77,10 @@ class Clock:
         """CPU seconds of all processes of the machine since then; 0 where the system does not tell."""
         return self._busy_s if self.ended else machine_busy_s() - self._busy_before_s
 
+    def span_s(self) -> float:
+        """Seconds since then, those after the loop was left included."""
+        return self._span_s if self.ended else time.perf_counter() - self.begun
+
     def waited_s(self) -> float:
         """Since the first item, the wait that is under way included."""
         since = self.waits_since
@@ -77,7 +88,7 @@ class Clock:
 
     def consumer(self, items: int) -> ConsumerStats:
         """The figures, where ``items`` have been handed out."""
-        waited_s, now = self.waited_s(), self.ended or time.perf_counter()
+        waited_s, now = self.waited_s(), self.ended or self._now(items)
         if not self.first:
             return ConsumerStats(items=items)
         return ConsumerStats(
@@ -86,6 +97,10 @@ class Clock:
             wait_s=min(waited_s, now - self.first),
             start_s=self.first - self.begun,
         )
+
+    def _now(self, items: int) -> float:
+        """Up to when it is known what the loop did: it waits, or is in the midst of what came at once, or took all."""
+        return time.perf_counter() if self.waits_since or items < self.items else self._last
 
     def timeline(self) -> tuple[Moment, ...]:
         return tuple(Moment(at_s=at, items=items, wait_s=wait) for at, items, wait in list(self.moments))

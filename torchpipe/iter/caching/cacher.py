@@ -190,11 +190,14 @@ class Cacher(OnePerItem[T]):
                 "cache() stands behind nodes that run in other processes or once for all shards, whose items are those "
                 "of one epoch: put it before them"
             )
+        inner = outer.inside(GraphIndex.of(source), _SEED)
         return replace(
-            outer.inside(GraphIndex.of(source), _SEED),
+            inner,
             epoch=0,
             rounds=(_ROUND,),
-            host=replace(outer.host, threads=False, announces=False, allow_pickle=True, trace=None, memory=None),
+            host=replace(
+                outer.host, threads=False, announces=False, allow_pickle=True, trace=inner.host.trace, memory=None
+            ),
             failures=None,
         )
 
