@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torchpipe.errors import StateError
-from torchpipe.randomness.global_random import BatchRandom, GlobalRandom
+from torchpipe.randomness.global_random import BatchRandom, GlobalRandom, RandomStates
 from torchpipe.randomness.seeds import BatchSeeds
 from torchpipe.state import decode, encode
 
@@ -44,7 +44,7 @@ def fingerprint_of_the_process() -> list[Any]:
 
 
 def draws_within(states: GlobalRandom, draw: Callable[[], Any], count: int = 1) -> list[Any]:
-    with states.installed():
+    with states:
         return [draw() for _ in range(count)]
 
 
@@ -59,9 +59,9 @@ def test_the_users_states_are_restored_exactly(before: str) -> None:
         expected = fingerprint_of_the_process()
         states = GlobalRandom((1, 2, 3))
         for _ in range(3):
-            with states.installed():
+            with states:
                 draw_all()
-        with pytest.raises(RuntimeError, match="leave"), states.installed():
+        with pytest.raises(RuntimeError, match="leave"), states:
             draw_all()
             raise RuntimeError("leave")
         assert fingerprint_of_the_process() == expected
@@ -75,8 +75,10 @@ def test_the_users_states_are_restored_exactly(before: str) -> None:
 
 
 def test_the_users_generator_object_stays_in_place() -> None:
+    with GlobalRandom((1,)):
+        pass  # from then on it is one whose state costs little to keep
     mine = np.random.mtrand._rand._bit_generator  # type: ignore[attr-defined]
-    with GlobalRandom((1,)).installed():
+    with GlobalRandom((1,)):
         assert np.random.mtrand._rand._bit_generator is not mine  # type: ignore[attr-defined]
     assert np.random.mtrand._rand._bit_generator is mine  # type: ignore[attr-defined]
 
@@ -106,7 +108,7 @@ def test_leaving_and_entering_between_draws_changes_nothing(draw: Callable[[], A
 def test_nothing_drawn_is_no_state() -> None:
     states = GlobalRandom((1,))
     assert states.state_dict() is None
-    with states.installed():
+    with states:
         assert states.state_dict() is None
     assert states.state_dict() is None
     for draw in DRAWS.values():
@@ -121,7 +123,7 @@ def test_a_saved_state_goes_on_exactly(draw: Callable[[], Any], inside: bool) ->
     expected = draws_within(GlobalRandom((7,)), draw, 9)
     for position in range(9):
         saving = GlobalRandom((7,))
-        with saving.installed():
+        with saving:
             for _ in range(position):
                 draw()
             within = encode(saving.state_dict())
@@ -129,7 +131,7 @@ def test_a_saved_state_goes_on_exactly(draw: Callable[[], Any], inside: bool) ->
         loading = GlobalRandom((7,))
         draws_within(loading, draw, 3)
         if inside:
-            with loading.installed():
+            with loading:
                 loading.load_state_dict(decode(within))
                 assert [draw() for _ in range(9 - position)] == expected[position:]
         else:
@@ -140,7 +142,7 @@ def test_a_saved_state_goes_on_exactly(draw: Callable[[], Any], inside: bool) ->
 
 def test_a_state_is_an_independent_copy() -> None:
     states = GlobalRandom((7,))
-    with states.installed():
+    with states:
         draw_all()
         state = states.state_dict()
         data = encode(state)
@@ -149,14 +151,14 @@ def test_a_state_is_an_independent_copy() -> None:
     assert encode(state) == data
     for _ in range(2):
         states.load_state_dict(state)
-        with states.installed():
+        with states:
             assert draw_all() == expected
 
 
 def test_what_a_function_seeds_stays_in_its_shard() -> None:
     before = fingerprint_of_the_process()
     states = GlobalRandom((1,))
-    with states.installed():
+    with states:
         random.seed(3)
         np.random.seed(3)
         torch.manual_seed(3)
@@ -165,14 +167,14 @@ def test_what_a_function_seeds_stays_in_its_shard() -> None:
         random.seed(3)
         torch.manual_seed(3)
     assert fingerprint_of_the_process() == before
-    with states.installed():
+    with states:
         assert draw_all() == expected
 
 
 def test_another_kind_of_numpy_generator_cannot_be_saved_and_does_not_leak() -> None:
     before = fingerprint_of_the_process()
     states = GlobalRandom((1,))
-    with states.installed():
+    with states:
         np.random.set_bit_generator(np.random.PCG64(3))  # type: ignore[attr-defined]
         first = np.random.rand()
         with pytest.raises(
@@ -180,7 +182,7 @@ def test_another_kind_of_numpy_generator_cannot_be_saved_and_does_not_leak() -> 
         ):
             states.state_dict()
     assert fingerprint_of_the_process() == before
-    with states.installed():
+    with states:
         assert np.random.rand() != first  # it goes on
 
 
@@ -190,7 +192,7 @@ def test_the_users_own_kind_of_numpy_generator_is_put_back() -> None:
     try:
         np.random.set_bit_generator(other)  # type: ignore[attr-defined]
         np.random.randn()
-        with GlobalRandom((1,)).installed():
+        with GlobalRandom((1,)):
             draw_all()
         second = np.random.randn()
         assert np.random.mtrand._rand._bit_generator is other  # type: ignore[attr-defined]
@@ -204,9 +206,9 @@ def test_the_users_own_kind_of_numpy_generator_is_put_back() -> None:
 def test_the_states_that_are_in_place_can_be_copied() -> None:
     np.random.randn()
     random.gauss(0, 1)
-    copied = GlobalRandom.present()
+    copied = GlobalRandom.at(RandomStates.now())
     before = fingerprint_of_the_process()
-    with copied.installed():
+    with copied:
         expected = draw_all()
     assert fingerprint_of_the_process() == before
     assert draw_all() == expected

@@ -14,9 +14,9 @@ import torch
 
 from reading_services import MultiProcessingReadingService
 from torchpipe import DataLoader2, InProcessReadingService, IterDataPipe, NodeIterator
-from torchpipe.execution.shard import runs_users_code
 from torchpipe.iter import IterableWrapper
 from torchpipe.map import SequenceWrapper
+from torchpipe.node.users_code import runs_users_code
 from torchpipe.state import SnapshotPolicy
 
 

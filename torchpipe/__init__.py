@@ -14,6 +14,7 @@ from torchpipe.node.context import Context
 from torchpipe.node.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe, iterate
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.on_demand import on_demand
+from torchpipe.randomness.global_random import own_random_states
 from torchpipe.randomness.seeds import SeedGenerator
 from torchpipe.state import SnapshotPolicy
 
@@ -50,6 +51,7 @@ __all__ = [
     "functional_datapipe",
     "graph",
     "iterate",
+    "own_random_states",
     "profile",
     "state",
 ]

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from tests.data.datasets import Augmented, Lines, Numbers, seeded
-from torchpipe import DataLoader, DataLoader2
+from torchpipe import DataLoader, DataLoader2, own_random_states
 from torchpipe.iter import IterableWrapper
 from torchpipe.randomness import global_random
 
@@ -77,10 +77,11 @@ def test_L1_what_draws_nothing_is_the_same_from_a_thread(not_told: None) -> None
         assert [batch.tolist() for batch in background(loader_of(), 2)] == expected
 
 
-def test_L1_a_loader_that_a_thread_makes_and_takes_from_is_the_threads() -> None:
-    """A training that runs in a thread, as Ray Train's does."""
+def test_L1_a_thread_that_trains_may_own_the_random_states() -> None:
+    """As Ray Train's does."""
 
     def run() -> list[Any]:
+        own_random_states()
         with seeded():
             return [float(part.sum()) for batch in DataLoader(Augmented(20), 4) for part in batch]
 

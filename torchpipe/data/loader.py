@@ -40,7 +40,7 @@ from torchpipe.loader.untraced import untraced
 from torchpipe.node.describe import describe_bound
 from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.validate import check_count
-from torchpipe.randomness.global_random import own_random_states, own_states_in_place
+from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.state import Cursor, as_text
 from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.node_sheet import NodeSheet
@@ -193,7 +193,6 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
         self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
         self.measuring = measures_by_default() if measure is None else measure  # from the next epoch on
-        own_random_states()
         self._pid = os.getpid()
         self._epochs: Epochs[Position] = Epochs()
         self._before: Position | None = None  # while an epoch begins

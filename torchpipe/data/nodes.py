@@ -32,7 +32,7 @@ from torchpipe.iter._shared.collating import stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful
-from torchpipe.randomness.global_random import BatchRandom, GlobalRandom, may_change_states
+from torchpipe.randomness.global_random import BatchRandom, RandomStates, may_change_states
 from torchpipe.stats.tracing import Tracing
 
 __all__ = ["FetchDealt", "InitWorker", "seed_as_torch", "seed_worker"]
@@ -95,7 +95,7 @@ class InitWorker:
             if self.user_fn is not None:
                 self._call(self.user_fn, worker)
             with suppress(StateError):  # numpy's generator is of another kind now
-                _seeded[self.base_seed, worker] = GlobalRandom.present().to_dict()
+                _seeded[self.base_seed, worker] = RandomStates.now().to_dict()
         finally:
             if self.here:
                 set_worker_info(before)
@@ -152,7 +152,7 @@ def seed_worker(base_seed: int, worker: int) -> None:
     if not may_change_states():  # a thread that takes from a loader without workers: they are the process's
         return
     if (base_seed, worker) in _seeded:
-        GlobalRandom.of(_seeded[base_seed, worker]).restore()
+        RandomStates.from_dict(_seeded[base_seed, worker]).put()
     else:
         seed_as_torch(base_seed, worker)
 
@@ -188,6 +188,7 @@ class FetchDealt(IterDataPipe[Any]):
 class _FetchIterator(NodeIterator[Any]):
     node: FetchDealt
     apart = True  # its steps are timed, each for itself
+    makes_own_items = True
 
     def __init__(self, node: FetchDealt, context: Context) -> None:
         super().__init__(node, context)

@@ -20,7 +20,7 @@ from torchpipe.data.order.sampling import OwnPlace, is_computed
 from torchpipe.data.position import Position
 from torchpipe.errors import ReplayWarning, StateError
 from torchpipe.node.iterator import is_stateful, refusing_misfits, stored_count
-from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.randomness.global_random import RandomStates
 from torchpipe.randomness.seeds import fresh_seed
 from torchpipe.state import Cursor, encode
 
@@ -216,7 +216,7 @@ def _dataset(saved: _Saved, loader: Any) -> dict[str, Any] | None:
 
 def _lane(state: Any, count: int) -> Cursor:
     """A worker after ``count`` batches. Its global random states begin anew, as StatefulDataLoader lets them."""
-    random = GlobalRandom.present().to_dict()
+    random = RandomStates.now().to_dict()
     return Cursor(encode({"replays": [], "iterator": {"begun": False, "dataset": state}, "random": random}), 0, count)
 
 

@@ -11,22 +11,21 @@ from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
-from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
 from torchpipe.node.announce import REPLAYS
 from torchpipe.node.checksum import checksum_of
-from torchpipe.node.containers import PLAIN
 from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass, Trace
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
 from torchpipe.node.traits import DataPipe, goes_on, has_premise, is_node, reads_shared, walk
+from torchpipe.node.users_code import runs_users_code
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs", "runs_users_code"]
+__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs"]
 
 T = TypeVar("T")
 
@@ -37,8 +36,7 @@ _RESET_SEEDS, _INIT_SEEDS = 0x5EED, 0x1417  # keep the seeds of reset and init f
 _BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
 
 
-_PLAIN = PLAIN | {complex, range}
-_MADE = (list, tuple, dict, DataChunk)  # classes that a node may hold, to make items of
+_BEFORE = "before"  # in a shard's snapshot: the global random states of what stands before sharding points
 _PREMISES = "premises"  # in a shard's snapshot: [node_id, premise()] of nodes
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
@@ -163,6 +161,9 @@ class Shard:
                 self._check_replay(again.skip, self._iterator.drop(again.skip), state["check"])
             else:
                 self._iterator.load_state_dict(saved)
+            if _BEFORE in state:
+                with refusing_misfits(f"shard {spec.shard}"):
+                    context.shared.load_random(state[_BEFORE])
             if self._random is not None and "random" in state:
                 with refusing_misfits(f"shard {spec.shard}"):
                     self._random.load_state_dict(random)
@@ -272,20 +273,22 @@ class Shard:
 
     def _state_now(self, replays: list[Replayed], last: Any) -> dict[str, Any]:
         random_state = None if self._random is None else self._random.state_dict()
+        before = {} if self._context is None else self._context.shared.random_now()
         lengths = [item.to_replay() for item in replays]
         # A replayed node may have drawn from the global states, or have read what others have read on from: then only
         # a replay of the whole shard is exact. One that goes on from pass to pass may give something else: that shows
         # in a replay of the whole, in what was handed out.
-        alone = random_state is None and not self._goes_on
+        drawn = random_state is not None or any(before.values())
+        alone = not drawn and not self._goes_on
         whole = any(item.replayed and (not alone or reads_shared(item.node)) for item in replays)
         own = None if whole else self._iterator.state_dict()
-        torn = "" if whole or self._context is None or random_state is None else self._context.shared.torn()
+        torn = "" if whole or self._context is None or not drawn else self._context.shared.torn()
         if torn:
             lengths.append((f"{torn}, before which functions draw from the global random states,", self.produced))
         state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]} | self._premise()
         if own is None or torn:
             return state | {"iterator": Cursor(None, self.produced).to_state(), "check": checksum_of(last)}
-        return state | {"iterator": own, "random": random_state}
+        return state | {"iterator": own, "random": random_state} | ({_BEFORE: before} if before else {})
 
     def close(self) -> None:
         """Let go of the pass. Idempotent."""
@@ -319,37 +322,6 @@ class ShardGraphs:
     def forget(self, spec: ShardSpec) -> None:
         """This process hosts the shard no more: if it does again, all begins from the branches as they were given."""
         self._made.pop((spec.num_shards, spec.shard), None)
-
-
-def runs_users_code(graph: DataPipe) -> bool:
-    """Whether any code of the user's runs in ``graph``, which may draw from the global random states.
-
-    None does where all nodes are torchpipe's and hold plain data alone, items included: their own random choices come
-    from keyed streams.
-    """
-    return any(
-        not type(node).__module__.startswith("torchpipe.")
-        or not all(is_node(value) or _is_plain(value) for value in vars(node).values())
-        for node in walk(graph)
-    )
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether ``value`` is data of Python's own types, in lists, tuples and dicts, and nodes."""
-    waiting, seen = [value], set[int]()
-    while waiting:
-        item = waiting.pop()
-        if type(item) in (list, tuple, dict):
-            if id(item) in seen:
-                continue
-            seen.add(id(item))
-            if type(item) is dict:
-                waiting += [*item, *item.values()]
-            elif not set(map(type, item)) <= _PLAIN:
-                waiting += item
-        elif not (type(item) in _PLAIN or is_node(item) or any(item is kind for kind in _MADE)):
-            return False
-    return True
 
 
 def _expect_node(value: Any, function: str) -> DataPipe:

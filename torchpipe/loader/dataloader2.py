@@ -27,7 +27,6 @@ from torchpipe.loader.state import LoaderState, Place, state_of_all
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.traits import Division, division, is_node
 from torchpipe.node.validate import check_count
-from torchpipe.randomness.global_random import own_random_states
 from torchpipe.randomness.seeds import check_seed
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.tracing import measures_by_default
@@ -86,7 +85,6 @@ class DataLoader2(Viewable, Generic[T_co]):
         self._run = Run(graph, service)
         self.measuring = measures_by_default() if measure is None else measure
         self._run.common = self._check_shards()
-        own_random_states()
         self._epochs: Epochs[LoaderState] = Epochs()
         self._pass: Pass | None = None  # of the last iter(), until it is closed
         self._pid = 0  # of the process that has iterated it, since the last shutdown

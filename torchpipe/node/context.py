@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from typing import Any, Protocol, TypeAlias
 
 from torchpipe.errors import GraphError
@@ -30,10 +32,14 @@ from torchpipe.node.traits import (
     traits_of,
     walk,
 )
+from torchpipe.node.users_code import node_runs_users_code
+from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import StreamKey, derive_seed, fresh_seed
 from torchpipe.state import LeftOut, SnapshotPolicy
 
 __all__ = ["Context", "GraphIndex", "Host", "Memory", "Replayed", "SharedByPass", "Trace"]
+
+_BEFORE = 0xBEF0  # keeps the random states before sharding points apart from those of shards
 
 # What gives an array of so many bytes to make a large item in, from where it travels without a copy; None if there is
 # no such place just now.
@@ -116,6 +122,7 @@ class GraphIndex:
     numbers: Mapping[int, int]
     divided: Mapping[int, Division]
     copies: Mapping[int, DataPipe] = field(default_factory=dict)  # id of a pass's copy -> the node
+    _before: list[Mapping[int, tuple[Division, int]]] = field(default_factory=list)  # once it has been asked for
 
     @classmethod
     def of(cls, *roots: DataPipe) -> GraphIndex:
@@ -150,6 +157,36 @@ class GraphIndex:
         """Among whom the stream is divided at ``node``, and before it."""
         return self.divided.get(id(node), Division.NONE)
 
+    @property
+    def before(self) -> Mapping[int, tuple[Division, int]]:
+        """Of nodes that stand before a sharding point: (among whom the stream is divided already, the number of their
+        part of the graph). Nodes of two parts share nothing. Parts that run no code of the user's are left out. A
+        sharding point itself counts as before it.
+        """
+        if not self._before:
+            self._before.append(self._find_before())
+        return self._before[0]
+
+    def _find_before(self) -> dict[int, tuple[Division, int]]:
+        whole = reduce(or_, map(self.division, self.roots), Division.NONE)
+        levels = {id(node): reduce(or_, map(self.division, inputs_of(node)), Division.NONE) for node in self.nodes}
+        part = {id(node): number for number, node in enumerate(self.nodes) if levels[id(node)] != whole}
+        joined = list(range(len(self.nodes)))  # number -> a smaller one of the same part, or itself
+
+        def first(number: int) -> int:
+            while joined[number] != number:
+                number = joined[number]
+            return number
+
+        for node in self.nodes:
+            for item in inputs_of(node):
+                if id(node) in part and id(item) in part and levels[id(node)] == levels[id(item)]:
+                    one, other = sorted((first(part[id(node)]), first(part[id(item)])))
+                    joined[other] = one
+        part = {key: first(number) for key, number in part.items()}
+        running = {part[id(node)] for node in self.nodes if id(node) in part and node_runs_users_code(node)}
+        return {key: (levels[key], number) for key, number in part.items() if number in running}
+
     def reads(self, node: DataPipe) -> int:
         """How many passes over ``node`` begin in a pass over the graph, as far as that tells."""
         return reads(*self.roots).get(id(self.original(node)), 0)
@@ -175,6 +212,8 @@ class SharedByPass:
     keepers: list[Keeper] = field(default_factory=list)  # in strict mode
     lent: bool = False  # has one been taken? Then items that it holds are handed out as copies
     skipping: set[str] = field(default_factory=set)  # the nodes that have left something out, by their names
+    random: dict[int, GlobalRandom] = field(default_factory=dict)  # of the parts before sharding points
+    random_loaded: dict[int, Any] = field(default_factory=dict)  # of parts that have not begun yet
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators read, of whoever shares them
     _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
 
@@ -214,6 +253,34 @@ class SharedByPass:
         gathered.setdefault(shared, set()).add(reader)
         return known
 
+    def random_of(self, part: int, key: StreamKey) -> GlobalRandom:
+        """The global random states of a part of the graph before a sharding point, which begin by ``key``."""
+        if part not in self.random:
+            self.random[part] = GlobalRandom(key)
+            if part in self.random_loaded:
+                self.random[part].load_state_dict(self.random_loaded.pop(part))
+        return self.random[part]
+
+    def random_now(self) -> dict[int, Any]:
+        """Plain data: the global random states of what stands before sharding points; None where nothing was drawn."""
+        return self.random_loaded | {part: random.state_dict() for part, random in self.random.items()}
+
+    def load_random(self, states: Mapping[int, Any]) -> None:
+        """Put back what :meth:`random_now` gave. Raises: what code raises over what it cannot have given."""
+        for part, random in self.random.items():
+            random.load_state_dict(states.get(part))
+        self.random_loaded = {part: state for part, state in states.items() if part not in self.random}
+
+    @contextmanager
+    def random_as(self, states: Mapping[int, Any]) -> Iterator[None]:
+        """Meanwhile, what stands before sharding points draws as from ``states``; then as if that had not been."""
+        present = self.random_now()
+        self.load_random(states)
+        try:
+            yield
+        finally:
+            self.load_random(present)
+
     def torn(self) -> str:
         """The name of a shared pass whose readers' states, in the state taken last, are of different moments; or ""."""
         return next((name for item in self.passes.values() if (name := item.torn())), "")
@@ -242,6 +309,7 @@ class Context:
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
     before: Division = Division.NONE  # among whom the stream is divided outside of this graph
+    part: tuple[Division, int] | None = None  # of the graph, before a sharding point, that the pass is in
     lends: bool = False  # may nodes behind take states that hold the items of buffers themselves?
 
     @classmethod
@@ -310,13 +378,22 @@ class Context:
         if leaf is not None:
             return leaf(self)
         way = _way_to_iterate(node)
-        private, context, functions = for_pass(node, self, is_torchs=way == "__iter__")
+        apart = self.graph.before.get(id(self.graph.original(node))) if self.num_shards > 1 else None
+        within = self if apart == self.part else replace(self, part=apart)
+        private, context, functions = for_pass(node, within, is_torchs=way == "__iter__")
         iterator = ReplayIterator(private, context) if way == "__iter__" else private.iterate(context)
         if not isinstance(iterator, NodeIterator):
             raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
         refuse_taken_attributes(iterator)
         iterator.take_over(functions)
+        if apart is not None and apart != self.part:
+            iterator.draw_from(self._random_of(*apart))
         return iterator
+
+    def _random_of(self, level: Division, part: int) -> GlobalRandom:
+        """The global random states that a part of the graph before a sharding point has, alike in all shards."""
+        which = self.share(level)[1] + 1 if level else 0
+        return self.shared.random_of(part, (self.seed, self.epoch, self.section, _BEFORE, which, part))
 
     def for_inputs_of(self, node: DataPipe) -> Context:
         """That of the inputs of ``node``: where it pairs their items, what is left out is left out of all of them."""

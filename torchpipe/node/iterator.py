@@ -21,6 +21,7 @@ from torchpipe.compat.torch_datapipes import DataChunk
 from torchpipe.errors import StateError, TorchpipeError
 from torchpipe.node.ownership import Keeper, watched
 from torchpipe.node.traits import node_name, traits_of
+from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.state import Cursor, decode
 from torchpipe.state.copying import copy_item, copy_items, holds_mutable
 from torchpipe.state.left_out import LEFT_OUT, gathered, is_note
@@ -145,6 +146,10 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     exact_after_error = False  # may be a property
     _torchpipe_last: Any = None  # handed out, where ``on_error`` watches
+    makes_own_items = False
+    """Does it divide the stream, and make the items of its shard alone? May be a property. Then its code draws from the
+    shard's global random states; any other sharding point draws, as what is before it, alike in all shards.
+    """
     apart = False  # is what it does the work of others: waiting for a thread, or for processes?
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -164,6 +169,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self.__closed = False
         self.__keeper: Keeper | None = None
         self.__consumer: Keeper | None = None  # of the node that pulls from this one
+        self.__random: GlobalRandom | None = None  # that its code, and what is before it, draws from
         self.__ended: dict[str, Any] = {}  # what was left out in passes that this one has begun, and that are over
         self.__kinds: dict[str, type] | None = None  # of what ``saved`` names, as a pass begins with it
         for name in self.saved:
@@ -353,7 +359,17 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 self.__stream = self._traced(stream)
             else:  # which begins what it watches anew after an exception
                 self.__stream = failures.watch(self, lambda: self._traced(self._kept_safe(self._run())))
+            if not self.makes_own_items:
+                self.__stream = self.in_random_states(self.__stream)
         return self.__stream
+
+    def draw_from(self, random: GlobalRandom) -> None:
+        """From now on, let this pass draw from ``random``, not from what is in place. Called before anything else."""
+        self.__random = random
+
+    def in_random_states(self, stream: Iterator[F]) -> Iterator[F]:
+        """``stream``, pulled with the global random states in place that this pass draws from."""
+        return stream if self.__random is None else _Drawing(stream, self.__random)
 
     def _run(self) -> Iterator[T_co]:
         stream = self.run()
@@ -551,6 +567,22 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         self.close()
 
 
+class _Drawing(Iterator[T_co]):
+    """A stream, each item of which is made with a set of global random states in place. Goes on after exceptions."""
+
+    def __init__(self, stream: Iterator[T_co], random: GlobalRandom) -> None:
+        self._stream = stream
+        self._random = random
+
+    def __next__(self) -> T_co:
+        return self._random.within(self._stream.__next__)
+
+    def close(self) -> None:
+        close = getattr(self._stream, "close", None)
+        if close is not None:
+            self._random.within(close)
+
+
 _OF_AUTHORS = frozenset(
     {
         "apart",
@@ -564,6 +596,7 @@ _OF_AUTHORS = frozenset(
         "keeps_items",
         "leave_out",
         "lost",
+        "makes_own_items",
     }
     | {"load_state_dict", "positional", "run", "saved", "set_state", "state_dict", "stride"}
 )  # what a class may define anew; the rest of NodeIterator is the engine's

@@ -21,7 +21,7 @@ import numpy as np
 from torchpipe.errors import StateError, TorchpipeError, add_note
 from torchpipe.node.private import with_state
 from torchpipe.node.traits import callable_name, node_name
-from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.randomness.global_random import RandomStates
 from torchpipe.state.copying import copy_item, holds_mutable
 from torchpipe.state.left_out import MOST_NOTED, LeftOut, is_note
 
@@ -61,7 +61,7 @@ class Retries:
 
         @functools.wraps(fn, updated=())
         def call(*args: Any) -> Any:
-            drawn = None if in_threads else GlobalRandom.present()
+            drawn = None if in_threads else RandomStates.now()
             generators = [(item, item.bit_generator.state) for item in args if isinstance(item, np.random.Generator)]
             mutable = self.attempts > 1 and holds_mutable(args)
             own = [copy_item(held.state_dict()) for held in stateful]
@@ -74,7 +74,7 @@ class Retries:
                         raise
                     self._wait(attempt, fn, error)
                 if drawn is not None:
-                    drawn.restore()
+                    drawn.put()
                 for generator, state in generators:
                     generator.bit_generator.state = state
                 for held, state in zip(stateful, own):

@@ -6,17 +6,14 @@ User functions draw from the global generators. For their draws to be a function
 owns a set of global states, seeded from those three; it is put in place while the shard runs and taken out again,
 so the user's own global states are never touched.
 
-Only the main thread, and a thread that makes a loader, may have them changed over: what other threads draw meanwhile
-would come from the wrong set, and come again. In another thread (a home-made prefetcher's) everything draws from the
-process's own states, as it does with torch's loader, and a warning says so once.
-
-numpy makes legacy normal numbers (``np.random.randn``) in pairs, and keeps the second of a pair beside the bit
-generator; changing the generator drops it. It belongs to the state: it is carried along.
+One thread of a process may have them changed over: the main thread, or the one that has called
+:func:`own_random_states`. What others draw meanwhile would come from the wrong set, and come again. In any other thread
+everything draws from the process's own states, as it does with torch's loader, and a warning says so once.
 """
 
 from __future__ import annotations
 
-import copy
+import os
 import random
 import threading
 import warnings
@@ -27,13 +24,20 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.random import get_bit_generator, set_bit_generator  # type: ignore[attr-defined]
+from numpy.random import get_bit_generator  # type: ignore[attr-defined]
 
-from torchpipe.compat.numpy_private import put_second_normal, second_normal
 from torchpipe.errors import StateError
+from torchpipe.randomness import numpy_generator
 from torchpipe.randomness.seeds import BatchSeeds, StreamKey, derive_seed
 
-__all__ = ["BatchRandom", "GlobalRandom", "may_change_states", "own_random_states", "own_states_in_place"]
+__all__ = [
+    "BatchRandom",
+    "GlobalRandom",
+    "RandomStates",
+    "may_change_states",
+    "own_random_states",
+    "own_states_in_place",
+]
 
 T = TypeVar("T")
 
@@ -41,38 +45,119 @@ _WORDS = 624  # of 4 bytes, of each Mersenne twister
 _PURPOSE = 0x9E3779B9  # keeps these seeds apart from those of nodes
 
 
-@dataclass
-class _NumpyState:
-    """A generator's state in place of the generator, which takes longer to make."""
+@dataclass(frozen=True)
+class RandomStates:
+    """The global random states of one moment, whoever's they are: of ``random``, numpy and torch."""
 
-    state: Any
+    python: Any
+    numpy: dict[str, Any]  # with the normal number that numpy holds ready
+    of_torch: torch.Tensor
+
+    @classmethod
+    def now(cls) -> RandomStates:
+        """Those that are in place. Costs about 50 us."""
+        return cls(random.getstate(), numpy_generator.state_in_place(), torch.default_generator.get_state())
+
+    def put(self) -> None:
+        """Put them in place for good."""
+        random.setstate(self.python)
+        numpy_generator.put_state(self.numpy)
+        torch.default_generator.set_state(self.of_torch)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, about 10 KB. Raises: StateError if numpy's bit generator is not of the standard kind."""
+        numpy = self.numpy
+        if numpy["bit_generator"] != "MT19937":
+            raise StateError(
+                f"numpy's global bit generator is {numpy['bit_generator']}, and only the state of the standard MT19937 "
+                "can be saved. Draw from a generator of your own instead, as random_map() gives it"
+            )
+        version, words, gauss = self.python
+        normal = float(numpy["gauss"]) if numpy["has_gauss"] else None
+        return {
+            "python": [version, np.asarray(words, dtype=np.uint32).tobytes(), gauss],
+            "numpy": [numpy["state"]["key"].tobytes(), int(numpy["state"]["pos"]), normal],
+            "torch": self.of_torch.numpy().tobytes(),
+        }
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> RandomStates:
+        """What :meth:`to_dict` described. Raises: ValueError, TypeError and the like for what is no such state."""
+        version, words, gauss = state["python"]
+        python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
+        random.Random().setstate(python)  # complains of all that would fail when it is put in place
+        key, pos, normal = state["numpy"]
+        if type(pos) is not int or not 0 <= pos <= _WORDS or len(key) != 4 * _WORDS:  # numpy does not check it
+            raise ValueError(f"numpy's generator cannot stand at word {pos!r:.40} of {len(key) // 4}")
+        if not all(number is None or type(number) is float for number in (gauss, normal)):
+            raise TypeError("a normal number held ready that is no float")
+        numpy = {
+            "bit_generator": "MT19937",
+            "state": {"key": np.frombuffer(key, dtype=np.uint32), "pos": pos},
+            "has_gauss": int(normal is not None),
+            "gauss": normal or 0.0,
+        }
+        if type(state["torch"]) is not bytes:  # of a number, bytearray() would make as many bytes
+            raise TypeError("torch's generator has a state of bytes")
+        of_torch = torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8)
+        torch.Generator().set_state(of_torch)
+        return cls(python, numpy, of_torch)
 
 
-def _put(python: Any, numpy: Any, normal: float | None, of_torch: torch.Tensor) -> None:
-    """Put states in place."""
-    random.setstate(python)
-    set_bit_generator(numpy)
-    if normal is not None:
-        put_second_normal(normal)
-    torch.default_generator.set_state(of_torch)
+_States = tuple[Any, numpy_generator.Numpy, torch.Tensor]
+"""Of ``random``, numpy and torch; numpy's generator itself."""
 
-
-class _Thread(threading.local):
-    owns_states = False
-
-
-_thread = _Thread()
+_owner: threading.Thread | None = None  # None: the main thread
 _told: list[bool] = []  # once it was told that a thread draws from the process's states
 
 
+def _states_now() -> _States:
+    return random.getstate(), numpy_generator.of_process(), torch.default_generator.get_state()
+
+
+def _put(states: _States) -> None:
+    python, numpy, of_torch = states
+    random.setstate(python)
+    numpy_generator.put(numpy)
+    torch.default_generator.set_state(of_torch)
+
+
 def own_random_states() -> None:
-    """This thread makes a loader: the process's random states may be changed over while it takes from that."""
-    _thread.owns_states = True
+    """Let this thread's loaders change over the process's random states, and those of no other thread.
+
+    For a program that trains in another thread than the main one, with loaders that make items in this process: call
+    it in that thread, before the first item. While items are made, no other thread must draw from ``random``,
+    ``np.random`` or torch's default generator. It holds until the thread ends, or the main thread calls it. Raises:
+    RuntimeError if another thread than the main one owns them.
+    """
+    global _owner
+    here = threading.current_thread()
+    if here is threading.main_thread():
+        _owner = None
+    elif (owner := _owning()) in (here, threading.main_thread()):
+        _owner = here
+    else:
+        raise RuntimeError(
+            f"thread {owner.name!r} owns the process's random states, and one thread alone can: take from loaders with "
+            "workers (num_workers=1) in this one"
+        )
+
+
+def _owning() -> threading.Thread:
+    return threading.main_thread() if _owner is None or not _owner.is_alive() else _owner
 
 
 def may_change_states() -> bool:
     """May the process's random states be changed over in this thread?"""
-    return _thread.owns_states or threading.current_thread() is threading.main_thread()
+    return threading.current_thread() is _owning()
+
+
+def _forget_owner() -> None:
+    global _owner
+    _owner = None  # the thread that forks is a child's main thread
+
+
+os.register_at_fork(after_in_child=_forget_owner)
 
 
 def _drawing(step: Callable[[], T]) -> T:
@@ -84,10 +169,11 @@ def _drawing(step: Callable[[], T]) -> T:
     if _in_place() != before and not _told:
         _told.append(True)
         warnings.warn(
-            f"thread {threading.current_thread().name!r} takes from a loader that another thread has made. While it "
-            "makes items, random numbers are drawn from the process's generators (random, numpy or torch), which other "
-            "threads draw from as well: these items are not reproducible. Give the loader workers (num_workers=1), "
-            "which have generators of their own, or draw from a generator of your own",
+            f"a loader makes items in thread {threading.current_thread().name!r}, not in {_owning().name!r}. Meanwhile "
+            "random numbers are drawn from the process's generators (random, numpy or torch), which other threads draw "
+            "from as well: these items are not reproducible. Give the loader workers (num_workers=1), which have "
+            "generators of their own, draw from a generator of your own, or, if no other thread draws, call "
+            "torchpipe.own_random_states() in this thread first",
             UserWarning,
             stacklevel=4,
         )
@@ -98,10 +184,6 @@ def _in_place() -> tuple[Any, ...]:
     numpy = get_bit_generator().state["state"]
     words = tuple(value.tobytes() if isinstance(value, np.ndarray) else value for value in numpy.values())
     return random.getstate(), words, torch.get_rng_state().numpy().tobytes()
-
-
-def _states_now() -> tuple[Any, Any, float | None, torch.Tensor]:
-    return random.getstate(), get_bit_generator(), second_normal(), torch.default_generator.get_state()
 
 
 _guests: list[_Guest] = []  # whose states are in place of the process's own, the first of them first
@@ -116,17 +198,17 @@ def own_states_in_place() -> Iterator[None]:
         yield
         return
     inside = _states_now()
-    _put(*outside)
+    _put(outside)
     try:
         yield
     finally:
-        _put(*inside)
+        _put(inside)
 
 
 class _Guest:
     """What puts global random states in place of the process's own, and these back."""
 
-    _outside: tuple[Any, Any, float | None, torch.Tensor] | None = None
+    _outside: _States | None = None
 
     def _save_outside(self) -> None:
         self._outside = _states_now()
@@ -137,9 +219,9 @@ class _Guest:
         outside = self._outside
         if outside is not None:
             try:
-                _put(*outside)
+                _put(outside)
             except BaseException:  # an interrupt, say: now whole
-                _put(*outside)
+                _put(outside)
                 raise
             finally:
                 self._outside = None
@@ -150,14 +232,18 @@ class BatchRandom(_Guest):
     """Global random states that begin anew for each batch, from (seed, epoch, batch), wherever the batch is made."""
 
     def __init__(self) -> None:
-        self._numpy = np.random.MT19937(0)
+        self._numpy: Any = None
         self._seeds = BatchSeeds()
+
+    def __del__(self) -> None:
+        numpy_generator.give_back(self._numpy)
 
     def seed(self, seed: int, epoch: int, batch: int) -> None:
         """Put a batch's states in place for good: in processes whose own they are."""
         for_python, for_numpy, for_torch = self._seeds.of(seed, epoch, batch)
         random.seed(for_python)
-        set_bit_generator(self._numpy)
+        if not isinstance(get_bit_generator(), np.random.MT19937):
+            numpy_generator.put((numpy_generator.seeded(0), None))
         np.random.seed(for_numpy)
         torch.default_generator.manual_seed(for_torch)
 
@@ -167,6 +253,9 @@ class BatchRandom(_Guest):
             return _drawing(step)
         try:
             self._save_outside()
+            if self._numpy is None:
+                self._numpy = numpy_generator.seeded(0)
+            numpy_generator.put((self._numpy, None))
             self.seed(seed, epoch, batch)
             result = step()
             self._put_back()
@@ -177,7 +266,7 @@ class BatchRandom(_Guest):
 
 
 class GlobalRandom(_Guest):
-    """One set of global random states. ``enter`` puts it in place, ``leave`` takes it out; not reentrant.
+    """One set of global random states. ``enter`` puts it in place, ``leave`` takes it out; so does ``with``.
 
     An interrupt between the two, or in the midst of them, costs this set, and not the process's states: these are put
     back by ``leave``, which does nothing where nothing is to be done. Whoever must not lose them calls it again.
@@ -190,32 +279,25 @@ class GlobalRandom(_Guest):
         self._key: StreamKey | None = key
         self._initial: dict[str, Any] | None = None  # made when it is asked for: it takes half as long as all the rest
         seed = derive_seed(*key, _PURPOSE)
-        self._numpy: Any = np.random.MT19937(seed)
-        self._normal: float | None = None
         self._python = random.Random(seed).getstate()
+        self._generator: Any = numpy_generator.seeded(seed)
+        self._normal: float | None = None
         self._torch = torch.Generator().manual_seed(seed).get_state()
 
     @classmethod
-    def present(cls) -> GlobalRandom:
-        """A copy of the states that are in place now."""
-        copied = object.__new__(cls)
-        copied._key, copied._initial = None, {}
-        copied._capture()
-        # the process goes on with its own generator
-        standard = isinstance(copied._numpy, np.random.MT19937)
-        copied._numpy = _NumpyState(copied._numpy.state) if standard else copy.deepcopy(copied._numpy)
-        return copied
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> GlobalRandom:
-        """The set that :meth:`to_dict` described. Raises: as :meth:`load_state_dict`."""
-        made = cls((0,))
-        made.load_state_dict(state)
+    def at(cls, states: RandomStates) -> GlobalRandom:
+        """A set that goes on from ``states``."""
+        made = object.__new__(cls)
+        made._key, made._initial, made._generator = None, {}, None
+        made._stand_at(states)
         return made
 
+    def __del__(self) -> None:
+        numpy_generator.give_back(getattr(self, "_generator", None))  # it has been in place, or might have been
+
     def enter(self) -> None:
-        """Save the process's states and put this set in place, if this thread may."""
-        if not may_change_states():
+        """Save the process's states and put this set in place, if this thread may and it is not there."""
+        if self.entered or not may_change_states():
             return
         self._save_outside()
         try:
@@ -232,23 +314,13 @@ class GlobalRandom(_Guest):
             finally:
                 self._put_back()
 
-    def restore(self) -> None:
-        """Put this set, a copy made by :meth:`present`, in place for good; again and again, if need be."""
-        numpy = copy.deepcopy(self._numpy)
-        if isinstance(numpy, _NumpyState):
-            state, numpy = numpy.state, np.random.MT19937()
-            numpy.state = state
-        _put(self._python, numpy, self._normal, self._torch)
-
-    def installed(self) -> Self:
-        """For ``with``: in place meanwhile."""
-        return self
-
     def within(self, step: Callable[[], T]) -> T:
         """What ``step`` returns, with this set in place: an interrupt at any instruction leaves the process its own.
 
         ``with`` does not do that: an interrupt may come before the first instruction of ``__exit__``.
         """
+        if self.entered:
+            return step()
         if not may_change_states():
             return _drawing(step)
         try:
@@ -266,71 +338,40 @@ class GlobalRandom(_Guest):
         self.leave()
 
     @property
-    def of_torch(self) -> torch.Tensor:
-        """The state of torch's generator in this set."""
-        return self._torch
-
-    @property
     def entered(self) -> bool:
         return self._outside is not None
 
     def _install(self) -> None:
-        if isinstance(self._numpy, _NumpyState):
-            state, self._numpy = self._numpy.state, np.random.MT19937()
-            self._numpy.state = state
-        _put(self._python, self._numpy, self._normal, self._torch)
+        _put((self._python, (self._generator, self._normal), self._torch))
 
     def _capture(self) -> None:
-        self._python = random.getstate()
-        self._torch = torch.default_generator.get_state()
-        self._numpy = get_bit_generator()
-        self._normal = second_normal()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for :meth:`of`. Raises: StateError, as ``state_dict``."""
-        version, words, gauss = self._python
-        numpy = self._numpy.state
-        if numpy["bit_generator"] != "MT19937":
-            raise StateError(
-                f"numpy's global bit generator is {numpy['bit_generator']}, and only the state of the standard MT19937 "
-                "can be saved. Draw from a generator of your own instead, as random_map() gives it"
-            )
-        return {
-            "python": [version, np.asarray(words, dtype=np.uint32).tobytes(), gauss],
-            "numpy": [numpy["state"]["key"].tobytes(), int(numpy["state"]["pos"]), self._normal],
-            "torch": self._torch.numpy().tobytes(),
-        }
-
-    def _beginning(self) -> dict[str, Any]:
-        """What :meth:`to_dict` gives before anything is drawn; of a copy made by :meth:`present`, nothing."""
-        if self._initial is None:
-            assert self._key is not None
-            self._initial = GlobalRandom(self._key).to_dict()
-        return self._initial
+        self._python, (self._generator, self._normal), self._torch = _states_now()
 
     def state_dict(self) -> dict[str, Any] | None:
         if self.entered:
             self._capture()
-        packed = self.to_dict()
+        packed = self._packed()
         return None if packed == self._beginning() else packed
+
+    def _packed(self) -> dict[str, Any]:
+        numpy = self._generator.state | {"has_gauss": self._normal is not None, "gauss": self._normal}
+        return RandomStates(self._python, numpy, self._torch).to_dict()
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Raises: ValueError, TypeError and the like for what is no such state; nothing has changed then."""
-        state = self._beginning() if state is None else state
-        version, words, gauss = state["python"]
-        python = (version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss)
-        random.Random().setstate(python)  # complains of all that would fail when it is put in place
-        key, pos, normal = state["numpy"]
-        if type(pos) is not int or not 0 <= pos <= _WORDS or len(key) != 4 * _WORDS:  # numpy does not check it
-            raise ValueError(f"numpy's generator cannot stand at word {pos!r:.40} of {len(key) // 4}")
-        if not all(number is None or type(number) is float for number in (gauss, normal)):
-            raise TypeError("a normal number held ready that is no float")
-        numpy = np.random.MT19937()
-        numpy.state = {"bit_generator": "MT19937", "state": {"key": np.frombuffer(key, dtype=np.uint32), "pos": pos}}
-        if type(state["torch"]) is not bytes:  # of a number, bytearray() would make as many bytes
-            raise TypeError("torch's generator has a state of bytes")
-        of_torch = torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8)
-        torch.Generator().set_state(of_torch)
-        self._python, self._numpy, self._normal, self._torch = python, numpy, normal, of_torch
+        self._stand_at(RandomStates.from_dict(self._beginning() if state is None else state))
         if self.entered:
             self._install()
+
+    def _beginning(self) -> dict[str, Any]:
+        """What :meth:`state_dict` would say before anything is drawn, if that were not None."""
+        if self._initial is None:
+            assert self._key is not None
+            self._initial = GlobalRandom(self._key)._packed()
+        return self._initial
+
+    def _stand_at(self, states: RandomStates) -> None:
+        numpy_generator.give_back(self._generator)
+        self._python, self._torch = states.python, states.of_torch
+        self._generator = numpy_generator.made(states.numpy)
+        self._normal = float(states.numpy["gauss"]) if states.numpy["has_gauss"] else None

@@ -101,7 +101,7 @@ class _Pass:
     def take(self, count: int) -> list[Frozen]:
         """Up to ``count`` items."""
         items: list[Frozen] = []
-        with self.random.installed():
+        with self.random:
             while len(items) < count:
                 try:
                     items.append(freeze(next(self.iterator)))
@@ -137,7 +137,7 @@ class _Check:
         key = (0, where.epoch, where.shard) if self.global_random else (1, self.passes)
         random = GlobalRandom(key)
         node = self.factory() if node is None else node
-        with random.installed():
+        with random:
             context = Context.for_graph(
                 node,
                 seed=1234,
@@ -153,13 +153,13 @@ class _Check:
         return opened
 
     def load(self, opened: _Pass, state: dict[str, Any], random: dict[str, Any] | None) -> None:
-        with opened.random.installed():
+        with opened.random:
             opened.iterator.load_state_dict(state)
         if self.global_random:
             opened.random.load_state_dict(random)
 
     def save(self, opened: _Pass, position: int, where: _Where) -> _Saved:
-        with opened.random.installed():
+        with opened.random:
             state = opened.iterator.state_dict()
         data = encode(state)
         try:
@@ -212,7 +212,7 @@ class _Check:
     def two_at_a_time(self, where: _Where, expected: list[Frozen]) -> None:
         """An item is the consumer's: it stays as it is while the next one is made."""
         opened = self.open(where)
-        with opened.random.installed():
+        with opened.random:
             held = list(islice(opened.iterator, min(len(expected), _MOST_AT_ONCE)))
         for index, item in enumerate(held):
             if not _has_stream(item):

@@ -37,7 +37,7 @@ from torchpipe.data.order.rollover import RolloverBatchSampler
 from torchpipe.errors import StateError, StateMismatchError
 from torchpipe.node.iterator import is_stateful
 from torchpipe.node.kept import Kept
-from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.randomness.global_random import RandomStates
 from torchpipe.state import encode
 from torchpipe.state.flat import damaged, shown
 
@@ -203,7 +203,7 @@ class Samplers:
             state["torch"] = torch.get_rng_state()
         if unknown and others:
             with suppress(StateError):  # a bit generator of another kind than numpy's standard cannot be saved
-                present = GlobalRandom.present().to_dict()
+                present = RandomStates.now().to_dict()
                 state["others"] = {name: present[name] for name in ("python", "numpy")}
         return state
 
@@ -212,7 +212,7 @@ class Samplers:
         for item, saved in zip(self.generators, state["generators"]):
             item.set_state(saved)
         if "others" in state:
-            _of_process(state).restore()
+            _of_process(state).put()
         elif "torch" in state:
             torch.set_rng_state(state["torch"])
 
@@ -303,13 +303,13 @@ class Samplers:
         """As :meth:`put`; afterwards the process's random states are again what they were before. So are generators,
         unless what is done meanwhile is to last (``for_good``): then the epochs' numbers are.
         """
-        before, outside = self.now(others=False), GlobalRandom.present()
+        before, outside = self.now(others=False), RandomStates.now()
         told = self.told_epochs()
         try:
             self.put(state, epochs=True)
             yield
         finally:
-            outside.restore()
+            outside.put()
             if for_good:
                 self.tell_epochs(told)
             else:
@@ -381,8 +381,8 @@ class Samplers:
             )
 
 
-def _of_process(state: dict[str, Any]) -> GlobalRandom:
-    return GlobalRandom.of(state["others"] | {"torch": state["torch"].numpy().tobytes()})
+def _of_process(state: dict[str, Any]) -> RandomStates:
+    return RandomStates.from_dict(state["others"] | {"torch": state["torch"].numpy().tobytes()})
 
 
 def _is_told(part: Any) -> bool:

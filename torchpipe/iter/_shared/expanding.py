@@ -18,7 +18,7 @@ from torchpipe.node.announce import announce_replay
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, node_name
-from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.randomness.global_random import GlobalRandom, RandomStates
 from torchpipe.state.copying import copy_item, separated
 
 __all__ = ["ExpandingIterator"]
@@ -33,7 +33,8 @@ class _Start:
     """The position before an item: what the state says of inputs and functions, and the global random states."""
 
     state: dict[str, Any]
-    random: GlobalRandom
+    random: RandomStates
+    before: dict[int, Any]  # those of what stands before sharding points
 
 
 class ExpandingIterator(NodeIterator[T]):
@@ -73,7 +74,8 @@ class ExpandingIterator(NodeIterator[T]):
                 or f"{node_name(self.node)} made a list of the item before and an iterator of this one, within which "
                 "no state can be taken: make the same of all items, or take the state later"
             )
-        state = {"handed_out": self._handed_out, "number": self._number, "random": self._start.random.state_dict()}
+        state = {"handed_out": self._handed_out, "number": self._number, "random": self._start.random.to_dict()}
+        state |= {"before": self._start.before} if self._start.before else {}
         reached = copy_item(self._current.state_dict()) if is_stateful(self._current) else self._loaded
         return state if reached is None else {**state, "iterator": reached}
 
@@ -97,7 +99,7 @@ class ExpandingIterator(NodeIterator[T]):
         self._number = stored_count(state, "number")
         if self._within:
             self._handed_out = stored_count(state, "handed_out")
-            self._start = _Start({}, _loaded(state["random"]))
+            self._start = _Start({}, RandomStates.from_dict(state["random"]), state.get("before", {}))
             self._loaded = copy_item(state.get("iterator"))
             if self.context.host.announces and self.to_replay()[1]:
                 announce_replay(*self.to_replay())
@@ -110,7 +112,7 @@ class ExpandingIterator(NodeIterator[T]):
             yield from self._hand_out(self._pull_again(source))
         yield from self._hand_out(self._parts)
         while True:
-            self._start = self._note(GlobalRandom.present()) if self._lazy else None
+            self._start = self._note(RandomStates.now()) if self._lazy else None
             item = next(source, _END)
             if item is _END:
                 return
@@ -145,7 +147,7 @@ class ExpandingIterator(NodeIterator[T]):
         self._loaded = None
         return True
 
-    def _note(self, random: GlobalRandom) -> _Start | None:
+    def _note(self, random: RandomStates) -> _Start | None:
         """The position now; None if no state can be taken here: an error only for the caller that asks for one."""
         try:
             with self.context.shared.lending():
@@ -154,7 +156,8 @@ class ExpandingIterator(NodeIterator[T]):
             self._refused = str(error)
             return None
         self._refused = ""
-        return _Start({key: state[key] for key in ("inputs", "functions") if key in state}, random)
+        kept: dict[str, Any] = {key: state[key] for key in ("inputs", "functions") if key in state}
+        return _Start(kept, random, self.context.shared.random_now())
 
     def _pull_again(self, source: Iterator[Any]) -> Iterator[T]:
         """The parts, after those handed out before, of the item that was current when the state was taken.
@@ -162,9 +165,12 @@ class ExpandingIterator(NodeIterator[T]):
         Whatever makes the item and its parts sees the global random states that it saw the first time; afterwards those
         in place now are put back.
         """
-        random = GlobalRandom.present() if self._start is None else self._start.random
+        random = RandomStates.now() if self._start is None else self._start.random
+        before = self.context.shared.random_now() if self._start is None else self._start.before
         self._start = self._note(random)
-        with self.context.making_again(), _loaded(random.state_dict()).installed():
+        if self._start is not None:
+            self._start.before = before
+        with self.context.making_again(), self.context.shared.random_as(before), GlobalRandom.at(random):
             item = next(source, _END)
             parts = iter(() if item is _END else self.expand(item))
             if self._loaded is not None:
@@ -183,9 +189,3 @@ class ExpandingIterator(NodeIterator[T]):
                     )
         self._current, self._loaded = parts, None
         return parts
-
-
-def _loaded(state: Any) -> GlobalRandom:
-    random = GlobalRandom.present()
-    random.load_state_dict(state)
-    return random

@@ -18,7 +18,7 @@ from torchpipe.node.announce import announce_replay
 from torchpipe.node.context import Context
 from torchpipe.node.iterator import NodeIterator, is_stateful, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import DataPipe, callable_name, is_node, node_name
-from torchpipe.randomness.global_random import GlobalRandom, may_change_states
+from torchpipe.randomness.global_random import GlobalRandom, RandomStates, may_change_states
 from torchpipe.state.copying import copy_item, separated
 
 __all__ = ["END", "Opened", "SeveralOpenIterator"]
@@ -115,14 +115,14 @@ class SeveralOpenIterator(NodeIterator[R]):
         if place.again:
             self._open_again(place)
         elif place.parts is None and place.left is None:
-            self._open(place, GlobalRandom.present())
+            self._open(place, RandomStates.now())
         if place.left is not None:
             if place.handed_out == len(place.left):
                 return END
             part = place.left[place.handed_out]
         else:
             first = place.handed_out == 0 and not is_stateful(place.parts)
-            before = GlobalRandom.present() if first else None
+            before = RandomStates.now() if first else None
             part = next(place.parts, END)
             if part is not END:
                 part = copy_item(part)  # a generator may go on with what it has handed out
@@ -131,7 +131,7 @@ class SeveralOpenIterator(NodeIterator[R]):
         place.handed_out += 1
         return part
 
-    def _open(self, place: Opened, before: GlobalRandom) -> None:
+    def _open(self, place: Opened, before: RandomStates) -> None:
         result: Any = self.fn(copy_item(place.item))  # a resume calls it again with the item as it came
         if is_node(result):
             place.parts = self.context.for_opened(self.node, result, place.number).iterate(result)
@@ -147,8 +147,8 @@ class SeveralOpenIterator(NodeIterator[R]):
         """Go to where it stood. What is drawn meanwhile from the global random states is thrown away, and refused."""
         place.again = False
         scratch = GlobalRandom(_SCRATCH)
-        with scratch.installed():
-            before = GlobalRandom.present()
+        with scratch:
+            before = RandomStates.now()
             self._open(place, before)
             if place.left is not None:
                 raise StateError(
@@ -173,9 +173,9 @@ class SeveralOpenIterator(NodeIterator[R]):
                     )
             self._check_draws(before, place.item)
 
-    def _check_draws(self, before: GlobalRandom, item: Any) -> None:
+    def _check_draws(self, before: RandomStates, item: Any) -> None:
         """Raises: GraphError if it has drawn. Where other threads draw from the same states, it cannot be told."""
-        if may_change_states() and GlobalRandom.present().to_dict() != before.to_dict():
+        if may_change_states() and RandomStates.now().to_dict() != before.to_dict():
             raise GraphError(
                 f"{callable_name(self.fn)} draws from the global random states for {item!r:.80}, and all that is open "
                 "at once shares them: after a resume it could not draw the same. Use shuffle() and random_map() behind "

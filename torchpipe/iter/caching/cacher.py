@@ -241,7 +241,7 @@ class _Making:
         self._context = context
         self._count = number * node.chunk_items
         self._random = GlobalRandom((_SEED, _ROUND, *node.share(context)))
-        with self._random.installed():
+        with self._random:
             self.stream = context.iterate(node.source)
 
     def go_to(self, position: bytes, allow_pickle: bool) -> None:
@@ -249,11 +249,11 @@ class _Making:
         state = decode(position, allow_pickle=allow_pickle)
         with refusing_misfits(node_name(self._node)):
             if "count" in state:
-                with self._random.installed():
+                with self._random:
                     self.stream.drop(stored_count(state, "count"))
                 return
             loaded, random = state["input"], state["random"]
-            with self._random.installed():
+            with self._random:
                 self.stream.load_state_dict(loaded)
             self._random.load_state_dict(random)
 
@@ -262,7 +262,7 @@ class _Making:
         node, items = self._node, list[bytes]()
         error: Exception | None = None
         item = None
-        with self._random.installed():
+        with self._random:
             stream = self.stream.items()
             try:
                 while len(items) < node.chunk_items and (item := next(stream, _END)) is not _END:

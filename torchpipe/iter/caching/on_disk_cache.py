@@ -230,7 +230,7 @@ class _CacheIterator(ExpandingIterator[str]):
         )
         names: list[str] = []
         with (
-            GlobalRandom(context.stream_key(self.node)).installed(),
+            GlobalRandom(context.stream_key(self.node)),
             naming_path(path, "making"),
             context.iterate(self.node.source) as part,
         ):

@@ -117,6 +117,10 @@ class _ShardIterator(SelectingIterator[T]):
         self.seen = 0
         super().__init__(node, context, node.source)
 
+    @property
+    def makes_own_items(self) -> bool:  # type: ignore[override]
+        return self.strides or (self.positions is not None and self._reads)
+
     def skips(self) -> bool:
         self.strides = self.source.stride(self.parts, self.part)
         return self.strides

@@ -26,7 +26,7 @@ from torchpipe.node.private import has_state
 from torchpipe.node.tolerance import as_note, of_note
 from torchpipe.node.traits import callable_name, node_name
 from torchpipe.node.validate import check_columns, check_count, check_input
-from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.randomness.global_random import RandomStates
 from torchpipe.randomness.seeds import ItemStreams, stored_key
 from torchpipe.state.copying import copy_item
 
@@ -128,7 +128,7 @@ class _ParallelIterator(CountingIterator[R]):
     def _try_first(self) -> None:
         """Call the function for the first item alone: no other call draws meanwhile."""
         if threading.current_thread() is threading.main_thread():  # else others may draw beside it
-            before = GlobalRandom.present().to_dict()
+            before = RandomStates.now().to_dict()
             self._submit(1)
             self._wait(self.ahead[0][1])  # type: ignore[arg-type]
             self._refuse_draws(_drawn_since(before))
@@ -137,7 +137,7 @@ class _ParallelIterator(CountingIterator[R]):
         """Until ``call`` is done; now and then, see whether the functions that run meanwhile draw."""
         self.waits += 1
         looks = not self.waits % _CHECK_EVERY and threading.current_thread() is threading.main_thread()
-        before = GlobalRandom.present().to_dict() if looks else {}
+        before = RandomStates.now().to_dict() if looks else {}
         self.threads.wait_first([call], None)
         if looks and (drawn := _drawn_since(before)) != ["python"]:  # a library may: how long to wait between attempts
             self._refuse_draws(drawn)
@@ -279,5 +279,5 @@ def _with_last(fn: Callable[..., Any], last: Any, *parts: Any) -> Any:
 
 def _drawn_since(before: dict[str, Any]) -> list[str]:
     """Whose global random state has changed."""
-    after = GlobalRandom.present().to_dict()
+    after = RandomStates.now().to_dict()
     return [name for name, state in before.items() if after[name] != state]

@@ -24,7 +24,7 @@ from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count, stored_items
 from torchpipe.node.traits import node_name
 from torchpipe.node.validate import check_count
-from torchpipe.randomness.global_random import GlobalRandom
+from torchpipe.randomness.global_random import GlobalRandom, RandomStates
 
 __all__ = ["HuggingFaceHubReader", "HuggingFaceReader"]
 
@@ -205,10 +205,10 @@ class _Rows(Iterator[Any]):
         elif self._position:
             self._resume()
         else:
-            self._open(_Mark(0, None, GlobalRandom.present().state_dict()))
+            self._open(_Mark(0, None, RandomStates.now().to_dict()))
 
     def _mark(self) -> _Mark:
-        return _Mark(self._position, copy.deepcopy(self._dataset.state_dict()), GlobalRandom.present().state_dict())
+        return _Mark(self._position, copy.deepcopy(self._dataset.state_dict()), RandomStates.now().to_dict())
 
     def _open(self, mark: _Mark) -> None:
         """Stand there, if the stream's own state is right."""
@@ -265,9 +265,7 @@ class _Rows(Iterator[Any]):
 def _as_it_was(random: Any) -> AbstractContextManager[Any]:
     if random is None:
         return nullcontext()
-    states = GlobalRandom.present()
-    states.load_state_dict(random)
-    return states.installed()
+    return GlobalRandom.at(RandomStates.from_dict(random))
 
 
 def _private(dataset: Any) -> Any:
