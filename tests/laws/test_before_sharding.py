@@ -1,4 +1,4 @@
-"""What draws from the global random states before a sharding point draws alike in all shards: they divide one stream."""
+"""What draws from the global random states before a sharding point draws alike in all shards."""
 
 from __future__ import annotations
 

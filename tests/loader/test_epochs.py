@@ -571,3 +571,31 @@ def test_L2_any_sequence_of_calls(name: str) -> None:
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_L2_any_sequence_of_calls_with_workers(name: str) -> None:
     play(ELSEWHERE[name], 4, 8)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("delivered", [0, 1])
+def test_L2_another_epoch_than_the_loaded_one_has_the_order_that_it_has_after_a_break(
+    workers: int, delivered: int
+) -> None:
+    """Workers ask the sampler for more than was delivered."""
+
+    def made() -> DataLoader[Any]:
+        generator = torch.Generator().manual_seed(SEED)
+        options: dict[str, Any] = FORK if workers else {}
+        return DataLoader(list(range(SAMPLES)), SIZE, shuffle=True, generator=generator, num_workers=workers, **options)
+
+    def left(loader: DataLoader[Any]) -> None:
+        stream = iter(loader)
+        for _ in range(delivered):
+            next(stream)
+
+    with made() as loader:
+        left(loader)
+        state = loader.state_dict()
+        loader.set_epoch(1)
+        expected = [plain(item) for item in loader]
+    with made() as loader:
+        loader.load_state_dict(state)
+        loader.set_epoch(1)
+        assert [plain(item) for item in loader] == expected

@@ -257,8 +257,18 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         Samplers that have ``set_epoch`` are told, those of an iterator at work when it has ended.
         """
         epoch = check_count("epoch", epoch, at_least=0)
+        coming = self._epochs.coming
+        if isinstance(coming, Loaded) and coming.position.epoch != epoch:
+            self._leave_out(coming.position)
         if self._epochs.set_epoch(epoch):
             self._tell_samplers(epoch)
+
+    def _leave_out(self, loaded: Position) -> None:
+        """The rest of a loaded epoch will not be read: its sampler drew for what was delivered, as after a ``break``."""
+        order, samplers = loaded.order or {}, self._samplers
+        further = order.get("asked", 0) + order.get("ended", False) > loaded.delivered
+        if further and not self.distributed and samplers.are_torchs and samplers.generators:
+            begin_order(samplers, saved=(order, loaded.delivered), moves=False).rewind(loaded.delivered)
 
     def _tell_samplers(self, epoch: int) -> None:
         if self._ranked is not None:

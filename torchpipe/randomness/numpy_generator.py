@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.random import get_bit_generator, set_bit_generator  # type: ignore[attr-defined]
 
-__all__ = ["Numpy", "give_back", "made", "of_process", "put", "put_state", "seeded", "state_in_place"]
+__all__ = ["MT19937", "Numpy", "give_back", "made", "of_process", "put", "put_state", "seeded", "state_in_place"]
 
 
 _whole: Any = np.random.MT19937.state
