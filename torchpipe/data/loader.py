@@ -264,7 +264,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             self._tell_samplers(epoch)
 
     def _leave_out(self, loaded: Position) -> None:
-        """The rest of a loaded epoch will not be read: its sampler drew for what was delivered, as after a ``break``."""
+        """A loaded epoch's rest will not be read: its sampler drew for what was delivered, as after a ``break``."""
         order, samplers = loaded.order or {}, self._samplers
         further = order.get("asked", 0) + order.get("ended", False) > loaded.delivered
         if further and not self.distributed and samplers.are_torchs and samplers.generators:

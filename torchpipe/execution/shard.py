@@ -161,6 +161,11 @@ class Shard:
                 self._check_replay(again.skip, self._iterator.drop(again.skip), state["check"])
             else:
                 self._iterator.load_state_dict(saved)
+            if not self.manage_random and (state.get("random") or any(state.get(_BEFORE, {}).values())):
+                raise StateError(
+                    "the state holds global random states, which functions have drawn from, and here items are made in "
+                    "a thread, which cannot have its own: load it with prefetch_cnt=0, or with worker processes"
+                )
             if _BEFORE in state:
                 with refusing_misfits(f"shard {spec.shard}"):
                     context.shared.load_random(state[_BEFORE])
