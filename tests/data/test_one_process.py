@@ -57,7 +57,7 @@ def test_a_thread_that_takes_batches_leaves_the_main_threads_draws_alone(kind: s
             return DataLoader2(IterableWrapper(range(300)).map(noisy))
         return DataLoader(Augmented(300) if kind == "map-style" else Lines(300), 2, shuffle=kind == "map-style" or None)
 
-    with seeded(), pytest.warns(UserWarning, match="these items are not reproducible"):
+    with seeded(), pytest.warns(UserWarning, match="its items are not reproducible"):
         stream = background(loader_of())
         drawn: list[Any] = []
         for _ in stream:

@@ -256,7 +256,7 @@ class Limit:
 LIMITS: list[Limit] = [
     Limit(
         what="random numbers of the process (`random`, numpy, torch) in worker threads, or drawn by a dataset without "
-        "workers in another thread than the one that made the loader",
+        "workers in another thread than the main one or, instead, the one that calls `torchpipe.own_random_states()`",
         why="other threads draw from them too: draw from `get_worker_info().rng`, or use worker processes",
         when=lambda row: row["dataset"] in _DRAWING
         and ("thread" in row["way"] + row["then"] or (row["happens"] == "thread" and row["way"] == "0")),
