@@ -209,6 +209,7 @@ class _Guest:
     """What puts global random states in place of the process's own, and these back."""
 
     _outside: _States | None = None
+    _pool = numpy_generator.POOL
 
     def _save_outside(self) -> None:
         self._outside = _states_now()
@@ -236,7 +237,7 @@ class BatchRandom(_Guest):
         self._seeds = BatchSeeds()
 
     def __del__(self) -> None:
-        numpy_generator.give_back(self._numpy)
+        self._pool.give_back(self._numpy)
 
     def seed(self, seed: int, epoch: int, batch: int) -> None:
         """Put a batch's states in place for good: in processes whose own they are."""
@@ -293,7 +294,7 @@ class GlobalRandom(_Guest):
         return made
 
     def __del__(self) -> None:
-        numpy_generator.give_back(getattr(self, "_generator", None))  # it has been in place, or might have been
+        self._pool.give_back(getattr(self, "_generator", None))  # it has been in place, or might have been
 
     def enter(self) -> None:
         """Save the process's states and put this set in place, if this thread may and it is not there."""
@@ -371,7 +372,7 @@ class GlobalRandom(_Guest):
         return self._initial
 
     def _stand_at(self, states: RandomStates) -> None:
-        numpy_generator.give_back(self._generator)
+        self._pool.give_back(self._generator)
         self._python, self._torch = states.python, states.of_torch
         self._generator = numpy_generator.made(states.numpy)
         self._normal = float(states.numpy["gauss"]) if states.numpy["has_gauss"] else None

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.random import get_bit_generator, set_bit_generator  # type: ignore[attr-defined]
 
-__all__ = ["MT19937", "Numpy", "give_back", "made", "of_process", "put", "put_state", "seeded", "state_in_place"]
+__all__ = ["MT19937", "POOL", "Numpy", "Pool", "made", "of_process", "put", "put_state", "seeded", "state_in_place"]
 
 
 _whole: Any = np.random.MT19937.state
@@ -45,18 +45,33 @@ Numpy = tuple[Any, float | None]
 """A bit generator, and the normal number that numpy holds ready with it."""
 
 _replaced: list[Any] = []  # the process's first generator, which other threads may be drawing from
-_free: list[MT19937] = []  # that have been in place, and are nobody's
+
+
+class Pool:
+    """Generators that have been in place, and are nobody's. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.free: list[MT19937] = []
+        self._kind = MT19937  # while a program ends, modules have no names any more
+
+    def give_back(self, generator: Any) -> None:
+        """Whoever had ``generator`` in place needs it no more."""
+        if type(generator) is self._kind:
+            self.free.append(generator)
+
+
+POOL = Pool()
 
 
 def seeded(seed: int) -> Any:
     """A standard bit generator, as ``np.random.MT19937(seed)``."""
-    return _standard(dict(np.random.MT19937(seed).state)) if _free else MT19937(seed)
+    return _standard(dict(np.random.MT19937(seed).state)) if POOL.free else MT19937(seed)
 
 
 def _standard(state: dict[str, Any]) -> Any:
     """A standard bit generator in ``state``, which it copies."""
     try:
-        made = _free.pop()
+        made = POOL.free.pop()
     except IndexError:
         made = MT19937(0)
     made.state = state
@@ -70,12 +85,6 @@ def made(state: dict[str, Any]) -> Any:
     other = getattr(np.random, state["bit_generator"])(0)
     other.state = state
     return other
-
-
-def give_back(generator: Any) -> None:
-    """Whoever had ``generator`` in place needs it no more. Thread-safe."""
-    if type(generator) is MT19937:
-        _free.append(generator)
 
 
 def _second_normal() -> float | None:
