@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ray.exceptions import ActorUnavailableError, NodeDiedError, RayError, RayTaskError, TaskCancelledError
 
+import torchpipe
 from reading_services.actors.replies import Begun, Hello, Produced, Status, arrival_of
 from reading_services.engine.credit import ChunkSize, Credit
 from reading_services.engine.messages import Deal, Report, StartDispatch, StartEpoch
@@ -145,7 +146,7 @@ class ActorPlace:
         while not self.gone and self._calls and self._calls[0].future.done():
             call = self._calls.popleft()
             error = call.future.exception()
-            events += self._settled(call, call.future.result()) if error is None else self._failed(call, error)
+            events += self._settled(call, call.future.result()) if error is None else self._failed(error, call)
         if self.asked is not None and self.asked.done() and not self.gone:
             events += self._heard(self.asked)
         if not self.gone:
@@ -156,8 +157,10 @@ class ActorPlace:
         match answer:
             case Hello():
                 self.hello = answer
-                if answer.error is not None:
-                    yield Failed(self, load_error(answer.error))
+                if answer.error is not None or answer.version != torchpipe.__version__:
+                    self.gone = True
+                    yield Failed(self, self._unfit(answer))
+                    yield Gone(self, End(cause="could not begin", own=True, pid=answer.pid))
                 else:
                     self.ready = True
                     self.name = f"{self.name} on {answer.host}"
@@ -176,6 +179,15 @@ class ActorPlace:
                 yield from (Reported(self, report) for report in answer.reports)
                 if answer.packed is not None:
                     yield from self._came(answer)
+
+    def _unfit(self, hello: Hello) -> BaseException:
+        """Why it cannot begin."""
+        if hello.error is not None:
+            return load_error(hello.error)
+        return RuntimeError(
+            f"{self.name} on {hello.host} has torchpipe {hello.version}, this process {torchpipe.__version__}: "
+            "install the same version on all nodes (runtime_env={'pip': [...]} does that)"
+        )
 
     def _wanted(self, number: int, generation: int) -> _Lane | None:
         """The lane that something of this generation is of, unless it has begun anew since."""
@@ -200,7 +212,8 @@ class ActorPlace:
             lane.credit.add(arrival.count, produced.packed.sizes, _CHUNK_SIZE)
         yield Came(self, produced.generation, produced.lane, arrival)
 
-    def _failed(self, call: _Call, error: BaseException) -> Iterator[Event]:
+    def _failed(self, error: BaseException, call: _Call | None = None) -> Iterator[Event]:
+        """Whichever call says so first, a death is the same one. ``call``: that was the next to be answered."""
         self.gone = True
         if isinstance(error, RayTaskError) or not isinstance(error, RayError):  # the runtime itself is at fault
             yield Failed(self, error)
@@ -208,8 +221,10 @@ class ActorPlace:
             return
         outside = isinstance(error, ActorUnavailableError | NodeDiedError | TaskCancelledError)
         # Ray says in words alone that it was the node that went, perhaps before the actor had begun
-        outside = outside or "actor's node" in str(error) or (call.kind == "load" and "never ran" in str(error))
-        yield Gone(self, self._end([call, *self._calls], error, own=not outside))
+        calls = [*([] if call is None else [call]), *self._calls]
+        loads = bool(calls) and calls[0].kind == "load"
+        outside = outside or "actor's node" in str(error) or (loads and "never ran" in str(error))
+        yield Gone(self, self._end(calls, error, own=not outside))
 
     def _end(self, calls: list[_Call], error: BaseException, *, own: bool) -> End:
         """What it was at: it answers in order, and its last answers may be lost, so that it may be two calls further.
@@ -229,8 +244,7 @@ class ActorPlace:
         self.asked = None
         error = future.exception()
         if error is not None:
-            self.gone = True
-            yield Gone(self, End(cause=_cause(error), own=False, pid=None if self.hello is None else self.hello.pid))
+            yield from self._failed(error)
             return
         status: Status = future.result()
         self._noted = status.noted(0 if self.hello is None else self.hello.pid)

@@ -21,13 +21,12 @@ from typing import Any
 
 import ray
 
-import torchpipe
 from reading_services.actors.cluster import ActorRequest
 from reading_services.actors.dispatch_actor import DispatchActor
 from reading_services.actors.place import ActorPlace
 from reading_services.actors.replies import Hello
 from reading_services.actors.shard_actor import CONTROL, ShardActor
-from reading_services.engine.places import DISPATCHER, End, Event, Failed, Gone, Late, Leaving, Place, Places, Ready
+from reading_services.engine.places import DISPATCHER, End, Event, Gone, Late, Leaving, Place, Places
 from torchpipe.compat.ray_private import draining_nodes
 
 __all__ = ["ActorSection", "RayPlaces"]
@@ -121,7 +120,7 @@ class RayPlaces(Places):
         except Empty:
             pass
         with self._lock:
-            events = [event for place in list(self._places) for event in self._of(place)]
+            events = [event for place in list(self._places) for event in place.settle()]
             if time.monotonic() - self._looked_at >= _LOOK_S:
                 events += self._look()
         return events
@@ -129,22 +128,7 @@ class RayPlaces(Places):
     def pending(self, place: Place) -> list[Event]:
         assert isinstance(place, ActorPlace)
         with self._lock:
-            return self._of(place)
-
-    def _of(self, place: ActorPlace) -> list[Event]:
-        events = place.settle()
-        for event in events:
-            if isinstance(event, Ready) and place.hello is not None and place.hello.version != torchpipe.__version__:
-                return [
-                    Failed(
-                        place,
-                        RuntimeError(
-                            f"{place.name} has torchpipe {place.hello.version}, this process {torchpipe.__version__}: "
-                            "install the same version on all nodes (runtime_env={'pip': [...]} does that)"
-                        ),
-                    )
-                ]
-        return events
+            return place.settle()
 
     def drop(self, place: Place) -> None:
         assert isinstance(place, ActorPlace)

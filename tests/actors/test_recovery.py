@@ -161,3 +161,13 @@ def test_L6_actors_end_with_a_driver_that_is_killed(cluster: Any, tmp_path: Path
         assert pid in [process.pid for process in actor_processes()]
         driver.kill()
     wait_until(lambda: not actor_processes(), 30.0)
+
+
+def test_L4_an_item_that_ends_the_dispatcher_each_time_is_an_error_behind_the_items_before_it() -> None:
+    graph = IterableWrapper(range(20)).map(deadly).sharding_round_robin_dispatch()
+    with ray_loader(graph, 1, 1, max_deaths=2) as loader:
+        got: list[int] = []
+        with pytest.raises(WorkerDiedError, match=r"dispatcher .* 2 times"):
+            for item in loader:
+                got.append(item)
+        assert got == list(range(len(got)))
