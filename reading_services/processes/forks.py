@@ -28,6 +28,7 @@ class Fork:
             return
         os.set_blocking(self._read_fd, False)
         self._close = weakref.finalize(self, os.close, self._read_fd)
+        self._close.atexit = False  # what is let go of at exit still asks
 
     @property
     def over(self) -> bool:

@@ -191,13 +191,13 @@ def test_a_worker_that_does_not_answer_in_time() -> None:
                 threading.Event().wait(100)
             return index
 
-    loader = DataLoader(Asleep(4), num_workers=2, timeout=0.3)
+    loader = DataLoader(Asleep(4), num_workers=2, timeout=3)
     with loader:
         stream = iter(loader)
         assert [next(stream).tolist() for _ in range(2)] == [[0], [1]]
         with pytest.raises(
             RuntimeError,
-            match=r"^DataLoader timed out after 0\.3 seconds, waiting for worker 0 \(pid \d+\): worker 0 has not made "
+            match=r"^DataLoader timed out after 3 seconds, waiting for worker 0 \(pid \d+\): worker 0 has not made "
             r"batch 2, of \[2\]$",
         ):
             next(stream)

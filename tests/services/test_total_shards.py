@@ -79,13 +79,21 @@ def on_ranks(
     return results
 
 
+def _draws(spec: GraphSpec) -> bool:
+    return any(name == "global_random" for name, _ in (*spec[1], *spec[2]))
+
+
+# Ranks are threads here, of which one alone could own the process's random states
+SPECS = graph_specs().filter(lambda spec: not _draws(spec))
+
+
 def in_steps(results: list[Run]) -> list[str]:
     """The ranks' n-th items in the order of ranks."""
     assert len({len(items) for items, _ in results}) == 1, "the ranks have not taken as many steps"
     return [item for step in zip(*(items for items, _ in results)) for item in step]
 
 
-@given(graph_specs(), TOTALS, st.sampled_from([1, 3]))
+@given(SPECS, TOTALS, st.sampled_from([1, 3]))
 @settings(max_examples=25)
 def test_L1_the_ranks_items_in_their_order_are_the_stream(
     spec: GraphSpec, totals: tuple[int, tuple[int, ...]], every: int
@@ -101,7 +109,7 @@ def test_L1_the_ranks_items_in_their_order_are_the_stream(
             assert in_steps(on_ranks(spec, total, world, every=every)) == even(streams)
 
 
-@given(graph_specs(), TOTALS, st.data())
+@given(SPECS, TOTALS, st.data())
 @settings(max_examples=25)
 def test_L3_the_one_state_loads_under_any_number_of_ranks(
     spec: GraphSpec, totals: tuple[int, tuple[int, ...]], data: st.DataObject
@@ -130,7 +138,7 @@ def test_L3_the_one_state_loads_under_any_number_of_ranks(
     assert rest_of(spec, make_service(None, None), state) == everything[0][at:]
 
 
-@given(graph_specs(), TOTALS, st.data())
+@given(SPECS, TOTALS, st.data())
 @settings(max_examples=25)
 def test_L3_ranks_at_different_positions_merge_exactly(
     spec: GraphSpec, totals: tuple[int, tuple[int, ...]], data: st.DataObject
