@@ -80,7 +80,7 @@ def on_ranks(
 
 
 def _draws(spec: GraphSpec) -> bool:
-    return any(name == "global_random" for name, _ in (*spec[1], *spec[2]))
+    return any(name in ("global_random", "flatmap_lazy", "fork_lazy", "retry") for name, _ in (*spec[1], *spec[2]))
 
 
 # Ranks are threads here, of which one alone could own the process's random states
