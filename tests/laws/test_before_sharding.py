@@ -6,6 +6,8 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -217,3 +219,25 @@ def test_L1_between_two_sharding_points_the_ranks_draw_apart_and_a_ranks_shards_
         drawn[rank] = items
     assert sorted(item[0] for items in drawn.values() for item in items) == list(range(N))
     assert len({item[1] for items in drawn.values() for item in items}) == N
+
+
+@pytest.mark.parametrize("count", [3, 8, 9, 17])
+def test_L2_a_cache_that_is_made_further_draws_further(count: int, tmp_path: Path) -> None:
+    def graph(folder: str) -> Any:
+        return Drawn().map(with_number).sharding_filter().cache(str(tmp_path / folder), chunk_items=3)
+
+    whole = items_of(graph("whole"), InProcessReadingService(num_shards=2))
+    with make_loader(graph("part"), InProcessReadingService(num_shards=2)) as loader:
+        assert list(islice(loader, count)) == whole[:count]
+    assert items_of(graph("part"), InProcessReadingService(num_shards=2)) == whole
+
+
+def test_L1_what_the_main_section_reads_is_of_no_shard() -> None:
+    """With two ranks, each has one: it draws from the process's own states, whatever is divided beside it."""
+    graph = IterableWrapper(range(8)).sharding_filter().zip(Files(8))
+    streams = []
+    for seed in (1, 1, 2):
+        random.seed(seed)
+        with Context.for_graph(graph, seed=3, num_shards=2, world_size=2, section=1).iterate(graph) as iterator:
+            streams.append(list(iterator))
+    assert streams[0] == streams[1] != streams[2]

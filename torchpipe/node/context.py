@@ -338,6 +338,7 @@ class Context:
             self,
             seed=seed,
             rounds=(),
+            part=None,
             graph=graph,
             host=replace(self.host, trace=self._trace_inside(graph), supply=None),
             shared=SharedByPass(),
@@ -365,6 +366,11 @@ class Context:
         return replace(inner, before=before, shared=shared)
 
     @property
+    def _is_shard(self) -> bool:
+        """Do others make passes over the same graph, which have to agree on what stands before sharding points?"""
+        return self.section == 0 and self.num_shards > 1
+
+    @property
     def local_shard(self) -> int:
         """The shard's number within its rank."""
         return self.shard // self.world_size
@@ -378,7 +384,7 @@ class Context:
         if leaf is not None:
             return leaf(self)
         way = _way_to_iterate(node)
-        apart = self.graph.before.get(id(self.graph.original(node))) if self.num_shards > 1 else None
+        apart = self.graph.before.get(id(self.graph.original(node))) if self._is_shard else None
         within = self if apart == self.part else replace(self, part=apart)
         private, context, functions = for_pass(node, within, is_torchs=way == "__iter__")
         iterator = ReplayIterator(private, context) if way == "__iter__" else private.iterate(context)

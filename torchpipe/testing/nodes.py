@@ -17,7 +17,7 @@ import torch
 
 from torchpipe.errors import ReplayWarning, StateError, UnsafeStateError
 from torchpipe.iter.running.prefetch import Prefetcher
-from torchpipe.node.context import Context, Host
+from torchpipe.node.context import Context, Host, SharedByPass
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import divides, node_name, walk
@@ -98,6 +98,10 @@ class _Pass:
     iterator: NodeIterator[Any]
     random: GlobalRandom
 
+    @property
+    def shared(self) -> SharedByPass:
+        return self.iterator.context.shared
+
     def take(self, count: int) -> list[Frozen]:
         """Up to ``count`` items."""
         items: list[Frozen] = []
@@ -116,6 +120,7 @@ class _Saved:
     state: dict[str, Any]
     data: bytes
     random: dict[str, Any] | None
+    before: dict[int, Any]  # the random states of what stands before sharding points
 
 
 @dataclass
@@ -149,14 +154,15 @@ class _Check:
             iterator = context.iterate(node)
         opened = _Pass(iterator, random)
         if saved is not None:
-            self.load(opened, decode(saved.data, allow_pickle=self.opaque), saved.random)
+            self.load(opened, decode(saved.data, allow_pickle=self.opaque), saved)
         return opened
 
-    def load(self, opened: _Pass, state: dict[str, Any], random: dict[str, Any] | None) -> None:
+    def load(self, opened: _Pass, state: dict[str, Any], saved: _Saved) -> None:
         with opened.random:
             opened.iterator.load_state_dict(state)
+        opened.shared.load_random(saved.before)
         if self.global_random:
-            opened.random.load_state_dict(random)
+            opened.random.load_state_dict(saved.random)
 
     def save(self, opened: _Pass, position: int, where: _Where) -> _Saved:
         with opened.random:
@@ -169,7 +175,8 @@ class _Check:
                 f"{self.name} at item {position} ({where}): its state is not plain data. {error} "
                 "(or check with opaque=True if that is meant)"
             ) from None
-        return _Saved(position, state, data, opened.random.state_dict() if self.global_random else None)
+        random = opened.random.state_dict() if self.global_random else None
+        return _Saved(position, state, data, random, opened.shared.random_now())
 
     @property
     def name(self) -> str:
@@ -301,7 +308,7 @@ class _Check:
         state = decode(saved.data, allow_pickle=self.opaque)
         for time in ("first", "second"):
             opened = self.open(where)
-            self.load(opened, state, saved.random)
+            self.load(opened, state, saved)
             self.equal(
                 opened.take(len(rest)), rest, where, f"the {time} of two passes that loaded the same state, {at},"
             )

@@ -252,10 +252,11 @@ class _Making:
                 with self._random:
                     self.stream.drop(stored_count(state, "count"))
                 return
-            loaded, random = state["input"], state["random"]
+            loaded, random, before = state["input"], state["random"], state.get("before", {})
             with self._random:
                 self.stream.load_state_dict(loaded)
             self._random.load_state_dict(random)
+            self._context.shared.load_random(before)
 
     def make(self) -> Chunk:
         """The next chunk. An exception of the input comes with it, in its place."""
@@ -296,7 +297,10 @@ class _Making:
             reached = self.stream.state_dict()
             if self._context.shared.torn():  # and here, in which order
                 raise StateError("to be replayed")
-            return encode({"input": reached, "random": random}), sum(item.to_replay()[1] for item in replays)
+            before = self._context.shared.random_now()
+            return encode({"input": reached, "random": random, "before": before}), sum(
+                item.to_replay()[1] for item in replays
+            )
         except StateError:
             return encode({"count": count}), count
 
