@@ -5,7 +5,9 @@ process, and nobody may write there while it lives. At a fork, all memory that i
 it is kept until the child is gone.
 
 A pipe tells: the child, and what it forks itself, keep its end for writing; this process reads the end of file when the
-last of them has ended, or runs another program.
+last of them has ended, or runs another program. At each fork, those that are over are forgotten: there are never more
+pipes than children that live. A child that closes all its descriptors counts as ended; one that another thread forks in
+the same moment keeps this fork's pipe as well, and memory is kept until both have ended.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ class Fork:
     """A fork: ``over`` when no process that came of it is left."""
 
     def __init__(self) -> None:
+        self._is_over = False
         self._read_fd = self._write_fd = -1
         try:
             self._read_fd, self._write_fd = os.pipe()
@@ -32,10 +35,14 @@ class Fork:
 
     @property
     def over(self) -> bool:
+        if self._is_over or self._read_fd < 0:
+            return self._is_over
         try:
-            return self._read_fd >= 0 and os.read(self._read_fd, 1) == b""
+            self._is_over = os.read(self._read_fd, 1) == b""
         except BlockingIOError:
             return False
+        self._close()
+        return True
 
     def go_on_in_parent(self) -> None:
         if self._write_fd >= 0:
@@ -63,6 +70,7 @@ class Lent:
         _lent.pop(id(self), None)
 
     def note(self, fork: Fork) -> None:
+        self._forks = [other for other in self._forks if not other.over]
         self._forks.append(fork)
 
     @property
