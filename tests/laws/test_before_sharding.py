@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, RandomSampler
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker_info
 
 from reading_services import MultiProcessingReadingService
 from tests.laws.executors import make_loader, make_service, pids
-from torchpipe import Context, InProcessReadingService, IterDataPipe, NodeIterator
+from torchpipe import Context, DataLoader, InProcessReadingService, IterDataPipe, NodeIterator
 from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper, Sampler
 
 N = 24
@@ -56,7 +56,7 @@ class Drawn(IterDataPipe[int]):
         return InOrder(self, context)
 
 
-class Divided(IterDataPipe[int]):
+class Divided(IterDataPipe[Any]):
     """Divides itself, as torch's protocol has it."""
 
     parts, part = 1, 0
@@ -64,9 +64,9 @@ class Divided(IterDataPipe[int]):
     def apply_sharding(self, parts: int, part: int, group: Any = None) -> None:
         self.parts, self.part = parts, part
 
-    def __iter__(self) -> Iterator[int]:
-        names = np.random.permutation(N).tolist()
-        yield from names[self.part :: self.parts]
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(self.part, N, self.parts):
+            yield index, random.random()
 
 
 def shuffled(group: list[int]) -> list[int]:
@@ -89,7 +89,6 @@ def twice(item: int) -> Iterator[tuple[int, float]]:
 BEFORE: dict[str, Callable[[], Any]] = {
     "own source": lambda: Files().sharding_filter(),
     "own NodeIterator": lambda: Drawn().sharding_filter(),
-    "divides itself": Divided,
     "Sampler": lambda: Sampler(IterableWrapper(range(N)), RandomSampler).sharding_filter(),
     "IterableWrapper": lambda: IterableWrapper(RandomSampler(range(N))).sharding_filter(),
     "flatmap": lambda: IterableWrapper(range(N)).batch(6).flatmap(shuffled).sharding_filter(),
@@ -188,6 +187,115 @@ class Augmented(Dataset[tuple[int, float]]):
         if not 0 <= index < N:
             raise IndexError(index)
         return with_number(index)
+
+
+def test_L1_a_node_that_divides_itself_draws_apart_as_in_torch() -> None:
+    items = items_of(Divided(), InProcessReadingService(num_shards=3))
+    assert sorted(number for number, _ in items) == list(range(N))
+    assert len({drawn for _, drawn in items}) == N
+
+
+class Rows(IterableDataset[tuple[int, float, float]]):
+    """Divides itself."""
+
+    def __iter__(self) -> Iterator[tuple[int, float, float]]:
+        info = get_worker_info()
+        for index in range(N) if info is None else range(info.id, N, info.num_workers):
+            yield index, random.random(), float(np.random.randn())
+
+
+@pytest.mark.parametrize("seeding", ["batch", "torch"])
+def test_L1_an_iterable_dataset_draws_apart_in_each_worker(seeding: Any) -> None:
+    with DataLoader(Rows(), None, num_workers=3, worker_seeding=seeding) as loader:
+        items = list(loader)
+    assert sorted(index for index, *_ in items) == list(range(N))
+    assert len({drawn for _, drawn, _ in items}) == len({drawn for *_, drawn in items}) == N
+
+
+@pytest.mark.parametrize("shards", [2, 3, 4])
+def test_L1_a_branch_draws_alike_however_far_the_other_one_is(shards: int) -> None:
+    one, other = Files().fork(2)
+    one = one.batch(2).flatmap(shuffled).sharding_filter()
+    other = other.batch(3).flatmap(shuffled).sharding_filter()
+    items = items_of(one.zip(other), InProcessReadingService(num_shards=shards))
+    assert sorted(first for first, _ in items) == sorted(second for _, second in items) == list(range(N))
+
+
+def test_L2_nodes_that_only_move_items_in_time_change_no_draws() -> None:
+    def graph(prefetches: bool) -> Any:
+        first = Files(8).prefetch(2) if prefetches else Files(8)
+        return first.zip(Drawn().header(8).map(with_number)).sharding_filter()
+
+    expected = items_of(graph(False), InProcessReadingService(num_shards=2))
+    with make_loader(graph(False), InProcessReadingService(num_shards=2)) as loader:
+        assert list(islice(loader, 3)) == expected[:3]
+        state = loader.state_dict()
+    with make_loader(graph(True), InProcessReadingService(num_shards=2)) as loader:
+        loader.load_state_dict(state)
+        assert list(loader) == expected[3:]
+
+
+def lazily(item: int) -> Iterator[tuple[int, float]]:
+    for _ in range(2):
+        yield item, float(np.random.randn())
+
+
+def lazily_again(item: tuple[int, float]) -> Iterator[Any]:
+    for _ in range(2):
+        yield *item, float(np.random.randn())
+
+
+def test_L2_lazy_flatmaps_one_behind_the_other_before_the_point() -> None:
+    graph = IterableWrapper(range(5)).flatmap(lazily).flatmap(lazily_again).sharding_filter()
+    with make_loader(graph, InProcessReadingService(num_shards=2)) as loader:
+        found, states = [], [loader.state_dict()]
+        for item in loader:
+            found.append(item)
+            states.append(loader.state_dict())
+    for position, state in enumerate(states):
+        with make_loader(graph, InProcessReadingService(num_shards=2)) as loader:
+            loader.load_state_dict(state)
+            assert list(loader) == found[position:]
+
+
+class Position(Iterator[int]):
+    """Shuffles when it is made, and saves where it stands alone."""
+
+    def __init__(self) -> None:
+        self._order = random.sample(range(N), N)
+        self._at = 0
+
+    def __next__(self) -> int:
+        if self._at == N:
+            raise StopIteration
+        self._at += 1
+        return self._order[self._at - 1]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self._at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._at = state["at"]
+
+
+class Positioned(IterDataPipe[int]):
+    def __iter__(self) -> Iterator[int]:
+        return Position()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_L2_what_a_load_runs_draws_as_the_pass_did(shards: int) -> None:
+    graph = Positioned().sharding_filter()
+    with make_loader(graph, InProcessReadingService(num_shards=shards)) as loader:
+        found, states = [], [loader.state_dict()]
+        for item in loader:
+            found.append(item)
+            states.append(loader.state_dict())
+    assert sorted(found) == list(range(N))
+    for position, state in enumerate(states):
+        with make_loader(graph, InProcessReadingService(num_shards=shards)) as loader:
+            loader.load_state_dict(state)
+            assert list(loader) == found[position:]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

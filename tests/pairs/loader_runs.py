@@ -104,9 +104,10 @@ class Run:
     def resize(self) -> None:
         """As autotune does."""
         batches = self.loader._live._batches
-        owner = getattr(batches, "_service", None) or batches._workers
-        if owner._workers is not None:
-            owner._workers.resize(self.chance.randint(1, owner._workers.most), self.chance.choice([None, 1, 3]))
+        service = getattr(batches, "_service", None)
+        workers = batches._workers if service is None else service.workers
+        if workers is not None:
+            workers.resize(self.chance.randint(1, workers.most), self.chance.choice([None, 1, 3]))
 
     def validate(self) -> None:
         if self.validation is not None:

@@ -188,7 +188,6 @@ class FetchDealt(IterDataPipe[Any]):
 class _FetchIterator(NodeIterator[Any]):
     node: FetchDealt
     apart = True  # its steps are timed, each for itself
-    makes_own_items = True
 
     def __init__(self, node: FetchDealt, context: Context) -> None:
         super().__init__(node, context)

@@ -62,7 +62,7 @@ class KeysIterator(NodeIterator[T]):
         if self._held is None:
             self._held = self._keys()
         data, keys = self._data, self._held
-        return self.with_retries(lambda place: data[keys[place]])
+        return self.drawing(self.with_retries(lambda place: data[keys[place]]))
 
     def current(self) -> object:
         return self.position - 1

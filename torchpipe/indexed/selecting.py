@@ -67,8 +67,4 @@ class SelectingIterator(NodeIterator[T]):
 
     def run(self) -> Iterator[T]:
         chosen = self.choose()
-        if self.positions is None or not self._reads:
-            return chosen
-        if self.makes_own_items:
-            chosen = self.in_random_states(chosen)  # what it chooses from is the same in all shards
-        return self.positions.read(chosen)
+        return self.positions.read(chosen) if self.positions is not None and self._reads else chosen

@@ -24,6 +24,7 @@ from torchpipe.node.traits import (
     DataPipe,
     Division,
     check_single_division,
+    divides,
     division,
     inputs_of,
     node_name,
@@ -39,7 +40,7 @@ from torchpipe.state import LeftOut, SnapshotPolicy
 
 __all__ = ["Context", "GraphIndex", "Host", "Memory", "Replayed", "SharedByPass", "Trace"]
 
-_BEFORE = 0xBEF0  # keeps the random states before sharding points apart from those of shards
+_ALIKE = 0xBEF0  # keeps the random states before sharding points apart from those of shards
 
 # What gives an array of so many bytes to make a large item in, from where it travels without a copy; None if there is
 # no such place just now.
@@ -122,7 +123,7 @@ class GraphIndex:
     numbers: Mapping[int, int]
     divided: Mapping[int, Division]
     copies: Mapping[int, DataPipe] = field(default_factory=dict)  # id of a pass's copy -> the node
-    _before: list[Mapping[int, tuple[Division, int]]] = field(default_factory=list)  # once it has been asked for
+    _drawing_alike: list[Mapping[int, Division]] = field(default_factory=list)  # once it has been asked for
 
     @classmethod
     def of(cls, *roots: DataPipe) -> GraphIndex:
@@ -158,34 +159,24 @@ class GraphIndex:
         return self.divided.get(id(node), Division.NONE)
 
     @property
-    def before(self) -> Mapping[int, tuple[Division, int]]:
-        """Of nodes that stand before a sharding point: (among whom the stream is divided already, the number of their
-        part of the graph). Nodes of two parts share nothing. Parts that run no code of the user's are left out. A
-        sharding point itself counts as before it.
+    def drawing_alike(self) -> Mapping[int, Division]:
+        """Of the nodes that run code of the user's before a sharding point: among whom the stream is divided already.
+        What a sharding point hands on one to one has been divided elsewhere, and is not before it.
         """
-        if not self._before:
-            self._before.append(self._find_before())
-        return self._before[0]
+        if not self._drawing_alike:
+            self._drawing_alike.append(self._find_drawing_alike())
+        return self._drawing_alike[0]
 
-    def _find_before(self) -> dict[int, tuple[Division, int]]:
+    def _find_drawing_alike(self) -> dict[int, Division]:
         whole = reduce(or_, map(self.division, self.roots), Division.NONE)
-        levels = {id(node): reduce(or_, map(self.division, inputs_of(node)), Division.NONE) for node in self.nodes}
-        part = {id(node): number for number, node in enumerate(self.nodes) if levels[id(node)] != whole}
-        joined = list(range(len(self.nodes)))  # number -> a smaller one of the same part, or itself
-
-        def first(number: int) -> int:
-            while joined[number] != number:
-                number = joined[number]
-            return number
-
-        for node in self.nodes:
-            for item in inputs_of(node):
-                if id(node) in part and id(item) in part and levels[id(node)] == levels[id(item)]:
-                    one, other = sorted((first(part[id(node)]), first(part[id(item)])))
-                    joined[other] = one
-        part = {key: first(number) for key, number in part.items()}
-        running = {part[id(node)] for node in self.nodes if id(node) in part and node_runs_users_code(node)}
-        return {key: (levels[key], number) for key, number in part.items() if number in running}
+        elsewhere, found = set[int](), dict[int, Division]()
+        for node in reversed(self.nodes):
+            level = self.division(node)
+            if id(node) in elsewhere or (divides(node) and traits_of(node).one_to_one):
+                elsewhere.update(map(id, inputs_of(node)))
+            elif level != whole and id(node) in self.numbers and node_runs_users_code(node):
+                found[id(node)] = level
+        return found
 
     def reads(self, node: DataPipe) -> int:
         """How many passes over ``node`` begin in a pass over the graph, as far as that tells."""
@@ -212,8 +203,8 @@ class SharedByPass:
     keepers: list[Keeper] = field(default_factory=list)  # in strict mode
     lent: bool = False  # has one been taken? Then items that it holds are handed out as copies
     skipping: set[str] = field(default_factory=set)  # the nodes that have left something out, by their names
-    random: dict[int, GlobalRandom] = field(default_factory=dict)  # of the parts before sharding points
-    random_loaded: dict[int, Any] = field(default_factory=dict)  # of parts that have not begun yet
+    random: dict[int, GlobalRandom] = field(default_factory=dict)  # of nodes before sharding points, by their numbers
+    random_loaded: dict[int, Any] = field(default_factory=dict)  # of such nodes that have not begun yet
     passes: dict[Any, Any] = field(default_factory=dict)  # those that several iterators read, of whoever shares them
     _gathered: dict[int, dict[Any, set[int]]] = field(default_factory=dict)  # thread -> whom it asked for a state
 
@@ -253,27 +244,31 @@ class SharedByPass:
         gathered.setdefault(shared, set()).add(reader)
         return known
 
-    def random_of(self, part: int, key: StreamKey) -> GlobalRandom:
-        """The global random states of a part of the graph before a sharding point, which begin by ``key``."""
-        if part not in self.random:
-            self.random[part] = GlobalRandom(key)
-            if part in self.random_loaded:
-                self.random[part].load_state_dict(self.random_loaded.pop(part))
-        return self.random[part]
+    def random_of(self, number: int, key: StreamKey) -> GlobalRandom:
+        """The global random states of a node before a sharding point, which begin by ``key``."""
+        if number not in self.random:
+            self.random[number] = GlobalRandom(key)
+            if number in self.random_loaded:
+                self.random[number].load_state_dict(self.random_loaded.pop(number))
+        return self.random[number]
 
     def random_now(self) -> dict[int, Any]:
-        """Plain data: the global random states of what stands before sharding points; None where nothing was drawn."""
-        return self.random_loaded | {part: random.state_dict() for part, random in self.random.items()}
+        """Plain data: the global random states of nodes before sharding points; None where nothing was drawn. Without
+        those of nodes that are at work: theirs are in place.
+        """
+        waiting = {number: random for number, random in self.random.items() if not random.entered}
+        return self.random_loaded | {number: random.state_dict() for number, random in waiting.items()}
 
     def load_random(self, states: Mapping[int, Any]) -> None:
         """Put back what :meth:`random_now` gave. Raises: what code raises over what it cannot have given."""
-        for part, random in self.random.items():
-            random.load_state_dict(states.get(part))
-        self.random_loaded = {part: state for part, state in states.items() if part not in self.random}
+        for number, random in self.random.items():
+            if not random.entered:
+                random.load_state_dict(states.get(number))
+        self.random_loaded = {number: state for number, state in states.items() if number not in self.random}
 
     @contextmanager
     def random_as(self, states: Mapping[int, Any]) -> Iterator[None]:
-        """Meanwhile, what stands before sharding points draws as from ``states``; then as if that had not been."""
+        """Meanwhile, nodes before sharding points draw as from ``states``; then as if that had not been."""
         present = self.random_now()
         self.load_random(states)
         try:
@@ -309,7 +304,6 @@ class Context:
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
     before: Division = Division.NONE  # among whom the stream is divided outside of this graph
-    part: tuple[Division, int] | None = None  # of the graph, before a sharding point, that the pass is in
     lends: bool = False  # may nodes behind take states that hold the items of buffers themselves?
 
     @classmethod
@@ -338,7 +332,6 @@ class Context:
             self,
             seed=seed,
             rounds=(),
-            part=None,
             graph=graph,
             host=replace(self.host, trace=self._trace_inside(graph), supply=None),
             shared=SharedByPass(),
@@ -366,11 +359,6 @@ class Context:
         return replace(inner, before=before, shared=shared)
 
     @property
-    def _is_shard(self) -> bool:
-        """Do others make passes over the same graph, which have to agree on what stands before sharding points?"""
-        return self.section == 0 and self.num_shards > 1
-
-    @property
     def local_shard(self) -> int:
         """The shard's number within its rank."""
         return self.shard // self.world_size
@@ -384,22 +372,20 @@ class Context:
         if leaf is not None:
             return leaf(self)
         way = _way_to_iterate(node)
-        apart = self.graph.before.get(id(self.graph.original(node))) if self._is_shard else None
-        within = self if apart == self.part else replace(self, part=apart)
-        private, context, functions = for_pass(node, within, is_torchs=way == "__iter__")
+        private, context, functions = for_pass(node, self, is_torchs=way == "__iter__")
         iterator = ReplayIterator(private, context) if way == "__iter__" else private.iterate(context)
         if not isinstance(iterator, NodeIterator):
             raise TypeError(f"{node_name(node)}.iterate() must return a NodeIterator, got {iterator!r}")
         refuse_taken_attributes(iterator)
         iterator.take_over(functions)
-        if apart is not None and apart != self.part:
-            iterator.draw_from(self._random_of(*apart))
+        if self.section == 0 and self.num_shards > 1:
+            original = self.graph.original(node)
+            level = self.graph.drawing_alike.get(id(original))
+            if level is not None:
+                which, number = self.share(level)[1] + 1 if level else 0, self.node_id(original)
+                key = (self.seed, self.epoch, self.section, _ALIKE, which, number)
+                iterator.draw_from(self.shared.random_of(number, key))
         return iterator
-
-    def _random_of(self, level: Division, part: int) -> GlobalRandom:
-        """The global random states that a part of the graph before a sharding point has, alike in all shards."""
-        which = self.share(level)[1] + 1 if level else 0
-        return self.shared.random_of(part, (self.seed, self.epoch, self.section, _BEFORE, which, part))
 
     def for_inputs_of(self, node: DataPipe) -> Context:
         """That of the inputs of ``node``: where it pairs their items, what is left out is left out of all of them."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from numbers import Number
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -146,10 +147,6 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     exact_after_error = False  # may be a property
     _torchpipe_last: Any = None  # handed out, where ``on_error`` watches
-    makes_own_items = False
-    """Does it divide the stream, and make the items of its shard alone? May be a property. Then its code draws from the
-    shard's global random states; any other sharding point draws, as what is before it, alike in all shards.
-    """
     apart = False  # is what it does the work of others: waiting for a thread, or for processes?
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -359,17 +356,34 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 self.__stream = self._traced(stream)
             else:  # which begins what it watches anew after an exception
                 self.__stream = failures.watch(self, lambda: self._traced(self._kept_safe(self._run())))
-            if not self.makes_own_items:
-                self.__stream = self.in_random_states(self.__stream)
+            if self.__random is not None:
+                self.__stream = _Drawing(self.__stream, self.__random)
         return self.__stream
 
     def draw_from(self, random: GlobalRandom) -> None:
-        """From now on, let this pass draw from ``random``, not from what is in place. Called before anything else."""
+        """Let the code of this pass draw from ``random``, not from what is in place. Called before anything else."""
         self.__random = random
 
-    def in_random_states(self, stream: Iterator[F]) -> Iterator[F]:
-        """``stream``, pulled with the global random states in place that this pass draws from."""
-        return stream if self.__random is None else _Drawing(stream, self.__random)
+    def draw_in_place(self) -> None:
+        """Let the code of this pass draw from what is in place, and that of the passes whose positions it hands on:
+        they make the items of their shard alone. Called before anything is loaded or yielded.
+        """
+        self.__random = None
+        for item in self.inputs:
+            if item.positional:
+                item.draw_in_place()
+
+    def drawing(self, fn: Callable[..., F]) -> Callable[..., F]:
+        """``fn``, called with the global random states in place that this pass draws from."""
+        random = self.__random
+        return fn if random is None else lambda *args: random.within(partial(fn, *args))
+
+    def divide(self, parts: int, part: int) -> bool:
+        """As :meth:`stride`, which an author writes."""
+        strides = self.stride(parts, part)
+        if strides:
+            self.__random = None
+        return strides
 
     def _run(self) -> Iterator[T_co]:
         stream = self.run()
@@ -482,7 +496,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
             self.drop(cursor.skip)
             return
         with refusing_misfits(node_name(self.node)):
-            inner = self._load_own(state)
+            inner = self.drawing(self._load_own)(state)  # which may run code of the user's
         for item, value in zip(self.inputs, inner):
             item.load_state_dict(value)
 
@@ -596,7 +610,6 @@ _OF_AUTHORS = frozenset(
         "keeps_items",
         "leave_out",
         "lost",
-        "makes_own_items",
     }
     | {"load_state_dict", "positional", "run", "saved", "set_state", "state_dict", "stride"}
 )  # what a class may define anew; the rest of NodeIterator is the engine's

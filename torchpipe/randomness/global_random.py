@@ -171,7 +171,8 @@ def _drawing(step: Callable[[], T]) -> T:
         warnings.warn(
             f"a loader makes items in thread {threading.current_thread().name!r}, not in {_owning().name!r}. Meanwhile "
             "random numbers are drawn from the process's generators (random, numpy or torch), which other threads draw "
-            "from as well: if functions of this loader draw them, its items are not reproducible. Give it workers "
+            "from as well: if functions of this loader draw them, its items are not reproducible, and before a sharding "
+            "point some are lost and others come twice. Give it workers "
             "(num_workers=1), which have generators of their own, draw from a generator of your own, or, if no other "
             "thread draws, call torchpipe.own_random_states() in this thread first",
             UserWarning,
@@ -349,7 +350,7 @@ class GlobalRandom(_Guest):
         self._python, (self._generator, self._normal), self._torch = _states_now()
 
     def state_dict(self) -> dict[str, Any] | None:
-        if self.entered:
+        if _guests and _guests[-1] is self:  # else it is not in place, or another one is in its place
             self._capture()
         packed = self._packed()
         return None if packed == self._beginning() else packed

@@ -40,6 +40,12 @@ class MT19937(np.random.MT19937):  # of this name, by which numpy knows the kind
         if self.without_words != threading.get_ident():
             _whole.__set__(self, value)
 
+    def __reduce__(self) -> Any:
+        """Copies, and what is pickled, are numpy's own."""
+        plain = np.random.MT19937(0)
+        plain.state = _whole.__get__(self)
+        return plain.__reduce__()
+
 
 Numpy = tuple[Any, float | None]
 """A bit generator, and the normal number that numpy holds ready with it."""

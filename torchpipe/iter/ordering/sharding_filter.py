@@ -116,13 +116,11 @@ class _ShardIterator(SelectingIterator[T]):
         self.part = part
         self.seen = 0
         super().__init__(node, context, node.source)
-
-    @property
-    def makes_own_items(self) -> bool:  # type: ignore[override]
-        return self.strides or (self.positions is not None and self._reads)
+        if self.source.positional and not self.strides:
+            self.source.draw_in_place()
 
     def skips(self) -> bool:
-        self.strides = self.source.stride(self.parts, self.part)
+        self.strides = self.source.divide(self.parts, self.part)
         return self.strides
 
     def lost(self, of_input: bool) -> int | None:

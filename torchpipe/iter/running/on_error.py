@@ -98,7 +98,7 @@ class _OnErrorIterator(NodeIterator[T_co]):
         return self.source.by_position()
 
     def stride(self, parts: int, part: int) -> bool:
-        return self.source.stride(parts, part)
+        return self.source.divide(parts, part)
 
     @property
     def position(self) -> int:

@@ -163,7 +163,7 @@ class _SequenceIterator(NodeIterator[T]):
         if type(items) is tuple and not (self.node.deepcopy and holds_mutable(items)):
             return items.__getitem__
         read = (lambda place: copy_item(items[place])) if self.node.deepcopy else (lambda place: items[place])
-        return self.with_retries(read)
+        return self.drawing(self.with_retries(read))
 
     def current(self) -> object:
         return self._passed - 1
