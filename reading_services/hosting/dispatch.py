@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from reading_services.engine.messages import Backlog, Notice, Report, StartDispatch
-from reading_services.hosting.items import unsendable
+from reading_services.hosting.items import Images, unsendable
 from reading_services.hosting.left_out import LeftOutItems
 from reading_services.hosting.shards import Watch
 from torchpipe.errors import ReplayWarning
@@ -49,6 +49,7 @@ class DispatchHost:
         self._report_at = _FIRST_REPORT_ITEMS
         self._left_out = LeftOutItems()
         self._reports: list[Report] = []
+        self._images = Images()
 
     def take_reports(self) -> list[Report]:
         """What there is to tell the user, once."""
@@ -99,7 +100,7 @@ class DispatchHost:
         assert source is not None
         assert epoch is not None
         one_by_one = epoch.careful or source.position < epoch.suspect
-        chunk = source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, partial(self._watch.begin, 0))
+        chunk = source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, partial(self._watch.begin, 0), self._images)
         self._watch.rest()
         if chunk.error is not None and (source.fail_at is None or chunk.error is not source.fail_at[1]):
             add_note(chunk.error, self._where)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from reading_services.engine.messages import Notice, Report, ShardStart, StartEpoch
-from reading_services.hosting.items import unsendable
+from reading_services.hosting.items import Images, unsendable
 from reading_services.hosting.left_out import LeftOutItems
-from reading_services.hosting.refills import Refills
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.shard import Chunk, InitFn, ResetFn, Shard, ShardGraphs
@@ -53,7 +52,6 @@ class Supply(DispatchSupply):
 class _Lane:
     shard: Shard
     suspect: int
-    refills: Refills = field(default_factory=Refills)
 
 
 class ShardHost:
@@ -81,6 +79,7 @@ class ShardHost:
         self._installed: Shard | None = None  # whose global random states are in place
         self._left_out = LeftOutItems()
         self._reports: list[Report] = []
+        self._images = Images()
 
     @property
     def lanes(self) -> list[int]:
@@ -145,9 +144,9 @@ class ShardHost:
         if self.epoch.careful or lane.shard.produced < lane.suspect:
             limit = 1
         self._install(lane.shard)
-        chunk = lane.shard.produce(lane.refills.limit(limit), seconds, partial(self._watch.begin, number))
+        keep = self._images if limit > 1 else None  # one alone is sent before the next is begun
+        chunk = lane.shard.produce(limit, seconds, partial(self._watch.begin, number), keep)
         self._check_wanted()
-        lane.refills.note(chunk.items, limit)
         self._watch.rest()
         if chunk.notice is not None:
             self._reports.append(Notice(category=ReplayWarning.__name__, text=chunk.notice))

@@ -32,6 +32,7 @@ from reading_services.engine.policy import Policy
 from reading_services.engine.supervisor import Supervisor
 from reading_services.hosting.dispatch import DispatchHost
 from reading_services.hosting.entries import DealtSupply
+from reading_services.hosting.items import dump_items, load_items
 from reading_services.hosting.shards import ShardHost, Supply
 from torchpipe.execution.dispatch import Entry
 from torchpipe.node.context import Trace
@@ -208,9 +209,8 @@ class MemoryPlace:
         self.sent.append(Gone(self, end))
 
     def _send(self, epoch: StartEpoch, lane: int, chunk: Any) -> None:
-        arrival = Arrival(
-            items=chunk.items, snapshot=chunk.snapshot, ended=chunk.ended, error=chunk.error, count=len(chunk.items)
-        )
+        items = load_items(*dump_items(chunk.items))
+        arrival = Arrival(items=items, snapshot=chunk.snapshot, ended=chunk.ended, error=chunk.error, count=len(items))
         self.sent.append(Came(self, epoch.generation, lane, arrival))
 
 
@@ -250,7 +250,8 @@ class _MemorySupply(Supply):
             return None
         waiting = host.waiting(shard)
         waiting.extendleft(reversed(portion.entries[1:]))
-        return portion.entries[0]
+        (entry,) = load_items(*dump_items(portion.entries[:1]))
+        return entry  # type: ignore[no-any-return]
 
 
 class MemoryPlaces(Places):

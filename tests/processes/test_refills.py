@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from reading_services import MultiProcessingReadingService
-from reading_services.hosting.refills import Refills
 from torchpipe import DataLoader, DataLoader2
 from torchpipe.iter import IterableWrapper
 
@@ -89,28 +88,30 @@ def test_a_function_of_a_graph_that_does() -> None:
         assert [plain(batch) for batch in loader] == BATCHES
 
 
-def noted(items: list[Any], limit: int = 10) -> Refills:
-    refills = Refills()
-    for item in items:
-        assert refills.limit(limit) == 1
-        refills.note([item], limit)
-    return refills
+class OneTensorLater(OneTensor):
+    """Its first items are plain, or of equal content."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = 0
+
+    def __call__(self, samples: list[int]) -> Any:
+        self.made += 1
+        return samples[0] if self.made < 9 else super().__call__([max(samples[0], 40)] * 4)
 
 
-def test_new_objects_and_one_that_does_not_change_travel_together() -> None:
-    same = torch.arange(3)
-    assert noted([[number] for number in range(4)]).limit(10) == 10
-    assert noted([{"same": same, "number": number} for number in range(4)]).limit(10) == 10
-    assert noted([same] * 4).limit(10) == 10
-    assert noted([7]).limit(10) == 10  # nobody can change a number
+def test_a_function_whose_first_items_do_not_show_it() -> None:
+    def first_of(item: Any) -> int:
+        return item if isinstance(item, int) else int(item[0])
+
+    graph = IterableWrapper(range(240)).batch(4).sharding_filter().map(OneTensorLater())
+    with DataLoader2(graph, reading_service=MultiProcessingReadingService(1)) as loader:
+        found = [first_of(item) for item in loader]
+    assert found == [first if place < 8 else max(first, 40) for place, first in enumerate(range(0, 240, 4))]
 
 
-def test_items_that_cannot_be_sent_are_told_by_whoever_sends_them() -> None:
-    assert noted([(x for x in ()), lambda: None, iter("a"), [5]]).limit(10) == 10
-
-
-def test_large_items_are_not_kept() -> None:
-    refills = Refills()
-    for _ in range(5):
-        refills.note([object()], 1)
-    assert refills.limit(10) == 1
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_function_that_runs_in_the_dispatcher(workers: int) -> None:
+    graph = IterableWrapper(range(240)).batch(4).map(OneTensor()).sharding_round_robin_dispatch()
+    with DataLoader2(graph, reading_service=MultiProcessingReadingService(workers)) as loader:
+        assert [plain(batch) for batch in loader] == BATCHES

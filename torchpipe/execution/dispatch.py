@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from torchpipe.errors import GraphError, StateError
 from torchpipe.execution.epoch import ShardSpec
-from torchpipe.execution.shard import Chunk, Shard
+from torchpipe.execution.shard import Chunk, Keep, Shard
 from torchpipe.node.context import Context, Trace
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, refusing_misfits, stored_count
@@ -232,7 +232,7 @@ class DispatchSource(DispatchSupply):
                 raise self.error
             if self.over:
                 return None
-            self._deal(self._next_chunk(1))  # no further: its consumer runs in this thread
+            self._deal(self._next_chunk(1, 0.0, None, None))  # no further: its consumer runs in this thread
         return ready.popleft()
 
     def waiting(self, shard: int) -> deque[Entry]:
@@ -247,9 +247,15 @@ class DispatchSource(DispatchSupply):
             taken.append(ready.popleft())
         return taken
 
-    def advance(self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None) -> Chunk:
-        """Run the source for at most ``limit`` items and deal them."""
-        chunk = self._next_chunk(limit, seconds, note)
+    def advance(
+        self,
+        limit: int,
+        seconds: float = 0.0,
+        note: Callable[[int, int], None] | None = None,
+        keep: Keep | None = None,
+    ) -> Chunk:
+        """Run the source for at most ``limit`` items and deal them. As :meth:`Shard.produce`."""
+        chunk = self._next_chunk(limit, seconds, note, keep)
         self._deal(chunk)
         return chunk
 
@@ -270,7 +276,13 @@ class DispatchSource(DispatchSupply):
             chunk.error = self._too_short()
         self.over, self.error = chunk.ended or chunk.error is not None, chunk.error
 
-    def _next_chunk(self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None) -> Chunk:
+    def _next_chunk(
+        self,
+        limit: int,
+        seconds: float,
+        note: Callable[[int, int], None] | None,
+        keep: Keep | None,
+    ) -> Chunk:
         if self.fail_at is not None:
             limit = min(limit, self.fail_at[0] - self.position)
             if not limit:
@@ -278,7 +290,7 @@ class DispatchSource(DispatchSupply):
         if self.producer is None:  # it could not be opened: the source is over
             return Chunk(ended=True)
         producer = self.producer
-        return producer.within(partial(producer.produce, limit, seconds, note))
+        return producer.within(partial(producer.produce, limit, seconds, note, keep))
 
     def _too_short(self) -> StateError | None:
         """Has the stream ended before items that a shard has had already, as its state says?"""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torchpipe.errors import StateError
 from torchpipe.execution.epoch import ShardSpec, WorkerInfo
@@ -25,7 +25,7 @@ from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
 from torchpipe.state import Cursor, LeftOut, SnapshotPolicy, decode, encode
 
-__all__ = ["Chunk", "InitFn", "ResetFn", "Shard", "ShardGraphs"]
+__all__ = ["Chunk", "InitFn", "Keep", "ResetFn", "Shard", "ShardGraphs"]
 
 T = TypeVar("T")
 
@@ -56,6 +56,14 @@ class Chunk:
     ended: bool = False
     error: BaseException | None = None
     notice: str | None = None
+
+
+class Keep(Protocol):
+    """Makes of an item what is held of it while code of the user's makes the next one."""
+
+    last: Any  # the item that came last
+
+    def __call__(self, item: Any) -> Any: ...
 
 
 @dataclass(eq=False)
@@ -99,8 +107,8 @@ class Shard:
         self._stream: Any = iter(())
         apart = ([self.section] if self.section else []) + ([_BRANCH, self.branch] if self.branch else [])
         key = (spec.seed, spec.epoch, spec.global_shard, *apart)
-        own = self.reset_fn is not None or runs_users_code(self.graphs[self.branch])
-        self._random = GlobalRandom(key) if own and self.manage_random else None
+        self._runs_users_code = self.reset_fn is not None or runs_users_code(self.graphs[self.branch])
+        self._random = GlobalRandom(key) if self._runs_users_code and self.manage_random else None
 
     def enter(self) -> None:
         """Put the shard's global random states in place, until :meth:`leave`."""
@@ -181,17 +189,26 @@ class Shard:
         """Items that it has produced since it was started."""
         return self.produced - self._first
 
-    def produce(self, limit: int, seconds: float = 0.0, note: Callable[[int, int], None] | None = None) -> Chunk:
+    def produce(
+        self,
+        limit: int,
+        seconds: float = 0.0,
+        note: Callable[[int, int], None] | None = None,
+        keep: Keep | None = None,
+    ) -> Chunk:
         """The next items, at most ``limit`` (at least 1); no further one is begun after ``seconds``, or little more.
 
         A chunk also ends where a snapshot is due. Quick items are made several at a time, between two looks at the
         clock: ``note`` is told the index of the first and their number before. User errors are returned in the chunk,
-        with a note of their position, but for those of ``passing`` that are no Exception.
+        with a note of their position, but for those of ``passing`` that are no Exception. ``keep`` makes of an
+        item what the chunk holds of it, before the next one is begun: who makes that may change this one.
         """
         chunk = Chunk()
         if self.trace is not None:
             self._stream = self.trace.plain(self._stream)
-        items, stream, policy = chunk.items, self._stream, self._policy
+        keep = keep if self._runs_users_code else None
+        items, policy = chunk.items, self._policy
+        stream = self._stream if keep is None else map(keep, self._stream)
         began = now = time.perf_counter()
         first, due = self.produced, False
         try:
@@ -215,7 +232,9 @@ class Shard:
             if chunk.ended:
                 chunk.snapshot = self._next_pass()
             elif due:
-                self._take_snapshot(chunk)  # which runs code of the user's, as making items does
+                self._take_snapshot(
+                    chunk, items[-1] if keep is None else keep.last
+                )  # which runs code of the user's, as making items does
         except BaseException as error:
             if not isinstance(error, Exception) and isinstance(error, self.passing):
                 raise
@@ -224,6 +243,8 @@ class Shard:
             chunk.error = error
         finally:
             self.produced = first + len(items)
+            if keep is not None:
+                keep.last = None
         return chunk
 
     def _set_pace(self, seconds: float, items: int) -> None:
@@ -233,11 +254,11 @@ class Shard:
         elif seconds > 4 * _QUICK_S:
             self._at_once = max(1, items // 4)
 
-    def _take_snapshot(self, chunk: Chunk) -> None:
+    def _take_snapshot(self, chunk: Chunk, last: Any) -> None:
         """Let ``chunk`` carry a snapshot, if one can be taken here; an older one and more items to drop do as well."""
         self._policy.begin()
         try:
-            state = self._state_now([] if self._context is None else self._context.shared.replays, chunk.items[-1])
+            state = self._state_now([] if self._context is None else self._context.shared.replays, last)
             chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
             if self._owed:

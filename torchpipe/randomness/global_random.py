@@ -171,10 +171,10 @@ def _drawing(step: Callable[[], T]) -> T:
         warnings.warn(
             f"a loader makes items in thread {threading.current_thread().name!r}, not in {_owning().name!r}. Meanwhile "
             "random numbers are drawn from the process's generators (random, numpy or torch), which other threads draw "
-            "from as well: if functions of this loader draw them, its items are not reproducible, and before a sharding "
-            "point some are lost and others come twice. Give it workers "
-            "(num_workers=1), which have generators of their own, draw from a generator of your own, or, if no other "
-            "thread draws, call torchpipe.own_random_states() in this thread first",
+            "from as well: if functions of this loader draw them, its items are not reproducible, and before a "
+            "sharding point some are lost and others come twice. Give it workers (num_workers=1), which have "
+            "generators of their own, draw from a generator of your own, or, if no other thread draws, call "
+            "torchpipe.own_random_states() in this thread first",
             UserWarning,
             stacklevel=4,
         )
