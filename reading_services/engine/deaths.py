@@ -30,7 +30,7 @@ class Death:
     def consequence(self, decision: Decision, max_deaths: int, restarts: int) -> str:
         """What is done now, for the log."""
         if not decision.deaths:
-            often = "" if restarts < 10 else f" ({restarts} so far; max_restarts=... would set an end to it)"
+            often = "" if restarts < 10 else f" ({restarts} so far: max_restarts= limits them)"
             return f"starting it anew where it stood; no {self._unit} is to blame{often}"
         times = "once" if decision.deaths == 1 else f"{decision.deaths} times"
         return f"starting it anew where it stood (it has died {times} here; {max_deaths} times is an error)"

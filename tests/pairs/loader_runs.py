@@ -105,7 +105,7 @@ class Run:
         """As autotune does."""
         batches = self.loader._live._batches
         service = getattr(batches, "_service", None)
-        workers = batches._workers if service is None else service.workers
+        workers = batches._workers if service is None else service._workers
         if workers is not None:
             workers.resize(self.chance.randint(1, workers.most), self.chance.choice([None, 1, 3]))
 

@@ -217,3 +217,18 @@ def test_a_fork_is_over_with_its_last_child_or_when_that_runs_another_program() 
         os.sched_yield()
     os.kill(grandchild, signal.SIGKILL)
     ours.close()
+
+
+def test_children_that_have_ended_leave_no_descriptor() -> None:
+    with DataLoader(Numbers(), batch_size=2, num_workers=1) as loader:
+        kept = next(iter(loader))
+        counts = []
+        for _ in range(3):
+            for _ in range(5):
+                pid = os.fork()
+                if not pid:
+                    os._exit(0)
+                os.waitpid(pid, 0)
+            counts.append(len(os.listdir("/proc/self/fd")))
+        assert counts[0] == counts[1] == counts[2]
+        assert int(kept[0][0]) == 0

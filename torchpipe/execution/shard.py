@@ -232,9 +232,8 @@ class Shard:
             if chunk.ended:
                 chunk.snapshot = self._next_pass()
             elif due:
-                self._take_snapshot(
-                    chunk, items[-1] if keep is None else keep.last
-                )  # which runs code of the user's, as making items does
+                # Which runs code of the user's, as making items does
+                self._take_snapshot(chunk, items[-1] if keep is None else keep.last)
         except BaseException as error:
             if not isinstance(error, Exception) and isinstance(error, self.passing):
                 raise

@@ -194,8 +194,8 @@ def _hanging(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
         "merge",
         f"Most of that, {longest.name} {what} at one item: {longest.doing_s:.0f} s so far",
         None,
-        f"See what it waits for (py-spy dump --pid {longest.pid}), and set timeout=: a read that hangs then ends, and "
-        "is tried again. More workers would wait as well.",
+        f"See what it waits for (py-spy dump --pid {longest.pid}), and set timeout=: then an item that takes longer "
+        "does not hold up the run in silence. More workers would wait as well.",
     )
 
 

@@ -27,11 +27,9 @@ class Limits:
 
     def cores(self) -> float | None:
         """Processors, as CPU seconds to a second; None: no limit."""
-        quotas = [
-            int(quota) / int(period)
-            for quota, period in map(str.split, self._texts("cpu.max"))
-            if quota.isdigit() and int(period)
-        ]
+        said = [text.split() for text in self._texts("cpu.max")]
+        pairs = [(int(words[0]), int(words[1])) for words in said if len(words) == 2 and all(map(str.isdigit, words))]
+        quotas = [quota / period for quota, period in pairs if period]
         quota, period = (_number(self._groups / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
         if quota is not None and period:
             quotas.append(quota / period)
