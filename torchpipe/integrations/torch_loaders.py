@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from torchpipe.execution.reading_service import InProcessReadingService
 from torchpipe.loader.dataloader2 import DataLoader2, DataLoader2Iterator
+from torchpipe.node.torchs_loaders import common_seed
 from torchpipe.node.traits import DataPipe
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed
@@ -81,7 +82,7 @@ class GraphDataset(IterableDataset[T]):
         loader: DataLoader2[T] = DataLoader2(self.datapipe, reading_service=share)
         seed = self.seed
         if seed is None and info is not None:
-            seed = info.seed - info.id  # what the loader drew for all of its workers
+            seed = common_seed(info)
         if seed is not None:
             loader.seed(seed)
         loader.set_epoch(self.epoch)

@@ -20,6 +20,7 @@ from torchpipe.node.ownership import Keeper, is_strict
 from torchpipe.node.private import for_pass
 from torchpipe.node.replay import BoundInput, ReplayIterator
 from torchpipe.node.tolerance import Failures, Retries
+from torchpipe.node.torchs_loaders import by_torch
 from torchpipe.node.traits import (
     DataPipe,
     Division,
@@ -304,11 +305,14 @@ class Context:
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
     before: Division = Division.NONE  # among whom the stream is divided outside of this graph
+    told: bool = False  # has torch's loader told the sharding points which part is theirs?
     lends: bool = False  # may nodes behind take states that hold the items of buffers themselves?
 
     @classmethod
     def for_graph(cls, *roots: DataPipe, seed: int | None = None, **options: Any) -> Context:
-        """The context for a pass over the graph that ends in ``roots``. Without a seed, torch's generator gives one."""
+        """The context for a pass over the graph that ends in ``roots``. Without a seed, torch's generator gives one, or
+        the loader of torch's that runs the graph.
+        """
         graph = GraphIndex.of(*roots)
         if seed is None:
             bound = next((node for node in graph.nodes if isinstance(node, BoundInput)), None)
@@ -323,6 +327,9 @@ class Context:
                     graph=graph,
                     host=Host(threads=outer.host.threads),
                 )
+            told = by_torch(graph.nodes)
+            if told is not None:
+                return cls(seed=told.seed, shard=told.part, num_shards=told.parts, told=True, graph=graph, **options)
             seed = fresh_seed()
         return cls(seed=seed, graph=graph, **options)
 

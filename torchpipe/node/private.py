@@ -39,11 +39,11 @@ def for_pass(node: DataPipe, context: Context, *, is_torchs: bool) -> tuple[Any,
     the node's place; and the copied functions, in the order of the node's attributes.
 
     Torch's protocols are honoured: ``apply_sharding`` is called on the copy unless the class divides by itself, and
-    ``set_seed`` unless it draws from the context. ``is_torchs``: its own ``__iter__`` runs, which does neither.
+    ``set_seed`` unless its class says what ``seeded`` is. ``is_torchs``: its own ``__iter__`` runs, which does neither.
     """
     traits = traits_of(node)
-    divide = _own_method(node, "apply_sharding") and (is_torchs or not traits.divides)
-    seed = _own_method(node, "set_seed") and (is_torchs or getattr(node, "seeded", False) is not True)
+    divide = not context.told and _own_method(node, "apply_sharding") and (is_torchs or not traits.divides)
+    seed = _own_method(node, "set_seed") and (is_torchs or getattr(node, "seeded", None) is None)
     private, functions = own_functions(node)
     if divide or seed:
         private = with_inputs(private, lambda item: item, private=True)

@@ -67,9 +67,9 @@ class NodeProtocol:
     runs_in_main: ClassVar[bool] = False
     """Must it run in the user's process, and all after it?"""
 
-    seeded: bool = False
-    """Do the loader's seed and epoch decide which items it gives, or in which order? A class with ``set_seed`` is
-    taken to be such a one anyhow.
+    seeded: bool | None = None
+    """Do the loader's seed and epoch decide which items it gives, or in which order? None: they do if its class has
+    ``set_seed``, which is then called on each pass's copy.
     """
 
     selects: ClassVar[bool] = False

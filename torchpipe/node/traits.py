@@ -246,8 +246,8 @@ def goes_on(node: Any) -> bool:
 
 def seeded(node: DataPipe) -> bool:
     """Do the loader's seed and epoch decide which items ``node`` itself gives, or in which order?"""
-    said = node.seeded if isinstance(node, NodeProtocol) else getattr(node, "seeded", False)
-    return said is True or callable(getattr(type(node), "set_seed", None))
+    said = node.seeded if isinstance(node, NodeProtocol) else getattr(node, "seeded", None)
+    return callable(getattr(type(node), "set_seed", None)) if said is None else said is True
 
 
 def reads_late(node: DataPipe) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from torchpipe.compat.torch_datapipes import SHARDING_PRIORITIES
 from torchpipe.indexed.selecting import SelectingIterator
@@ -12,6 +12,7 @@ from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator, stored_count
 from torchpipe.node.traits import division
 from torchpipe.node.validate import check_count, check_input
+from torchpipe.randomness.seeds import check_seed
 
 __all__ = ["SHARDING_PRIORITIES", "ShardingFilter", "ShardingRoundRobinDispatcher"]
 
@@ -32,6 +33,8 @@ class ShardingFilter(IterDataPipe[T]):
 
     divides = True
     selects = True
+    seeded = False  # set_seed() is of all before it
+    fingerprint_ignores = ("own_seed",)
 
     def __init__(
         self, source_datapipe: IterDataPipe[T], sharding_group_filter: SHARDING_PRIORITIES | None = None
@@ -40,6 +43,7 @@ class ShardingFilter(IterDataPipe[T]):
         self.source = source_datapipe
         self.sharding_group_filter = sharding_group_filter
         self._groups: dict[int, tuple[int, int]] = {}
+        self.own_seed: int | None = None
 
     def apply_sharding(
         self, num_of_instances: int, instance_id: int, sharding_group: SHARDING_PRIORITIES = SHARDING_PRIORITIES.DEFAULT
@@ -60,7 +64,14 @@ class ShardingFilter(IterDataPipe[T]):
             )
         self._groups[sharding_group] = (num_of_instances, instance_id)
 
-    def _applied(self) -> tuple[int, int] | None:
+    def set_seed(self, seed: int) -> Self:
+        """Let passes that ``iter()`` begins have ``seed``. For torch's loaders, which tell one for each epoch, alike in
+        all workers and ranks: so what is before this node is one stream. It changes the node.
+        """
+        self.own_seed = check_seed(seed)
+        return self
+
+    def applied(self) -> tuple[int, int] | None:
         """(parts, which one) from ``apply_sharding``, or None if it was not called (for the wanted group)."""
         wanted = self.sharding_group_filter
         groups = [group for group in self._groups if wanted is None or group == wanted]
@@ -74,12 +85,12 @@ class ShardingFilter(IterDataPipe[T]):
         return parts, part
 
     def __len__(self) -> int:
-        parts, part = self._applied() or (1, 0)
+        parts, part = self.applied() or (1, 0)
         full, rest = divmod(len(self.source), parts)
         return full + (part < rest)
 
     def iterate(self, context: Context) -> NodeIterator[T]:
-        parts, part = self._applied() or context.share(division(self))
+        parts, part = self.applied() or context.share(division(self))
         return _ShardIterator(self, context, parts, part)
 
 

@@ -1,0 +1,63 @@
+"""What torch's loaders tell a graph that they run themselves, and its passes need to be parts of one stream.
+
+Runs in the process, or worker, of such a loader: torch's ``DataLoader``, torchdata's ``StatefulDataLoader``.
+
+For each epoch these draw one seed, the same for all workers and ranks, and call ``set_seed`` of each node that has it;
+in workers, and for ranks, they call ``apply_sharding``. A sharding point that has kept both knows the stream of all,
+and which part of it a pass is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from torchpipe.compat.torch_datapipes import TorchIterDataPipe
+from torchpipe.node.traits import DataPipe, divides
+from torchpipe.randomness.seeds import derive_seed
+
+__all__ = ["Told", "by_torch", "common_seed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """The seed of all parts of a stream, their number, and which one a pass is."""
+
+    seed: int
+    parts: int
+    part: int
+
+
+def common_seed(info: Any) -> int:
+    """What a loader drew for all of its workers, of whom ``info`` (``get_worker_info()``) describes one."""
+    return int(info.seed - info.id)
+
+
+def by_torch(nodes: Sequence[DataPipe]) -> Told | None:
+    """What a loader of torch's has told these ``nodes``, a graph; None if it has told nothing, or nothing divides it.
+
+    A sharding point of the user's may not keep a seed. In workers whose dataset is a graph, the seed is then made of
+    those that other nodes have kept, or is that of the workers, which persistent ones have for all epochs.
+    """
+    points = [node for node in nodes if divides(node)]
+    if not points:
+        return None
+    info = get_worker_info()
+    runs_graph = info is not None and isinstance(info.dataset, TorchIterDataPipe)
+    seed = next(_kept_seeds(points), None)
+    if seed is None and runs_graph:
+        others = tuple(_kept_seeds(nodes))
+        seed = derive_seed(*others) if others else common_seed(info)
+    if seed is None:
+        return None
+    shares = (node.applied() for node in points if hasattr(node, "applied"))
+    of_worker = (info.num_workers, info.id) if info is not None and runs_graph else (1, 0)
+    parts, part = next((share for share in shares if share is not None), of_worker)
+    return Told(seed=seed, parts=parts, part=part)
+
+
+def _kept_seeds(nodes: Sequence[DataPipe]) -> Any:
+    return (seed for node in nodes if type(seed := getattr(node, "own_seed", None)) is int)
