@@ -31,6 +31,7 @@ _BUSY = 0.7  # a worker that is at work more than that could not do much more
 _GAIN = 1.05  # what a step up has to bring
 _SPARE = 1.15  # of what is needed, so that no more than a little waiting comes of it
 _MOST_WINDOW = 64
+_REST_S, _MOST_REST_S = 60.0, 1800.0  # after more workers found no room, twice as long each time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,12 @@ class Tuner:
         self._least = 1  # with fewer, the consumer has waited
         self._before: tuple[Choice, float] | None = None  # the choice before a step up, and its rate
 
-    def choose(self, now: Choice, seen: Interval) -> Choice:
-        """What to go on with: ``now`` itself where all is well."""
+    def refused(self) -> None:
+        """The last step up was not made."""
+        self._before = None
+
+    def choose(self, now: Choice, seen: Interval, room: int | None = None) -> Choice:
+        """What to go on with: ``now`` itself where all is well. ``room``: more processes cannot be had just now."""
         rate = seen.items / seen.seconds
         before, self._before = self._before, None
         by_memory = max(1, self._memory_bytes // max(1, seen.memory_bytes))
@@ -88,7 +93,7 @@ class Tuner:
         wanted = math.ceil(now.workers * seen.busy * _SPARE / max(0.05, 1 - seen.waited))
         by_cores = math.ceil((self._cores - seen.own_cores) / max(0.01, seen.worker_cores))
         # No more than twice as many at once: what so many bring is measured first
-        workers = max(now.workers, min(wanted, 2 * now.workers, by_memory, by_cores, self._most))
+        workers = max(now.workers, min(wanted, 2 * now.workers, by_memory, by_cores, self._most, room or self._most))
         if workers == now.workers:
             return now
         self._least = now.workers + 1
@@ -113,10 +118,20 @@ class Autotune(Policy):
         self._most, self._budget = most, budget.filled()
         self._tuner = Tuner(self._budget, most)
         self._interval = _Measured(0.0)
+        self._room, self._room_until, self._rest_s = most, 0.0, _REST_S
 
     def first_workers(self, most: int) -> int:
         """As many as there are cores."""
         return max(1, min(most, int(self._budget.cores or 1)))
+
+    def fewest_workers(self, most: int) -> int:
+        return 1
+
+    def refused(self, workers: int, now: float) -> None:
+        self._tuner.refused()
+        self._room, self._room_until = workers, now + self._rest_s
+        self._rest_s = min(_MOST_REST_S, 2 * self._rest_s)
+        self._interval = _Measured(now)
 
     def begin_epoch(self, hosting: Hosting, now: float) -> Change | None:
         """What was measured before says nothing of this one."""
@@ -134,7 +149,7 @@ class Autotune(Policy):
         if not all_ready:
             return None  # they are starting, which may take seconds
         if seen is not None:
-            choice = self._tuner.choose(chosen, seen)
+            choice = self._tuner.choose(chosen, seen, self._room if now < self._room_until else None)
         if (choice.workers, choice.window) == (chosen.workers, chosen.window):
             self._interval.noted = noted
             return None

@@ -53,6 +53,13 @@ class Policy:
         """With how many of at most ``most`` places to begin."""
         return most
 
+    def fewest_workers(self, most: int) -> int:
+        """What the user has asked for. More than that are this policy's wish: those that find no room are let go of."""
+        return most
+
+    def refused(self, workers: int, now: float) -> None:
+        """There is room for no more than so many places just now."""
+
     def begin_epoch(self, hosting: Hosting, now: float) -> Change | None:
         """Before any shard of the next epoch begins."""
         return None

@@ -76,6 +76,7 @@ class Supervisor:
     ) -> None:
         self.num_workers = min((policy.first_workers(most) for policy in policies), default=most)
         self.most, self.limits, self.restarts = most, limits, restarts
+        self._fewest = min((policy.fewest_workers(most) for policy in policies), default=most)
         self._policies = tuple(policies)
         self.rebuild_s = 0.0
         self.longest_backlog = 0  # items that have waited in the dispatcher for one shard
@@ -134,7 +135,7 @@ class Supervisor:
             self._open_missing()
             for policy in self._policies:
                 if change := policy.begin_epoch(self, self._clock()):
-                    self._carry_out(change, begun=False)
+                    self._grant(change, begun=False)
             self.accounts.begin_epoch(self._open.values())
             self._begin_all()
 
@@ -192,12 +193,14 @@ class Supervisor:
         """Let so many places host the shards; ``window``: how far they may run ahead. The stream stays the same.
 
         Between two pulls. Those that are too many end once they have made what they are at. Shards that stay where they
-        are go on; the others begin anew where they stand. Raises: ValueError for more than ``most``.
+        are go on; the others begin anew where they stand. Raises: ValueError for more than ``most``; OSError if one
+        cannot be opened, and then all is as it was.
         """
         if not 1 <= workers <= self.most:
             raise ValueError(f"there can be 1 to {self.most} workers, not {workers}")
         with self._calls, self._lock:
-            self._carry_out(Change(workers=workers, window=window, why="as told"))
+            self._carry_out(Change(workers=workers, window=window, why="as told"), self._opened(workers))
+            self._fewest = workers
 
     def assign(self, places: Mapping[int, int]) -> None:
         """Let place ``places[shard]`` host each shard, in this epoch and the next ones. The stream stays the same.
@@ -357,24 +360,77 @@ class Supervisor:
     # --- who hosts what, and what if a place is late
 
     def _consult(self) -> None:
-        """Do what the policies say. A place that is late and hosts what goes on all the same is an error."""
+        """Do what the policies say. A place that is late and hosts what goes on all the same is an error; but one that
+        a policy alone has wished for is let go of.
+        """
         late = {number for number in self._late if number in self._open and not self._open[number].ready}
         self._late.clear()
+        last = self.num_workers
+        while last > self._fewest and last - 1 in late:
+            last -= 1
+        if last < self.num_workers:
+            self._withdraw(last, self._open[last])
         for policy in self._policies:
             if change := policy.before_pull(self, self._clock(), late):
-                _log.info("%s", change.why)
-                self.accounts.events.tell("tuned", "main", change.why)
-                self._carry_out(change)
+                self._grant(change)
+        late = {number for number in late if number in self._open and any(not item.over for item in self._mine(number))}
+        surplus = min(len(late - {DISPATCHER}), self.num_workers - self._fewest)
+        if surplus > 0 and DISPATCHER not in late:  # the last ones leave their room to those that have none
+            number = min(late)
+            place = self._open[number]
+            for number in late:
+                self._plans.pop(number, None)
+                self._let_go(number)
+            self._withdraw(self.num_workers - surplus, place)
+            return
         for number in late:
-            if self._failure is None and number in self._open and any(not item.over for item in self._mine(number)):
+            if self._failure is None:
                 self._failed.add(number)
                 self._failure = self._places.late_error(self._open[number])
                 self._plans.pop(number, None)
                 self._let_go(number)
 
-    def _carry_out(self, change: Change, *, begun: bool = True) -> None:
-        """``begun``: have the shards of the epoch begun, so that those that move begin anew?"""
+    def _grant(self, change: Change, *, begun: bool = True) -> None:
+        """Do what a policy says, or leave all as it is."""
+        try:
+            opened = self._opened(change.workers)
+        except OSError as error:
+            self._refuse(f"going on with {self.num_workers} workers: another one cannot be started ({error})")
+            return
+        _log.info("%s", change.why)
+        self.accounts.events.tell("tuned", "main", change.why)
+        self._carry_out(change, opened, begun=begun)
+
+    def _withdraw(self, workers: int, late: Place) -> None:
+        """Go on with so many: no more than that have found room."""
+        why = f"going on with {workers} workers: {self._places.late_error(late)}"
+        self._carry_out(Change(workers=workers, why=why))
+        self._refuse(why)
+
+    def _refuse(self, why: str) -> None:
+        _log.warning("%s", why)
+        self.accounts.events.tell("tuned", "main", why)
+        for policy in self._policies:
+            policy.refused(self.num_workers, self._clock())
+
+    def _opened(self, workers: int | None) -> dict[int, Place]:
+        """What is missing of so many, opened: all of them or none. Raises: OSError."""
+        opened: dict[int, Place] = {}
+        try:
+            for number in range(self.num_workers, workers or 0):
+                opened[number] = self._places.open(number)
+        except BaseException:
+            for place in opened.values():
+                self._places.drop(place)
+            raise
+        return opened
+
+    def _carry_out(self, change: Change, opened: Mapping[int, Place] | None = None, *, begun: bool = True) -> None:
+        """``opened``: the places that come with it. ``begun``: have the shards of the epoch begun, so that those that
+        move begin anew?
+        """
         before = self._hosts()
+        self._open.update(opened or {})
         if change.window is not None:
             self.limits = replace(self.limits, window=change.window)
             for ledger in self._ledgers.values():
@@ -385,6 +441,8 @@ class Supervisor:
                 self._plans.pop(number, None)
             for number in [number for number in self._successors if number >= change.workers]:
                 self._places.drop(self._successors.pop(number))
+            for number in [number for number in self._lost if number >= change.workers]:
+                del self._lost[number]  # nobody misses it
             self.num_workers = change.workers
             self._assigned.clear()
         if change.hosts is not None:  # also of shards that have ended: the next epoch begins where this one stands

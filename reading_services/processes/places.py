@@ -129,7 +129,7 @@ class ProcessPlaces(Places):
             try:
                 place.start(tuple(ours))
             except Exception:
-                if not place.pid:  # else it was a signal's handler that raised, and the process is there
+                if place.process is None:  # else it was a signal's handler that raised, and the process is there
                     del self._places[number]
                 raise
             self._selector.register(place.channel, selectors.EVENT_READ, place)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import random
 from collections import deque
@@ -259,7 +260,7 @@ class MemoryPlaces(Places):
 
     ``starts``: how long after it was opened a place can begin, by number, in seconds; one that has not after
     ``start_timeout_s`` is late. ``speeds``: items a second that a place notes, by number. ``step_s``: how
-    long a wait takes in which something happens.
+    long a wait takes in which something happens. ``room``: so many can be open at a time, whatever their numbers.
     """
 
     def __init__(
@@ -273,7 +274,9 @@ class MemoryPlaces(Places):
         speeds: Mapping[int, float] | None = None,
         start_timeout_s: float = NEVER,
         step_s: float = 0.001,
+        room: int | None = None,
     ) -> None:
+        self.room = room
         self.starts, self.speeds, self.start_timeout_s = dict(starts or {}), dict(speeds or {}), start_timeout_s
         self.parts, self.dispatched, self.policy, self.chance = parts, dispatched, policy, chance
         self.now = 0.0
@@ -282,6 +285,7 @@ class MemoryPlaces(Places):
         self.successors: dict[int, MemoryPlace] = {}  # of places that are leaving
         self.opened = itertools.count()
         self.closed = False
+        self.refusals = 0
         self.begun: list[int] = []  # lanes, each time one begins
         self.own = True  # is a death by a function of the user's one that looks like its own?
         self._idle = 0
@@ -291,6 +295,9 @@ class MemoryPlaces(Places):
 
     def open(self, number: int) -> Place:
         assert not self.closed
+        if self.room is not None and len(self.open_places) >= self.room:
+            self.refusals += 1
+            raise OSError(errno.EMFILE, "Too many open files")
         place = MemoryPlace(number, self)
         if number in self.open_places:
             assert self.open_places[number].leaving

@@ -91,6 +91,14 @@ def test_one_that_waits_now_and_then_runs_further_ahead() -> None:
     assert Tuner(Budget(cores=4, memory_bytes=30), 8).choose(Choice(2, 4), seen).window == 4
 
 
+def test_what_could_not_be_opened_is_no_step_that_brought_nothing() -> None:
+    machine, tuner, now = Machine(), Tuner(ROOM, 8), Choice(2, 2)
+    assert tuner.choose(now, machine.interval(2, 2)).workers == 4
+    tuner.refused()
+    assert tuner.choose(now, machine.interval(2, 2), room=2).workers == 2
+    assert tuner.choose(now, machine.interval(2, 2)).workers == 4
+
+
 @pytest.mark.parametrize("value", [0, -1, True, "2", float("nan")])
 def test_a_budget_is_a_positive_number(value: object) -> None:
     with pytest.raises(ValueError, match="positive"):

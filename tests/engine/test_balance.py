@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from reading_services.engine.autotune import Autotune
 from reading_services.engine.balance import Balance, apportion, moved
 from reading_services.engine.places import DISPATCHER
-from reading_services.engine.policy import Policy
+from reading_services.engine.policy import Change, Hosting, Policy
 from tests.engine.memory_places import NEVER, MemoryReadingService
 from tests.laws.executors import make_loader, make_service, oracle
 from torchpipe.iter import IterableWrapper
@@ -147,6 +148,69 @@ def test_L7_where_nobody_may_take_its_shards_a_place_that_never_starts_is_an_err
             with pytest.raises(TimeoutError, match="worker 1 has not started"):
                 list(loader)
             assert service.workers is not None
+
+
+class Wishes(Policy):
+    """Begins with two workers and wishes for four, once more after each refusal."""
+
+    def __init__(self) -> None:
+        self.refusals: list[int] = []
+        self.asked = 0
+
+    def first_workers(self, most: int) -> int:
+        return 2
+
+    def fewest_workers(self, most: int) -> int:
+        return 1
+
+    def before_pull(self, hosting: Hosting, now: float, late: Collection[int]) -> Change | None:
+        if self.asked > len(self.refusals):
+            return None
+        self.asked += 1
+        return Change(workers=4, window=9, why="as a test wishes") if self.asked < 4 else None
+
+    def refused(self, workers: int, now: float) -> None:
+        self.refusals.append(workers)
+
+
+@pytest.mark.parametrize("kind", [plain, dispatched])
+def test_L7_workers_that_cannot_be_opened_leave_all_as_it_was(kind: Any) -> None:
+    wishes = Wishes()
+    opened = 4 if kind is dispatched else 3
+    service = MemoryReadingService(4, random.Random(2), policies=[wishes], of_places={"room": opened}, num_shards=4)
+    graph = kind(80)
+    with make_loader(graph, service) as loader:
+        assert [repr(item) for item in loader] == oracle(graph, 4, 1)[0]
+        assert wishes.refusals == [2, 2, 2]
+        assert service.workers is not None
+        assert service.places is not None
+        assert (service.workers.num_workers, service.workers.limits.window) == (2, 10)
+        assert {*service.places.open_places} == {0, 1} | ({DISPATCHER} if kind is dispatched else set())
+        told = [event.text for event in loader.stats().events if "Too many open files" in event.text]
+        assert len(told) == 3
+        with pytest.raises(OSError, match="Too many open files"):
+            service.workers.resize(4)
+        assert service.workers.num_workers == 2
+
+
+@pytest.mark.parametrize("never", [{2}, {3}, {2, 3}, {1}, {0, 3}])
+def test_L7_workers_that_nobody_has_asked_for_are_let_go_of_where_they_find_no_room(never: set[int]) -> None:
+    wishes = Wishes()
+    places = {"starts": dict.fromkeys(never, NEVER), "start_timeout_s": 5.0, "step_s": 0.05}
+    service = MemoryReadingService(4, random.Random(3), policies=[wishes], of_places=places, num_shards=4)
+    graph = plain(60)
+    with make_loader(graph, service) as loader:
+        found: list[str] = []
+        try:
+            found.extend(map(repr, loader))
+        except TimeoutError:
+            assert 0 in never  # there has to be one
+        else:
+            assert found == oracle(graph, 4, 1)[0]
+            assert service.workers is not None
+            assert 1 <= service.workers.num_workers < 4
+        assert wishes.refusals
+        assert any("has not started in time" in event.text for event in loader.stats().events)
 
 
 def test_an_epoch_begins_as_balanced_as_the_one_before_was() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import resource
 import signal
 import time
 from typing import Any
@@ -70,7 +71,7 @@ def test_L2_an_interrupt_while_processes_begin_or_end(monkeypatch: pytest.Monkey
     monkeypatch.setattr(autotune, "_INTERVAL_S", 0.0)
     monkeypatch.setattr(autotune, "_LEAST_CHUNKS", 1)
     monkeypatch.setattr(autotune._Measured, "until", lambda *_: object())
-    monkeypatch.setattr(Tuner, "choose", lambda self, now, seen: Choice(next(workers), now.window))
+    monkeypatch.setattr(Tuner, "choose", lambda self, now, seen, room: Choice(next(workers), now.window))
     (expected,) = oracle(RICH, 3, epochs=1)
     number, beyond = before_first(331), False
     while not beyond:
@@ -117,6 +118,34 @@ def test_L1_a_dataloader_with_another_number_of_processes(in_order: bool) -> Non
                 stream._batches._workers.resize({0: 1, 5: 3, 9: 2}[number])  # type: ignore[attr-defined]
     expected = [batch.tolist() for batch in DataLoader(dataset, 2)]
     assert (received if in_order else sorted(received)) == expected
+
+
+@pytest.mark.parametrize("left", [0, 5, 9, 13])
+def test_L7_processes_that_cannot_be_opened_leave_all_as_it_was(left: int) -> None:
+    service = make_service(4, 4)
+    assert isinstance(service, MultiProcessingReadingService)
+    with make_loader(RICH, service) as loader:
+        stream = iter(loader)
+        got = [next(stream)]
+        workers = service._workers
+        assert workers is not None
+        workers.resize(2)
+        got.append(next(stream))
+        wait_until(lambda: len(pids(loader)) == 2)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = next(number for number in itertools.count(3) if not os.path.exists(f"/proc/self/fd/{number}"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + left, before[1]))
+        try:
+            with contextlib.suppress(OSError):
+                workers.resize(4)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert len(service.worker_pids()) == workers.num_workers in (2, 4)
+        assert left >= 9 or workers.num_workers == 2
+        got += [next(stream)]
+        workers.resize(4)
+        got += stream
+        assert list(map(repr, got)) == oracle(RICH, 4, epochs=1)[0]
 
 
 def test_L6_those_that_are_too_many_end() -> None:
