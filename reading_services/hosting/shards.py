@@ -52,6 +52,7 @@ class Supply(DispatchSupply):
 class _Lane:
     shard: Shard
     suspect: int
+    images: Images
 
 
 class ShardHost:
@@ -79,7 +80,6 @@ class ShardHost:
         self._installed: Shard | None = None  # whose global random states are in place
         self._left_out = LeftOutItems()
         self._reports: list[Report] = []
-        self._images = Images()
 
     @property
     def lanes(self) -> list[int]:
@@ -127,7 +127,7 @@ class ShardHost:
                 )
                 shard.within(partial(shard.start, Cursor(start.snapshot, start.skip), start.count))
                 self._check_wanted()
-                self._lanes[start.lane] = _Lane(shard, start.suspect)
+                self._lanes[start.lane] = _Lane(shard, start.suspect, Images(shard.yields_new_tensors))
                 return None
             except Exception as error:
                 self._check_wanted()
@@ -144,7 +144,7 @@ class ShardHost:
         if self.epoch.careful or lane.shard.produced < lane.suspect:
             limit = 1
         self._install(lane.shard)
-        keep = self._images if limit > 1 else None  # one alone is sent before the next is begun
+        keep = lane.images if limit > 1 else None  # one alone is sent before the next is begun
         chunk = lane.shard.produce(limit, seconds, partial(self._watch.begin, number), keep)
         self._check_wanted()
         self._watch.rest()

@@ -115,3 +115,61 @@ def test_a_function_that_runs_in_the_dispatcher(workers: int) -> None:
     graph = IterableWrapper(range(240)).batch(4).map(OneTensor()).sharding_round_robin_dispatch()
     with DataLoader2(graph, reading_service=MultiProcessingReadingService(workers)) as loader:
         assert [plain(batch) for batch in loader] == BATCHES
+
+
+class OneSample(torch.utils.data.Dataset[Any]):
+    """Fills the same tensor for each sample, and the same list for each batch."""
+
+    def __init__(self, form: Callable[[torch.Tensor], Any]) -> None:
+        self.form, self.out, self.batch = form, torch.zeros((), dtype=torch.long), list[Any]()
+
+    def __len__(self) -> int:
+        return 240
+
+    def __getitem__(self, index: int) -> Any:
+        return self.form(self.out.fill_(index))
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self.batch[:] = [self.form(torch.tensor(index)) for index in indices]
+        return self.batch
+
+
+FORMS: list[Callable[[torch.Tensor], Any]] = [
+    lambda tensor: tensor,
+    lambda tensor: {"batch": tensor},
+    lambda tensor: (tensor, "text"),
+    lambda tensor: {"deep": [{"batch": tensor}], "name": str(int(tensor))},
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("getitems", [False, True])
+def test_a_dataset_that_fills_its_samples_under_default_collate(form: Callable[[Any], Any], getitems: bool) -> None:
+    class OneByOne(OneSample):
+        __getitems__ = None  # type: ignore[assignment]
+
+    dataset = OneSample(form) if getitems else OneByOne(lambda tensor: form(tensor.clone()))
+    plain_loader = DataLoader(dataset, batch_size=4)
+    expected = [str(batch) for batch in plain_loader]
+    with DataLoader(dataset, batch_size=4, num_workers=1, prefetch_factor=20) as loader:
+        assert [str(batch) for batch in loader] == expected
+
+
+class Ids(list[int]):
+    pass
+
+
+def test_default_collate_with_an_entry_of_the_users_that_fills_one_tensor() -> None:
+    from torch.utils.data._utils.collate import default_collate_fn_map
+
+    out = torch.zeros(4, dtype=torch.long)
+
+    def fill(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+        return out.copy_(torch.tensor([sample[0] for sample in batch]))
+
+    default_collate_fn_map[Ids] = fill
+    try:
+        with DataLoader([Ids([n]) for n in range(240)], batch_size=4, num_workers=1, prefetch_factor=20) as loader:
+            assert [plain(batch) for batch in loader] == BATCHES
+    finally:
+        del default_collate_fn_map[Ids]

@@ -28,7 +28,7 @@ from torchpipe.data.order.samplers import load_into, stands_at
 from torchpipe.errors import StateError
 from torchpipe.execution.dispatch import DispatchSupply
 from torchpipe.execution.epoch import WorkerInfo
-from torchpipe.iter._shared.collating import stack_without_files
+from torchpipe.iter._shared.collating import makes_new_tensors, stack_without_files
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator, is_stateful
@@ -180,6 +180,10 @@ class FetchDealt(IterDataPipe[Any]):
     def stateless(self) -> bool:
         """Does a batch depend on its entry alone?"""
         return not self.as_torch and not is_stateful(self.fetch.dataset)
+
+    @property
+    def yields_new_tensors(self) -> bool:  # type: ignore[override]
+        return makes_new_tensors(self.fetch.collate_fn)
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
         return _FetchIterator(self, context)

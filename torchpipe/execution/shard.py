@@ -19,7 +19,7 @@ from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
-from torchpipe.node.traits import DataPipe, goes_on, has_premise, is_node, reads_shared, walk
+from torchpipe.node.traits import DataPipe, goes_on, has_premise, is_node, reads_shared, walk, yields_new_tensors
 from torchpipe.node.users_code import runs_users_code
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
@@ -183,6 +183,11 @@ class Shard:
         self._iterator.drop(cursor.skip)
         self._stream = self._iterator.items()
         self.produced = self._first = position
+
+    @property
+    def yields_new_tensors(self) -> bool:
+        """True if nobody else holds the tensors in its items."""
+        return yields_new_tensors(self.graphs[self.branch])
 
     @property
     def made(self) -> int:

@@ -14,8 +14,8 @@ __all__ = ["NodeProtocol"]
 class NodeProtocol:
     """Base of all of torchpipe's nodes.
 
-    ``by_index`` and ``seeded`` are asked of the node, and may be properties. The others are asked of its
-    class: what a node keeps in an attribute of such a name is its own affair.
+    ``by_index``, ``seeded`` and ``yields_new_tensors`` are asked of the node, and may be properties. The others are
+    asked of its class: what a node keeps in an attribute of such a name is its own affair.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -77,6 +77,9 @@ class NodeProtocol:
 
     shared: ClassVar[bool] = False
     """Do the nodes that read it share one pass over it? It reads its input once, however many there are."""
+
+    yields_new_tensors: bool = False
+    """Are the tensors in its items held by nobody else, so that they can be sent from where they are?"""
 
     def made_of(self) -> Mapping[str, Any]:
         """What its items are made of besides those of its inputs, by name: for ``cache``, which keeps them for as long

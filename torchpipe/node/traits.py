@@ -56,6 +56,7 @@ __all__ = [
     "traits_of",
     "walk",
     "with_inputs",
+    "yields_new_tensors",
 ]
 
 _DEFAULTS = {name: value for name, value in vars(NodeProtocol).items() if not name.startswith("_")}
@@ -242,6 +243,13 @@ def has_premise(node: Any) -> bool:
 def goes_on(node: Any) -> bool:
     """Is it changed by a pass, so that the next one begins where that has ended? Its ``premise()`` says where."""
     return has_premise(node) and getattr(type(node), "goes_on", False) is True
+
+
+def yields_new_tensors(node: DataPipe) -> bool:
+    """True if nobody else holds the tensors in its items, whatever only hands them on."""
+    while isinstance(node, NodeProtocol) and not traits_of(node).alters_stream and len(inputs_of(node)) == 1:
+        (node,) = inputs_of(node)
+    return isinstance(node, NodeProtocol) and node.yields_new_tensors is True
 
 
 def seeded(node: DataPipe) -> bool:

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import default_collate
 
 from torchpipe.compat.torch_private import collate, collate_tensor_fn, default_collate_fn_map
 from torchpipe.iter._shared.fields import check_same_fields
 from torchpipe.node.context import Memory
 from torchpipe.state.tensors import is_plain
 
-__all__ = ["default_collate_in", "stack_as_torch", "stack_without_files"]
+__all__ = ["default_collate_in", "makes_new_tensors", "stack_as_torch", "stack_without_files"]
 
 _LARGE_BYTES = 64 << 10  # what is smaller is quicker made anywhere and copied
 _NO_DICTS = (torch.Tensor, np.ndarray, np.generic, float, int, str, bytes)  # what torch's map has entries for
@@ -37,6 +38,14 @@ def default_collate_in(memory: Memory | None) -> Callable[[Any], Any]:
     if all(issubclass(kind, _NO_DICTS) for key in table for kind in (key if isinstance(key, tuple) else (key,))):
         table[dict] = table[Mapping] = _mappings
     return partial(collate, collate_fn_map=table)
+
+
+def makes_new_tensors(collate_fn: Any) -> bool:
+    """True if the tensors that ``collate_fn`` returns are held by nobody else: torch's, with no entry of the user's."""
+    entries = default_collate_fn_map.values()
+    return collate_fn is default_collate and all(
+        entry is _stack or getattr(entry, "__module__", None) == collate.__module__ for entry in entries
+    )
 
 
 def stack_without_files() -> None:

@@ -11,6 +11,9 @@ __all__ = ["check_same_fields"]
 def check_same_fields(form: str, samples: Sequence[Mapping[Any, Any]]) -> None:
     """Raises: KeyError, with the field and the sample, unless all dicts have the fields of the first one."""
     first = samples[0].keys()
+    kinds = set(map(type, samples))
+    if kinds == {dict} and all(map(first.__eq__, [sample.keys() for sample in samples])):  # 3 us for 32 samples
+        return
     for number, sample in enumerate(samples):
         if not isinstance(sample, Mapping):
             raise TypeError(f"{form} got dicts, and a {type(sample).__name__} as sample {number} of {len(samples)}")

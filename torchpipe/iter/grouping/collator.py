@@ -10,7 +10,7 @@ from torch.utils.data import default_collate
 
 from torchpipe.errors import add_note
 from torchpipe.iter._shared.bases import ItemIterator, OnePerItem
-from torchpipe.iter._shared.collating import default_collate_in
+from torchpipe.iter._shared.collating import default_collate_in, makes_new_tensors
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_columns
@@ -73,6 +73,10 @@ class Collator(OnePerItem[R]):
         fn = conversion if collate_fn is None else collate_fn
         check_columns("conversion" if collate_fn is None else "collate_fn", fn, None)
         self.fn: Callable[[Any], R] = fn
+
+    @property
+    def yields_new_tensors(self) -> bool:  # type: ignore[override]
+        return makes_new_tensors(self.fn)
 
 
 def _collate_batch(fn: Callable[[Any], Any], batch: Any) -> Any:
