@@ -31,6 +31,9 @@ class Memo:
     def begin(self, lane: int, index: int, count: int) -> None:
         """As above."""
 
+    def again(self) -> None:
+        """As above."""
+
     def rest(self) -> None:
         """As above."""
 

@@ -69,8 +69,9 @@ class Death:
         text = f"{self}{where}: it has died {decision.deaths} times here, so what it does here is the likely cause. "
         if not self.end.begun:
             return (
-                f"{text}Its stderr says more. If it imports your script as it starts (spawn, forkserver), put what the "
-                'script does behind `if __name__ == "__main__":`'
+                f"{text}Its stderr says more. Look at what runs before its first item (what is unpickled, "
+                "worker_init_fn, files that are opened, items that are made again). If it imports your script as it "
+                'starts (spawn, forkserver), put what the script does behind `if __name__ == "__main__":`'
             )
         without = "num_workers=0" if self.batches else "num_workers=0, or InProcessReadingService"
         return (

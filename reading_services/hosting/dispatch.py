@@ -70,6 +70,7 @@ class DispatchHost:
                     at,
                     trace=self._watch.trace(careful=start.careful),
                     on_left_out=partial(self._left_out.note, None),
+                    on_again=self._watch.again,
                 )
             except Exception as error:
                 add_note(error, "torchpipe: while the dispatcher was starting")

@@ -31,6 +31,9 @@ class Watch(Protocol):
     def begin(self, lane: int, index: int, count: int) -> None:
         """``count`` items from ``index`` on of ``lane`` are being made from now on."""
 
+    def again(self) -> None:
+        """An item before that one was made again."""
+
     def rest(self) -> None:
         """Nothing is being made."""
 
@@ -123,6 +126,7 @@ class ShardHost:
                     trace=self._watch.trace(careful=epoch.careful),
                     memory=self._memory,
                     on_left_out=partial(self._left_out.note, start.shard, lane=start.lane),
+                    on_again=self._watch.again,
                     passing=(SystemExit, *self._passing),
                 )
                 shard.within(partial(shard.start, Cursor(start.snapshot, start.skip), start.count))

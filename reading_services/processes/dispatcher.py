@@ -122,6 +122,7 @@ class Dispatcher:
                 self._send_reports()
             case EndEpoch(generation=generation):
                 if self._host.epoch is not None and generation == self._host.epoch.generation:
+                    self._times.turn_to(SENDING)  # closing what is open is work, too
                     self._host.end()
         return True
 

@@ -230,7 +230,8 @@ class ProcessPlaces(Places):
                 continue
             took = f" for {self._silent_s:g} s" if place.ready else " since it was started"
             why = (
-                f"has been making one item{took}: killing it (does a read hang? timeout= is how long one may take)"
+                f"has got no further{took}: killing it (does a read hang? timeout= is how long an item, or what comes "
+                "before the first one, may take)"
                 if place.stuck
                 else f"showed no sign of life{took}: killing it (was it stopped, or does native code keep the "
                 "interpreter lock?)"

@@ -62,7 +62,7 @@ class ProcessPlace:
     ) -> None:
         self.number, self.name, self.ready = number, name, False
         self.silenced = False  # killed because it showed no sign of life
-        self.stuck = False  # or because an item took too long
+        self.stuck = False  # or because it got no further
         self.ignored = False  # nothing more is read of it
         self._context: Any = context
         self._target, self._arguments, self._node_names, self._send = target, arguments, node_names, send
@@ -77,7 +77,8 @@ class ProcessPlace:
         self._close_handle: weakref.finalize[Any, Any] | None = None  # whatever a Ctrl-C leaves of the rest
         self._trouble: Exception | None = None  # why it could not be started
         self._beat, self._silent_s = -1, 0.0
-        self._begun, self._at_it_s = 0, 0.0  # what it has begun last, and for how long it was seen at it
+        self._step: tuple[int, ...] | None = None  # what it has begun last
+        self._at_it_s = 0.0  # for how long it was seen at that
         self._asked_at = time.monotonic()
 
     # --- what the engine says
@@ -178,25 +179,25 @@ class ProcessPlace:
                 pass
 
     def is_missing(self, timeout_s: float | None) -> bool:
-        """Has it shown no sign of life, or been at one and the same item (``stuck``), for ``timeout_s`` in which this
-        side has been looking, four times or more?
+        """Has it shown no sign of life, or been at one and the same step of its work (``stuck``: an item, one that is
+        made again, its start, an end), for ``timeout_s`` in which this side has been looking, four times or more?
 
-        Before it is ready, for 120 s. A time in which this side did not look does not count: both may have been stopped
-        (Ctrl-Z, a container or a machine that is paused), or wait for a processor.
+        Before it is ready, no sign of life for 120 s. A time in which this side did not look does not count: both may
+        have been stopped (Ctrl-Z, a container or a machine that is paused), or wait for a processor.
         """
         limit_s = timeout_s if self.ready else _STARTUP_S
         now, beat = time.monotonic(), self.page[Field.BEAT]
-        begun = self.page[Field.BEGUN] if self.page[Field.LANE] >= 0 else 0
-        if not begun or begun != self._begun:
-            self._begun, self._at_it_s = begun, 0.0
+        step = self.page.step if self.ready else None
+        if step is None or step != self._step:
+            self._step, self._at_it_s = step, 0.0
         if limit_s is not None:
             self._silent_s += min(now - self._asked_at, limit_s / 3)
-            self._at_it_s += min(now - self._asked_at, limit_s / 3) if begun else 0.0
+            self._at_it_s += 0.0 if step is None else min(now - self._asked_at, limit_s / 3)
         self._asked_at = now
         if beat != self._beat:
             self._beat = beat
             self.seen()
-        # One that is stopped at an item has done it to nobody: that it shows life says that it hangs by itself
+        # One that is stopped at its work has done it to nobody: that it shows life says that it hangs by itself
         self.stuck = limit_s is not None and self._at_it_s > limit_s and self._silent_s < limit_s / 2
         return limit_s is not None and (self._silent_s > limit_s or self.stuck)
 
@@ -235,6 +236,8 @@ class ProcessPlace:
     def _cause(self, code: int | None) -> str:
         if self._trouble is not None:
             return f"could not be started ({type(self._trouble).__name__}: {self._trouble}; has the forkserver died?)"
+        if self.stuck:
+            return "was killed, as it got no further within the timeout"
         if code is None:
             return "was killed, as it showed no sign of life" if self.silenced else "has ended (nobody knows how)"
         server_gone = code == _SERVER_GONE and self._context.get_start_method() == "forkserver"

@@ -29,10 +29,12 @@ class Field(IntEnum):
     COUNT = 3  # how many items were begun together
     NODE = 4  # the number of the node at work, -1 if not traced
     BEGUN = 5  # when it was begun, in monotonic ns; 0 while it is not: on the way there, or waiting for what it needs
+    AGAIN = 6  # how many items were made again, on the way to where something stood
 
 
 _SIZE = len(Field) + TimeSheet.SIZE
 _LANE, _INDEX, _COUNT, _BEGUN = int(Field.LANE), int(Field.INDEX), int(Field.COUNT), int(Field.BEGUN)
+_AGAIN = int(Field.AGAIN)
 
 
 class StatusPage(SharedFile):
@@ -62,7 +64,7 @@ class StatusPage(SharedFile):
 
     def clear(self) -> None:
         """The position of a worker that has not begun anything."""
-        for field, value in zip(Field, (0, -1, 0, 1, -1, 0)):
+        for field, value in zip(Field, (0, -1, 0, 1, -1, 0, 0)):
             self._fields[field] = value
 
     def begin(self, lane: int, index: int, count: int) -> None:
@@ -81,9 +83,19 @@ class StatusPage(SharedFile):
         self._fields[_COUNT] = 1
         self._fields[_LANE] = lane
 
+    def again(self) -> None:
+        """An item before that one was made again."""
+        self._fields[_AGAIN] += 1
+
     def rest(self) -> None:
         """Nothing is being made."""
         self._fields[_LANE] = -1
+
+    @property
+    def step(self) -> tuple[int, ...] | None:
+        """Another value with each thing that the process begins; None while it waits for somebody else."""
+        since = self.times.at_work_since
+        return None if since is None else (since, self._fields[_BEGUN], self._fields[_AGAIN])
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

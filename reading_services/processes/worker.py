@@ -198,6 +198,7 @@ class Worker:
                     self._credits[lane].used(chunks)
             case EndEpoch(generation=generation):
                 if epoch is not None and generation == epoch.generation:
+                    self._times.turn_to(SENDING)  # closing what is open is work, too
                     self._end_epoch()
             case Deal():
                 if isinstance(supply, DealtSupply) and epoch is not None and message.generation == epoch.generation:

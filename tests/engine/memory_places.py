@@ -56,6 +56,9 @@ class _Watch:
     def begin(self, lane: int, index: int, count: int) -> None:
         self.lane, self.items, self.begun = lane, range(index, index + count), True
 
+    def again(self) -> None:
+        pass
+
     def rest(self) -> None:
         self.lane = -1
 

@@ -6,6 +6,8 @@ import os
 import random
 import signal
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +228,109 @@ def test_L4_an_item_that_hangs_is_an_error_that_names_it() -> None:
         with pytest.raises(WorkerDiedError, match=r"item 7 of shard 0.*: it has died 2 times here"):
             found.extend(iter(loader))
         assert found == list(range(7))
+
+
+def hang(*_: Any) -> Any:
+    threading.Event().wait()
+
+
+class HangsElsewhere:
+    """As a dataset that opens a file when it is rebuilt, in a process that cannot have it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if os.getpid() != self.pid:
+            hang()
+
+    def __call__(self, item: int) -> int:
+        return item
+
+
+class HangsAtAnEnd:
+    """A source whose pass cannot be closed."""
+
+    def __iter__(self) -> Iterator[int]:
+        try:
+            yield from range(10**6)
+        finally:
+            hang()
+
+
+class HangsAgain:
+    """Hangs where it makes item 3 once more: `path` has a line for each time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, item: int) -> int:
+        time.sleep(0.01)
+        if item == 3:
+            with self.path.open("a+") as file:
+                file.write("made\n")
+            if len(self.path.read_text().splitlines()) > 1:
+                hang()
+        return item
+
+
+@pytest.mark.parametrize(
+    ("where", "dispatched"),
+    [
+        ("what it is given", False),
+        ("what it is given", True),
+        ("worker_init_fn", False),
+        ("worker_reset_fn", False),
+        ("items made again", False),
+        ("items made again", True),
+    ],
+)
+def test_L4_a_worker_that_hangs_before_it_makes_an_item_is_an_error(
+    where: str, dispatched: bool, tmp_path: Path
+) -> None:
+    graph: Any = IterableWrapper(range(400))
+    if where == "what it is given":
+        graph = graph.map(HangsElsewhere())
+    elif where == "items made again":
+        graph = graph.map(HangsAgain(tmp_path / "made"))
+    graph = graph.sharding_round_robin_dispatch() if dispatched else graph.sharding_filter()
+    functions = {where: hang} if where.startswith("worker") else {}
+    service: Any = make_service(1, 1, every=10**6, timeout=0.4, max_deaths=2, worker_prefetch_cnt=1, **functions)
+    with make_loader(graph, service) as loader:
+        found: list[int] = []
+        with pytest.raises(WorkerDiedError, match=r"got no further within the timeout.*: it has died 2 times here"):
+            for item in loader:
+                found.append(item)
+                if item == 9:
+                    kill(pids(loader)[0], signal.SIGKILL)
+        assert found == list(range(len(found)))
+        assert where != "items made again" or len(found) >= 10
+
+
+def test_L4_a_worker_that_hangs_as_an_epoch_ends_is_replaced() -> None:
+    graph = IterableWrapper(HangsAtAnEnd()).sharding_filter()
+    with make_loader(graph, make_service(1, 1, timeout=0.4, max_deaths=2)) as loader:
+        for _ in range(3):
+            stream = iter(loader)
+            assert [next(stream) for _ in range(5)] == list(range(5))
+
+
+def takes_its_time(item: int) -> int:
+    time.sleep(0.1)
+    return item
+
+
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_L4_a_replay_that_gets_on_may_take_longer_than_the_timeout(dispatched: bool) -> None:
+    graph = IterableWrapper(range(18)).map(takes_its_time)
+    graph = graph.sharding_round_robin_dispatch() if dispatched else graph.sharding_filter()
+    service: Any = make_service(1, 1, every=10**6, timeout=1.0)
+    with make_loader(graph, service) as loader:
+        found = []
+        for item in loader:
+            found.append(item)
+            if item == 14:
+                kill(pids(loader)[0], signal.SIGKILL)
+        assert found == list(range(18))
+        assert service.restarts == 1

@@ -14,6 +14,7 @@ from reading_services.processes.status_page import Field, PageTrace, StatusPage
 from tests import leaks
 from tests.laws.executors import PROCESSES
 from tests.sources import wait_until
+from torchpipe.stats.sheet import IDLE, STARTING
 
 
 def fields(page: StatusPage) -> list[int]:
@@ -28,23 +29,23 @@ def page() -> Iterator[StatusPage]:
 
 
 def test_a_fresh_board_says_that_nothing_has_begun(page: StatusPage) -> None:
-    assert fields(page) == [0, -1, 0, 1, -1, 0]
+    assert fields(page) == [0, -1, 0, 1, -1, 0, 0]
     for field in Field:
         page[field] = 7 + field
-    assert fields(page) == [7, 8, 9, 10, 11, 12]
+    assert fields(page) == [7, 8, 9, 10, 11, 12, 13]
     page.clear()
-    assert fields(page) == [0, -1, 0, 1, -1, 0]
+    assert fields(page) == [0, -1, 0, 1, -1, 0, 0]
 
 
 def test_items_are_begun_when_they_are_made_and_not_on_the_way_there(page: StatusPage) -> None:
     page.approach(2, 17)
-    assert fields(page) == [0, 2, 17, 1, -1, 0]
+    assert fields(page)[:-1] == [0, 2, 17, 1, -1, 0]
     with page.waiting():
         assert not page[Field.BEGUN]
     assert not page[Field.BEGUN]  # it had not begun before
     page.begin(2, 17, 4)
     begun = page[Field.BEGUN]
-    assert fields(page)[:-1] == [0, 2, 17, 4, -1]
+    assert fields(page)[:-2] == [0, 2, 17, 4, -1]
     assert begun > 0
     with page.waiting():
         assert not page[Field.BEGUN]
@@ -52,6 +53,24 @@ def test_items_are_begun_when_they_are_made_and_not_on_the_way_there(page: Statu
     assert page[Field.BEGUN] >= begun
     page.rest()
     assert page[Field.LANE] == -1
+
+
+def test_each_item_that_is_made_or_made_again_is_a_step_and_waiting_for_others_is_none(page: StatusPage) -> None:
+    page.times.turn_to(IDLE)
+    assert page.step is None
+    steps = []
+    page.times.turn_to(STARTING)
+    steps.append(page.step)
+    for _ in range(2):
+        page.again()
+        steps.append(page.step)
+    page.begin(0, 0, 1)
+    steps.append(page.step)
+    with page.waiting():
+        assert page.step is None
+    steps.append(page.step)
+    assert None not in steps
+    assert len(set(steps)) == len(steps)
 
 
 @pytest.mark.parametrize("value", [-(2**63), -1, 0, 2**63 - 1])

@@ -201,6 +201,7 @@ class DispatchSource(DispatchSupply):
         manage_random: bool = True,
         trace: Trace | None = None,
         on_left_out: Callable[[LeftOut], None] | None = None,
+        on_again: Callable[[], None] | None = None,
         passing: tuple[type[BaseException], ...] = (BaseException,),
     ) -> DispatchSource:
         """The source over ``graph`` from ``start`` on; ``spec`` is that of any of its shards."""
@@ -213,6 +214,7 @@ class DispatchSource(DispatchSupply):
             trace=trace,
             announces=True,
             on_left_out=on_left_out,
+            on_again=on_again,
             passing=passing,
         )
         producer.within(lambda: producer.start(Cursor(start.mark.snapshot), start.mark.position))

@@ -91,6 +91,7 @@ class Shard:
     memory: Memory | None = None
     announces: bool = False
     on_left_out: Callable[[LeftOut], None] | None = None
+    on_again: Callable[[], None] | None = None
     passing: tuple[type[BaseException], ...] = (BaseException,)
 
     def __post_init__(self) -> None:
@@ -152,6 +153,7 @@ class Shard:
                 supply=self.supply,
                 policy=self.policy,
                 on_left_out=self.on_left_out,
+                on_again=self.on_again,
             ),
         )
         self._iterator = context.iterate(graph)

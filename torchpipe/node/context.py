@@ -97,7 +97,8 @@ class Host:
     ``threads`` says whether nodes may run ahead in threads of their own; ``allow_pickle`` whether states being loaded
     may hold pickles; ``announces`` whether iterators say what they replay. ``memory``, if there is one, is where large
     items are best made; ``supply`` is where dispatched items come from; ``policy`` says when snapshots are due.
-    ``on_left_out`` is told of each item that is left out and noted. ``encodes``: each state is encoded before anything
+    ``on_left_out`` is told of each item that is left out and noted, ``on_again`` of each that is made again to be
+    dropped. ``encodes``: each state is encoded before anything
     else happens. ``strict``: items that nodes keep are looked after.
     """
 
@@ -111,6 +112,7 @@ class Host:
     strict: bool = field(default_factory=is_strict)
     policy: Callable[[], SnapshotPolicy] = SnapshotPolicy
     on_left_out: Callable[[LeftOut], None] | None = None
+    on_again: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)

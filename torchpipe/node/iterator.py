@@ -539,6 +539,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         stream ends before.
         """
         stream, last = self.items() if count else iter(()), None
+        on_again = self.context.host.on_again
         with self.context.making_again():
             for done in range(count):
                 if (last := next(stream, self)) is self:
@@ -546,6 +547,8 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                         f"the stream ended after {done} of {count} items that the state says were delivered: has the "
                         "data become shorter, or does a function not depend on its input alone?"
                     )
+                if on_again is not None:
+                    on_again()
         return last
 
     def interrupt(self) -> None:

@@ -34,6 +34,7 @@ Cells: TypeAlias = "MutableSequence[int] | memoryview[int]"
 
 _NAMES = get_args(Doing)
 STARTING, MAKING, SENDING, AWAITING_CREDIT, AWAITING_INPUT, IDLE, _ENDED = range(len(_NAMES))
+_WORK = (STARTING, MAKING, SENDING)
 
 _DOING, _SINCE, _CPU, _MEMORY, _WANTED, _NODE, _MADE, _SENT, _SPENT = range(9)
 
@@ -113,6 +114,11 @@ class TimeSheet:
     @wanted.setter
     def wanted(self, value: bool) -> None:
         self._cells[_WANTED] = int(value)
+
+    @property
+    def at_work_since(self) -> int | None:
+        """When it has begun what it is at, in monotonic ns; None while it waits for somebody else."""
+        return self._cells[_SINCE] if self._cells[_DOING] in _WORK else None
 
     def note_node(self, node: int) -> None:
         self._cells[_NODE] = node + 1
