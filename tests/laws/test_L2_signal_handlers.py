@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,13 +15,15 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from tests import leaks
 from tests.data.datasets import Numbers
 from tests.laws.executors import make_service, pids
 from tests.laws.interrupts import Handler, Interrupt, Interrupter, before_first
-from torchpipe import DataLoader, DataLoader2
+from torchpipe import DataLoader, DataLoader2, IterDataPipe
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.iter import IterableWrapper
 from torchpipe.loader.iterator import DataLoader2Iterator
@@ -237,6 +242,103 @@ def test_L2_a_handler_of_a_signal_to_the_whole_group_runs_in_the_main_process_al
         loader.load_state_dict(states[0])
         assert plain(loader) == got[3:]
     assert sorted(got) == list(range(LENGTH))
+
+
+class Drawing(IterDataPipe[Any]):
+    """A source of the user's in an order that it draws."""
+
+    def __iter__(self) -> Iterator[Any]:
+        order = list(range(LENGTH))
+        random.shuffle(order)
+        np.random.shuffle(order)
+        for item in order:
+            yield [item, random.random()]
+
+
+in_mid_item: list[Callable[[], None]] = []  # what to call when half of an item has been drawn
+
+
+def draw(row: Any) -> list[float]:
+    first = random.random() + float(np.random.rand())
+    for call in in_mid_item:
+        call()
+    return [*row, first, float(torch.rand(()))]
+
+
+def drawing(shards: int, before: bool) -> DataLoader2[Any]:
+    source = Drawing().map(draw).sharding_filter() if before else Drawing().sharding_filter().map(draw)
+    made: DataLoader2[Any] = DataLoader2(source.batch(2), reading_service=make_service(None, shards))
+    made.seed(3)
+    return made
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["behind", "before"])
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("asked_in", ["handler", "callback", "thread"])
+def test_L2_a_state_asked_for_while_users_code_has_drawn_half_an_item(
+    asked_in: str, shards: int, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused, or it is one between two items, random states included: in the next epoch, too."""
+    whole = drawing(shards, before)
+    epochs = [list(whole) for _ in range(3)]
+    states: list[Any] = []
+    threads: list[threading.Thread] = []
+    calls = itertools.count()
+
+    def ask(*_: object) -> None:
+        try:
+            states.append(loader.state_dict())
+        except RuntimeError as error:
+            states.append(error)
+
+    def now_and_then() -> None:
+        if next(calls) % 5 == 3:
+            if asked_in == "callback":
+                ask()
+            elif asked_in == "handler":
+                signal.raise_signal(signal.SIGUSR1)
+            else:
+                threads.append(threading.Thread(target=ask))
+                threads[-1].start()
+
+    loader = drawing(shards, before)
+    monkeypatch.setattr(sys.modules[__name__], "in_mid_item", [now_and_then])
+    with handling(signal.SIGUSR1, ask):
+        assert [list(loader), list(loader)] == epochs[:2]
+    monkeypatch.undo()
+    for thread in threads:
+        thread.join()
+    assert len(states) > 3
+    for state in states:
+        if asked_in == "thread":
+            again = drawing(shards, before)
+            again.load_state_dict(state)
+            epoch = state["epoch"]
+            assert list(again) == epochs[epoch][state["delivered"] :]
+            if epoch < 2:
+                assert list(again) == epochs[epoch + 1]
+        else:
+            assert "state_dict() was called while next() is at work" in str(state)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["behind", "before"])
+def test_L2_in_the_midst_of_anothers_item_a_loader_without_a_seed_foretells_its_own(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The item is made under random states of its shard's: they are not those that the loader will draw from."""
+    other: DataLoader2[Any] = DataLoader2(IterableWrapper(range(LENGTH)).shuffle().sharding_filter())
+    states: list[Any] = []
+    torch.manual_seed(5)
+    monkeypatch.setattr(sys.modules[__name__], "in_mid_item", [lambda: states.append(other.state_dict())])
+    list(drawing(2, before))
+    expected = [list(other), list(other)]
+    again: DataLoader2[Any] = DataLoader2(IterableWrapper(range(LENGTH)).shuffle().sharding_filter())
+    for state in (states[0], states[-1]):
+        again.load_state_dict(state)
+        assert [list(again), list(again)] == expected
+    torch.manual_seed(5)
+    fresh: DataLoader2[Any] = DataLoader2(IterableWrapper(range(LENGTH)).shuffle().sharding_filter())
+    assert [list(fresh), list(fresh)] == expected
 
 
 class Impatient(Numbers):

@@ -21,6 +21,7 @@ from torchpipe.node.holders import OpaqueWarnings
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import DataPipe, walk
 from torchpipe.node.validate import check_count
+from torchpipe.randomness.global_random import own_states_in_place
 from torchpipe.randomness.seeds import fresh_seed, next_fresh_seed
 from torchpipe.stats import LoaderStats
 
@@ -63,11 +64,15 @@ class Run:
         return self.seed
 
     def foretell_seed(self) -> int:
-        """The seed that the run will have: a state must not draw, and says how the run begins."""
+        """The seed that the run will have: a state must not draw, and says how the run begins. It may be asked for
+        while another loader makes an item, under the random states of that one.
+        """
         if self.service.fixed_seed is not None:
             return self.service.fixed_seed
         if self.seed is None:
-            self._foretold = next_fresh_seed() if self._foretold is None else self._foretold
+            if self._foretold is None:
+                with own_states_in_place():
+                    self._foretold = next_fresh_seed()
             return self._foretold
         return self.seed
 
