@@ -223,3 +223,25 @@ def test_nobody_is_told_to_install_the_other_project_of_this_name() -> None:
     assert len(files) > 300
     for path in files:
         assert not re.search(r"install [^\n]*\btorchpipe(\[|==|\b[\"'`])", path.read_text()), path
+
+
+AT_THE_TOP = """
+import sys
+import torch  # which imports asyncio, and more, for itself
+before = {*sys.modules}
+from torchpipe import DataLoader, DataLoader2
+import reading_services.processes.worker
+print(*sorted({*sys.modules} - before))
+"""
+
+
+def test_a_program_that_imports_loaders_has_its_workers_import_no_pictures_and_no_devices(
+    torch_alone: Warm, tmp_path: Path
+) -> None:
+    """A worker that is not forked imports what the user's program does."""
+    found = run(torch_alone, tmp_path, AT_THE_TOP)
+    assert {"torchpipe.data.loader", "torchpipe.loader.dataloader2"} <= {*found}
+    for missing in ("cli", "device.cuda", "device.xla", "export", "stats.advice", "stats.outlook", "testing", "xla"):
+        assert f"torchpipe.{missing}" not in found
+    assert [name for name in found if name.startswith("torchpipe.views.")] == ["torchpipe.views.viewable"]
+    assert {"asyncio", "concurrent.futures", "http", "ssl", "tarfile", "urllib.request"}.isdisjoint(found)

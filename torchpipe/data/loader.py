@@ -45,7 +45,7 @@ from torchpipe.state import Cursor, as_text
 from torchpipe.stats.budget import Budget, budget_of
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.tracing import measures_by_default
-from torchpipe.views.watching import watched
+from torchpipe.views.viewable import watched
 
 if TYPE_CHECKING:
     from reading_services.ray import RayWorkers

@@ -6,12 +6,10 @@ import torch
 
 from torchpipe.device.backend import Backend
 from torchpipe.device.cpu import CpuBackend
-from torchpipe.device.cuda import CudaBackend
 from torchpipe.device.options import DeviceKeywords, DeviceOptions
 from torchpipe.device.pace import DevicePace, Synchronous, pace_for
 from torchpipe.device.prepare import BatchGate
 from torchpipe.device.sharding import Sharding
-from torchpipe.device.xla import XlaBackend
 
 __all__ = [
     "Backend",
@@ -40,7 +38,7 @@ def resolve(device: str | torch.device | Backend, options: DeviceOptions = _DEFA
     objects, ImportError for ``"xla"`` where torch_xla is not installed.
     """
     backend = _backend(device, options)
-    if options.input_sharding is not None and not (isinstance(backend, XlaBackend) and backend is not device):
+    if options.input_sharding is not None and (backend is device or torch.device(str(device)).type != "xla"):
         raise ValueError(
             f"input_sharding is for device='xla' under SPMD, not for {device!r}: leave it out, or give it to the "
             "backend itself: XlaBackend(input_sharding=...)"
@@ -64,8 +62,12 @@ def _backend(device: str | torch.device | Backend, options: DeviceOptions) -> Ba
         raise ValueError(f"unknown device {device!r}; known are {_KNOWN}") from error
     if wanted.type == "cpu":
         return CpuBackend()
-    if wanted.type == "cuda":
+    if wanted.type == "cuda":  # what is for one kind of device is imported where that is in use
+        from torchpipe.device.cuda import CudaBackend
+
         return CudaBackend(wanted.index)
     if wanted.type == "xla":
+        from torchpipe.device.xla import XlaBackend
+
         return XlaBackend(wanted.index, input_sharding=options.input_sharding)
     raise ValueError(f"no backend for device {str(device)!r}; known are {_KNOWN}")

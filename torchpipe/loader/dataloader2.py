@@ -30,8 +30,7 @@ from torchpipe.node.validate import check_count
 from torchpipe.randomness.seeds import check_seed
 from torchpipe.stats import LoaderStats
 from torchpipe.stats.tracing import measures_by_default
-from torchpipe.views.viewable import Viewable
-from torchpipe.views.watching import watched
+from torchpipe.views.viewable import Viewable, watched
 
 __all__ = ["Adapter", "DataLoader2", "DataLoader2Iterator"]
 

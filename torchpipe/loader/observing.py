@@ -27,7 +27,6 @@ from torchpipe.stats import (
     QueueStats,
     StageStats,
 )
-from torchpipe.stats.advice import advise
 from torchpipe.stats.budget import available_cores
 from torchpipe.stats.clock import Clock
 from torchpipe.stats.service import ServiceFigures
@@ -150,6 +149,8 @@ def as_stats(
         events=events,
         timeline=observed.timeline,
     )
+    from torchpipe.stats.advice import advise  # which no worker needs
+
     return replace(stats, advice=advise(stats))
 
 

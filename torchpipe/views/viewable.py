@@ -1,4 +1,7 @@
-"""What every loader has to be looked at: pictures, pages, live tables, traces. Runs in the user's process."""
+"""What every loader has to be looked at: pictures, pages, live tables, traces. Runs in the user's process.
+
+What draws is imported when it is asked for: a worker that is not forked imports what the user's program does.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from torchpipe.stats import LoaderStats
 
@@ -14,7 +17,9 @@ if TYPE_CHECKING:
     from torchpipe.views.lanes import Trace
     from torchpipe.views.watching import Watch
 
-__all__ = ["GraphFormat", "Viewable"]
+__all__ = ["GraphFormat", "Viewable", "watched"]
+
+T = TypeVar("T")
 
 GraphFormat: TypeAlias = Literal["text", "svg", "mermaid"]
 
@@ -111,6 +116,18 @@ class Viewable:
 
         _check_seconds(every_s)
         return Trace(self, path, every_s)
+
+
+def watched(loader: Any, iterator: T) -> T:
+    """``iterator``, which ``loader`` has just begun: watched if the environment asks for that (``TORCHPIPE_WATCH=1``).
+
+    Of several ranks on a machine, the first one's are.
+    """
+    if os.environ.get("TORCHPIPE_WATCH", "0") not in ("", "0") and os.environ.get("LOCAL_RANK", "0") == "0":
+        from torchpipe.views.watching import watch_while_it_runs
+
+        watch_while_it_runs(loader, iterator)
+    return iterator
 
 
 def _check_seconds(every_s: float) -> None:

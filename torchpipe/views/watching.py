@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from torchpipe.stats import LoaderStats
 from torchpipe.views.live import Pace, drawn, page, said
@@ -21,9 +21,7 @@ from torchpipe.views.screen import Lines, Notebook, Screen, screen_here
 if TYPE_CHECKING:
     from torchpipe.views.viewable import Viewable
 
-__all__ = ["Watch", "begin_watch", "watched"]
-
-T = TypeVar("T")
+__all__ = ["Watch", "begin_watch", "watch_while_it_runs"]
 
 
 class _Told(Protocol):
@@ -237,23 +235,17 @@ def begin_watch(loader: Viewable, every_s: float) -> Watch:
     return watch
 
 
-def watched(loader: Any, iterator: T) -> T:
-    """``iterator``, which ``loader`` has just begun: watched if the environment asks for that (``TORCHPIPE_WATCH=1``).
-
-    Of several ranks on a machine, the first one's are.
-    """
-    if os.environ.get("TORCHPIPE_WATCH", "0") in ("", "0") or os.environ.get("LOCAL_RANK", "0") != "0":
-        return iterator
+def watch_while_it_runs(loader: Any, iterator: Any) -> None:
+    """Watch ``loader``, which has just begun ``iterator``, unless it is watched or this is a worker process."""
     with _watcher.lock:
         _watcher.sweep()
         if _in_worker():
-            return iterator
+            return
         known = next((watch for watch in _watcher.watches if watch.loader is loader), None)
         if known is not None:
             known.follow(loader, iterator)
         else:
             _watcher.add(Watch(loader, 0.5, until_idle=True, iterator=iterator))
-    return iterator
 
 
 def _in_worker() -> bool:
