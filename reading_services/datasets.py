@@ -139,7 +139,7 @@ class TimedReadingService(MultiProcessingReadingService):
 
     @property
     def usable(self) -> bool:
-        """May another epoch begin? After a call that was cut short, with new processes."""
+        """True if another epoch may begin: after a call that was cut short, with new processes."""
         return True
 
     def close(self) -> None:

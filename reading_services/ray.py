@@ -257,7 +257,7 @@ class TimedRayReadingService(RayReadingService):
 
     @property
     def usable(self) -> bool:
-        """May another epoch begin? After a call that was cut short, with new actors."""
+        """True if another epoch may begin: after a call that was cut short, with new actors."""
         return True
 
     def close(self) -> None:

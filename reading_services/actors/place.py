@@ -52,7 +52,7 @@ class _Lane:
     calls: int = 0  # on their way
     pending: deque[bytes] = field(default_factory=deque)  # entries that are dealt and not sent yet
     sent: int = 0  # entries that the actor has and has not made items of
-    over: bool = False  # are there no more entries?
+    over: bool = False  # True if there are no more entries
     told_over: bool = False
     done: bool = False
 
@@ -72,7 +72,7 @@ class ActorPlace:
         self.hello: Hello | None = None
         self.opened_at = time.monotonic()
         self.gone = self.leaving = False
-        self.dispatches = False  # has it begun to run the dispatched part?
+        self.dispatches = False  # True once it has begun to run the dispatched part
         self.asked: Future[Any] | None = None  # how it is
         self.asked_at = 0.0
         self._watch, self._dispatcher = watch, dispatcher

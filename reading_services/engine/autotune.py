@@ -107,7 +107,7 @@ class Tuner:
         return Choice(needed, now.window, f"{now.workers} workers were at work {100 * seen.busy:.0f} % of the time")
 
     def _room(self, now: Choice, seen: Interval) -> bool:
-        """May workers hold twice as much?"""
+        """True if workers may hold twice as much."""
         return 2 * now.workers * seen.memory_bytes <= self._memory_bytes
 
 

@@ -25,10 +25,10 @@ class Credit:
 
     ahead: deque[int]
     limit: int = 1  # items of a chunk; the first is sent at once
-    quick: bool = False  # did the last chunk hold several items?
+    quick: bool = False  # True if the last chunk held several items
 
     def may_go_on(self, window: int, window_bytes: int, *, dealt: bool, expected: int = 0) -> bool:
-        """May another chunk be made, with ``expected`` on their way already, as large as the last one?"""
+        """True if another chunk may be made, with ``expected`` on their way already, as large as the last one."""
         if dealt and self.quick:  # how many items that may be is up to whoever deals
             window = max(window, _QUICK_CHUNKS)
         chunks = len(self.ahead) + expected

@@ -55,7 +55,7 @@ class ShardLedger:
     arrived: deque[Arrival] = field(default_factory=deque)
     since: int = 0  # the generation in which it began where it is
     told: list[Report] = field(default_factory=list)  # of the chunk that comes next
-    in_use: bool = False  # has the consumer a chunk in hand?
+    in_use: bool = False  # True while the consumer has a chunk in hand
     suspect: int = 0  # one of the items before this one may have ended its place
     dealt: DealtEntries | None = None  # where entries are dealt
     first: int = 0  # ``count`` when the epoch began here

@@ -22,5 +22,5 @@ class WorkerLimits:
     batches: bool = False
 
     def spent(self, restarts: int) -> bool:
-        """Have as many places been replaced as may be?"""
+        """True once as many places have been replaced as may be."""
         return self.max_restarts is not None and restarts >= self.max_restarts

@@ -29,7 +29,7 @@ class Place(Protocol):
     number: int
     name: str
     ready: bool
-    """Has it said that it can begin?"""
+    """True once it has said that it can begin."""
 
     def begin(self, start: StartEpoch | StartDispatch, deals: Sequence[Deal] = ()) -> None:
         """Forget what it was at, and begin a generation; ``deals`` come first."""
@@ -100,7 +100,7 @@ class Arrival(Chunk):
 
     @property
     def over(self) -> bool:
-        """Does nothing come after it?"""
+        """True if nothing comes after it."""
         return self.ended or self.error is not None
 
     def open(self, shard: int) -> Chunk:

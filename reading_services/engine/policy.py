@@ -24,7 +24,7 @@ class Hosting(Protocol):
     def limits(self) -> WorkerLimits: ...
     @property
     def all_ready(self) -> bool:
-        """Can every place begin?"""
+        """True if every place can begin."""
 
     def hosts(self, *, all_shards: bool = False) -> dict[int, int]:
         """shard -> the place that hosts it, of the shards that go on, or of all in this epoch."""

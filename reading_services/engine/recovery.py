@@ -62,7 +62,7 @@ class Recovery:
         self._careful.clear()
 
     def careful(self, number: int) -> bool:
-        """Should the place, which begins now, note the node at work? Its next death may be the one to be explained."""
+        """True if the place, which begins now, notes the node at work: its next death may need a reason."""
         careful = number in self._careful
         self._careful.discard(number)
         return careful

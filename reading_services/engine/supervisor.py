@@ -97,18 +97,20 @@ class Supervisor:
         self._ledgers: dict[int, ShardLedger] = {}  # by lane
         self._lock = threading.RLock()  # a Condition is taken in Python code, where Ctrl-C would leave it taken
         self._changed = threading.Condition(self._lock)
-        self._awaited = self._interrupted = False  # does a thread wait for the places, and is it to come back?
+        self._awaited = self._interrupted = (
+            False  # True while a thread waits for the places, and once it has been told to come back
+        )
         self._failed: set[int] = set()  # have said why they cannot go on, and end by themselves
         self._failure: BaseException | None = None
 
     @property
     def usable(self) -> bool:
-        """May another epoch begin? Not after a call that was cut short by an interrupt, nor while one goes on."""
+        """True if another epoch may begin: not after a call that an interrupt has cut short, nor while one goes on."""
         return not self._calls.broken
 
     @property
     def all_ready(self) -> bool:
-        """Can every place begin?"""
+        """True if every place can begin."""
         return all(number in self._open and self._open[number].ready for number in self._numbers())
 
     def start(self) -> None:

@@ -23,7 +23,7 @@ class WholeCalls:
 
     @property
     def broken(self) -> bool:
-        """Was a call left in its midst? Also True while one goes on in another thread."""
+        """True if a call was left in its midst, and while one goes on in another thread."""
         return bool(self._inside)
 
     def __enter__(self) -> None:

@@ -82,7 +82,7 @@ class DispatchHost:
             self._source.fail_at = (position, load_error(data))
 
     def has(self, shard: int) -> bool:
-        """Is there an item for the shard, or nothing more to come?"""
+        """True if there is an item for the shard, or nothing more to come."""
         source = self._source
         return source is not None and (source.over or any(isinstance(entry, tuple) for entry in source.waiting(shard)))
 
@@ -92,7 +92,7 @@ class DispatchHost:
 
     @property
     def over(self) -> bool:
-        """Is everything made?"""
+        """True once everything is made."""
         return self._source is not None and self._source.over
 
     def produce(self) -> int:

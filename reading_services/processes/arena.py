@@ -97,7 +97,7 @@ class _Lease(Lent):
 
     @property
     def open(self) -> bool:
-        """Does anything in this process still look at it?"""
+        """True if anything in this process still looks at it."""
         return self._owner() is not None
 
 
@@ -111,7 +111,7 @@ class Reservation(_Lease):
 
     @property
     def open(self) -> bool:
-        """Does anything still look into the slot, in this process or in a forked one?"""
+        """True if anything still looks into the slot, in this process or in a forked one."""
         return super().open or self.seen_by_children
 
 

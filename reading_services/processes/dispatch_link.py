@@ -70,7 +70,7 @@ def connect(address: str) -> socket.socket:
 
 
 def same_user(sock: socket.socket) -> bool:
-    """Does the other end belong to this user? Names without a file have no permissions of their own."""
+    """True if the other end belongs to this user. Names without a file have no permissions of their own."""
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return bool(uid == os.getuid())
 

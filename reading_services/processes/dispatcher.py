@@ -91,7 +91,7 @@ class Dispatcher:
         return [item for item in self._wants.items() if item[1][1].generation == epoch.generation]
 
     def _hungry(self) -> bool:
-        """Does a shard want an item that is not there yet?"""
+        """True if a shard wants an item that is not there yet."""
         return any(not self._host.has(shard) for shard, _ in self._wanted())
 
     def _accept(self) -> None:

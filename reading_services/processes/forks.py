@@ -75,7 +75,7 @@ class Lent:
 
     @property
     def seen_by_children(self) -> bool:
-        """Does a forked child live that may look at it?"""
+        """True while a forked child lives that may look at it."""
         self._forks = [fork for fork in self._forks if not fork.over]
         return bool(self._forks)
 

@@ -162,7 +162,7 @@ class ProcessPlace:
         return not self.wait_end(0)
 
     def wait_end(self, timeout_s: float) -> bool:
-        """Has it ended, at the latest after so long?"""
+        """True once it has ended, at the latest after so long."""
         handle = self.handle  # another thread may let go of it meanwhile
         if handle is None:
             return True
@@ -244,7 +244,7 @@ class ProcessPlace:
         return _how(code) + (", or its forkserver has died" if server_gone else "")
 
     def _is_own(self, code: int | None) -> bool:
-        """Has it brought about its end? Somebody else's SIGKILL and one for want of memory look alike: no."""
+        """True if it has ended by itself. Somebody else's SIGKILL and one for want of memory look alike: False."""
         if self.silenced:
             return self.stuck or not self.ready
         if code is None:

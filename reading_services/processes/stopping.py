@@ -55,7 +55,7 @@ def stop_all(places: Sequence[ProcessPlace]) -> None:
 
 
 def _all_ended(places: Sequence[ProcessPlace], number: int) -> bool:
-    """Have all ended, soon after this signal (0: none)?"""
+    """True if all have ended, soon after this signal (0: none)."""
     if number:
         for place in places:
             place.signal(number)

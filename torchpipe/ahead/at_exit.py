@@ -43,7 +43,7 @@ def begin_exit() -> None:
 
 
 def is_cut_off() -> bool:
-    """Is this a daemon thread of a program that another thread ends? Any other kind of thread is waited for."""
+    """True in a daemon thread of a program that another thread ends. Any other kind of thread is waited for."""
     if _ends_in is None or _ends_in[0] != os.getpid() or _ends_in[1] == threading.get_ident():
         return False
     return threading.current_thread().daemon

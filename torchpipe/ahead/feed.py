@@ -31,7 +31,7 @@ _local = threading.local()
 
 
 def in_feed_thread() -> bool:
-    """Does the caller run in the thread of a feed?"""
+    """True if the caller runs in the thread of a feed."""
     return getattr(_local, "feed", False)
 
 
@@ -83,7 +83,7 @@ Queued: TypeAlias = tuple[Any, Snapshot | None, Admitted | None]
 class Feed:
     """What the threads run, and all that they and the consumer share. Here one thread pulls and moves."""
 
-    staged: ClassVar = False  # are there two queues, so that the consumer always takes the lock?
+    staged: ClassVar = False  # True with two queues, so that the consumer always takes the lock
 
     source: Source
     stage: Stage
@@ -137,12 +137,12 @@ class Feed:
 
     @property
     def forked(self) -> bool:
-        """Is this a copy in a forked process? There no thread exists, and a lock that one held stays locked."""
+        """True in a copy in a forked process. There no thread exists, and a lock that one held stays locked."""
         return self._pid != 0 and self._pid != os.getpid()
 
     @property
     def lost(self) -> bool:
-        """Is a thread gone without having said why? With the lock held."""
+        """True if a thread is gone without having said why. With the lock held."""
         return not self.ended and sum(thread.is_alive() for thread in self.threads) < len(self.threads) - self._gone
 
     def _run(self) -> None:

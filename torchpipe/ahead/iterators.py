@@ -80,7 +80,7 @@ class RunAheadIterator(NodeIterator[T_co]):
 
     @property
     def moves(self) -> bool:
-        """Does it move items to a device?"""
+        """True if it moves items to a device."""
         return self._stage.mover is not None
 
     @property

@@ -60,7 +60,7 @@ def tell(answer: Any) -> None:
 
 
 def reader_is_gone() -> bool:
-    """Does nobody read stdout any more, as after ``head``?"""
+    """True if nobody reads stdout any more, as after ``head``."""
     number = _number(sys.stdout)
     if number is None:
         return False

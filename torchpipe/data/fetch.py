@@ -79,7 +79,7 @@ class TimedFetch(Fetch):
         self._sheet = sheet
         self._sizes = (Sizing(sheet, READING), Sizing(sheet, COLLATING))
         self._unseen = [1, 1]  # items, of reading and of collating, until one is looked at
-        self._apart = False  # are samples slow enough to be timed each by itself?
+        self._apart = False  # True if samples are slow enough to be timed each by itself
 
     def __call__(self, indices: Any, collate_fn: Callable[[Any], Any] | None = None) -> Any:
         clock, sheet, step = perf_counter_ns, self._sheet, READING

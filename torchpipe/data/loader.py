@@ -201,9 +201,9 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self._known_samplers = self._samplers_now()
         self._bound_to_collate = describe_bound(self.collate_fn)  # now: a callable object may change while it is used
         self._sampler_end: Any = None  # how its last pass leads to the next one, if it has a state of its own
-        self._sampler_loaded = False  # does it stand there?
+        self._sampler_loaded = False  # True once it stands there
         self._adopted: tuple[int, bool] | None = (
-            None  # of a state: how many divide an iterable dataset; are they workers?
+            None  # of a state: how many divide an iterable dataset, and True if they are workers
         )
         self._lanes: list[Cursor] | None = None  # where the datasets of workers that persist stood then, if they tell
         self._opaque = OpaqueWarnings()

@@ -178,7 +178,7 @@ class FetchDealt(IterDataPipe[Any]):
 
     @property
     def stateless(self) -> bool:
-        """Does a batch depend on its entry alone?"""
+        """True if a batch depends on its entry alone."""
         return not self.as_torch and not is_stateful(self.fetch.dataset)
 
     @property

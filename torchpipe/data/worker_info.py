@@ -123,7 +123,7 @@ def leave() -> None:
 
 
 def is_worker() -> bool:
-    """Is the calling thread a worker?"""
+    """True if the calling thread is a worker."""
     return _worker.inside
 
 

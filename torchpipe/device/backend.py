@@ -25,7 +25,7 @@ class Backend(Mover, Protocol):
 
     @property
     def releases_source(self) -> bool:
-        """May the memory of a batch be overwritten as soon as ``transfer`` has returned?
+        """True if the memory of a batch may be overwritten as soon as ``transfer`` has returned.
 
         The stage drops the batch then in any case. A backend that says False keeps what it still reads in what it
         returns.

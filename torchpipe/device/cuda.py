@@ -29,7 +29,7 @@ class _InFlight:
     batch: Any
     there: list[torch.Tensor]  # its tensors whose memory is of another stream than the consumer's, maybe
     done: torch.cuda.Event
-    left: bool  # are there tensors that the consumer's own stream is to copy?
+    left: bool  # True if there are tensors that the consumer's own stream copies
 
 
 class CudaBackend:
@@ -136,6 +136,6 @@ class CudaBackend:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Has it memory of its own with all its values, which a stream can be told of?"""
+    """True if it has memory of its own with all its values, which a stream can be told of."""
     strided = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
     return strided and not is_wrapper(tensor)

@@ -210,7 +210,7 @@ def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
 
 
 def _is_fixed(tensor: torch.Tensor) -> bool:
-    """Is this one to keep its dtype? Integers, what is on a device, and what the backend will refuse anyhow."""
+    """True if this one keeps its dtype: integers, what is on a device, and what the backend will refuse anyhow."""
     plain = tensor.device.type == "cpu" and tensor.is_floating_point() and not tensor.is_quantized
     return not plain or tensor.grad_fn is not None
 

@@ -16,7 +16,7 @@ _PLAIN_DISPATCH: Any = torch.Tensor.__torch_dispatch__  # of classes whose value
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
-    """Is it of a class whose values are not in the tensor itself, but in others that it holds?"""
+    """True for a class whose values are not in the tensor itself, but in others that it holds."""
     return hasattr(tensor, "__tensor_flatten__") or type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH
 
 

@@ -295,7 +295,7 @@ class DispatchSource(DispatchSupply):
         return producer.within(partial(producer.produce, limit, seconds, note, keep))
 
     def _too_short(self) -> StateError | None:
-        """Has the stream ended before items that a shard has had already, as its state says?"""
+        """True if the stream has ended before items that a shard has had already, as its state says."""
         most = max(self._needed.values(), default=0) - self._num_shards
         if most < self.position:
             return None

@@ -143,7 +143,7 @@ class LeftOver:
 
     @property
     def notable(self) -> bool:
-        """Are there more than no division of the stream into equal parts can avoid: one of each part?"""
+        """True if there are more than no division of the stream into equal parts can avoid: one of each part."""
         return not self.exact or self.items > self.parts
 
     def __str__(self) -> str:

@@ -31,7 +31,7 @@ class ReadingServiceInterface(ABC):
     """
 
     _taken = False
-    measuring = False  # are nodes to be measured, from the next pass on?
+    measuring = False  # True if nodes are measured, from the next pass on
 
     def __init__(self) -> None:  # takes no arguments, unless a service says so
         return

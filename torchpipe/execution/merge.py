@@ -120,7 +120,7 @@ class _Rest:
 
     @property
     def open(self) -> bool:
-        """May more follow the items?"""
+        """True if more may follow the items."""
         return not self.ended and self.error is None
 
     def fail(self) -> NoReturn:

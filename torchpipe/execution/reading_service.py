@@ -174,7 +174,7 @@ class ShardedReadingService(ReadingServiceInterface):
         return root
 
     def _threads_in_main(self) -> bool:
-        """May nodes of the main section run ahead in threads?"""
+        """True if nodes of the main section may run ahead in threads."""
         return False
 
     @abstractmethod

@@ -101,7 +101,7 @@ class Shard:
         self._refused = False
         self._premises: list[tuple[int, Any]] = []  # what a replay from the start has to know of nodes
         self._owed = False  # a first snapshot, which tells them
-        self._goes_on = False  # is there a node that a pass changes?
+        self._goes_on = False  # True if a pass changes a node
         self._at_once = 1
         self._policy = self.policy()
         self._context: Context | None = None

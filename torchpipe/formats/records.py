@@ -29,9 +29,9 @@ class Records(Iterator[T_co], ABC):
     has_places = True
     """False where the file can only be read in order, so that there is no state."""
     failed = False
-    """Has the next record raised? For a file that cannot say where the record began that was read last."""
+    """True once the next record has raised: for a file that cannot say where the record began that was read last."""
     read_whole = False
-    """Has the record that is wrong been read to its end, so that the next one can follow?"""
+    """True if the record that is wrong has been read to its end, so that the next one can follow."""
     step: int = 1
     """A hint: of each ``step`` records, one is going to be asked for and the others are skipped."""
 

@@ -89,7 +89,7 @@ class Lines(ContentRecords[T]):
         return line.decode(self._encoding, self._errors) if self._decodes else line
 
     def _is_first(self) -> bool:
-        """Is it the first line of the first record that is being decoded?"""
+        """True while the first line of the first record is being decoded."""
         return True
 
     def _made(self, line: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Is a stream shuffled before it is divided? A pure function over graphs.
+"""Warns of a stream that is divided before it is shuffled. A pure function over graphs.
 
 Behind a sharding point, ``shuffle`` mixes each shard's own items alone, so that the items of a shard stay together in
 every epoch.
@@ -17,7 +17,7 @@ def check_shuffle_before_sharding(datapipe: DataPipe) -> bool:
     torchdata's ``_check_shuffle_before_sharding``, for nodes of any kind with ``set_shuffle``. Raises: TypeError if
     ``datapipe`` is no node.
     """
-    mixed: dict[int, bool] = {}  # is every path to this node shuffled?
+    mixed: dict[int, bool] = {}  # True if every path to this node is shuffled
     for node in walk(datapipe):
         inputs = inputs_of(node)
         before = bool(inputs) and all(mixed[id(item)] for item in inputs)

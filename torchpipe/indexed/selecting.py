@@ -35,7 +35,7 @@ class SelectingIterator(NodeIterator[T]):
 
     @property
     def keeps_items(self) -> bool:  # type: ignore[override]
-        """Does its buffer hold items, not positions?"""
+        """True if its buffer holds items, not positions."""
         return self.positions is None
 
     @abstractmethod

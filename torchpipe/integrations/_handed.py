@@ -91,7 +91,7 @@ class Handed(Generic[T]):
 
     @property
     def sized(self) -> bool:
-        """Has the loader a length?"""
+        """True if the loader has a length."""
         try:
             return len(self.loader) >= 0
         except TypeError:
@@ -99,7 +99,7 @@ class Handed(Generic[T]):
 
     @property
     def counts(self) -> bool:
-        """Can it be told of the pass at work which batch is its last? Not of a state of another number of ranks."""
+        """True if the pass at work can say which batch is its last: not with a state of another number of ranks."""
         return self.sized and not self._first
 
     @property
@@ -109,12 +109,12 @@ class Handed(Generic[T]):
         return 0 if saved is None or self._is_at_end(saved["delivered"]) else int(saved["delivered"])
 
     def _is_at_end(self, batches: int) -> bool:
-        """Are so many batches a whole epoch, by the loader's length?"""
+        """True if so many batches are a whole epoch, by the loader's length."""
         return self.sized and batches >= len(self.loader)
 
     @property
     def at_end(self) -> bool:
-        """Was the last batch that was taken the epoch's last one, by the loader's length?"""
+        """True if the batch that was taken last is the epoch's last one, by the loader's length."""
         return self._first + self._taken >= len(self.loader)
 
     def _unused(self) -> int:

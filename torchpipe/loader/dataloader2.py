@@ -104,7 +104,7 @@ class DataLoader2(Viewable, Generic[T_co]):
         return self._run.num_shards
 
     def _check_shards(self) -> bool:
-        """Are this rank's shards those of the run, whoever hosts them? Raises: ValueError for two numbers of them."""
+        """True if this rank's shards are those of the run, whoever hosts them. Raises: ValueError for two numbers."""
         service = self.reading_service
         if service.total_shards is None:
             return service.world_size == 1 or all(
@@ -185,7 +185,7 @@ class DataLoader2(Viewable, Generic[T_co]):
 
     @property
     def measuring(self) -> bool:
-        """Are nodes measured, in passes that begin from now on: at ``iter()``, or when a process is replaced?"""
+        """True if passes that begin from now on measure nodes: at ``iter()``, or when a process is replaced."""
         return self.reading_service.measuring
 
     @measuring.setter

@@ -86,7 +86,7 @@ class Epochs(Generic[P]):
 
     def __init__(self) -> None:
         self.form: Form[P] = Fresh(0)
-        self.begun = False  # has an epoch been iterated, since a state was loaded?
+        self.begun = False  # True once an epoch has been iterated since a state was loaded
         self.beginning = BeginGuard()
         self._saved: tuple[int, int] | None = None  # (epoch, items) of the state that was saved last, in mid-epoch
 

@@ -143,7 +143,7 @@ class DataLoader2Iterator(Iterator[T_co]):
 
     @property
     def finished(self) -> bool:
-        """Has all of the epoch been handed out, and StopIteration been raised?"""
+        """True once all of the epoch has been handed out, and StopIteration been raised."""
         return self._pass.finished
 
     @property

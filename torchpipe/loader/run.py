@@ -35,7 +35,7 @@ class Run:
         self.graph = graph
         self.service = service
         self.graph_text = describe_graph(graph)
-        self.common = True  # are this rank's shards those of the run, whoever hosts them?
+        self.common = True  # True if this rank's shards are those of the run, whoever hosts them
         self._opaque = OpaqueWarnings()
         self.adopted_num_shards: int | None = None  # from a state
         self.seed: int | None = None  # none drawn or given yet

@@ -90,7 +90,7 @@ class OneUser:
 
 
 class BeginGuard:
-    """Is there a thread in which an epoch begins? What a signal handler ended in there would be gone on with.
+    """Notes the thread in which an epoch begins: what a signal handler ended in there would be gone on with.
 
     ``thread`` is set and cleared by plain assignments: an interrupt could keep a method from being run.
     """

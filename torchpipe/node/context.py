@@ -186,7 +186,7 @@ class GraphIndex:
         return reads(*self.roots).get(id(self.original(node)), 0)
 
     def reads_apart(self, node: DataPipe) -> bool:
-        """Does ``node`` read some branches of a shared pass, of which the graph reads others elsewhere?"""
+        """True if ``node`` reads some branches of a shared pass, of which the graph reads others elsewhere."""
         below = {id(item): item for item in walk(self.original(node))}
         shared = {key for key, item in below.items() if traits_of(item).shared}
         others = (item for item in self.nodes if id(item) not in below) if shared else ()
@@ -307,8 +307,8 @@ class Context:
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
     before: Division = Division.NONE  # among whom the stream is divided outside of this graph
-    told: bool = False  # has torch's loader told the sharding points which part is theirs?
-    lends: bool = False  # may nodes behind take states that hold the items of buffers themselves?
+    told: bool = False  # True if torch's loader has told the sharding points which part is theirs
+    lends: bool = False  # True if nodes behind may take states that hold the items of buffers themselves
 
     @classmethod
     def for_graph(cls, *roots: DataPipe, seed: int | None = None, **options: Any) -> Context:

@@ -345,7 +345,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _is_plain_object(value: Any, around: list[int]) -> bool:
-    """Does it hold plain values alone? Dataclasses do by their nature. What holds others may be at work."""
+    """True if it holds plain values alone; for dataclasses always. What holds others may be at work."""
     if _is_dataclass(value) or id(value) in around:
         return True
     if not _has_attributes(value) or len(around) > DEEP:

@@ -63,7 +63,7 @@ def _argument(name: str, value: Any, node: DataPipe, numbers: dict[int, int], bo
 
 
 def _is_unchanging(value: Any) -> bool:
-    """Could it be an argument of the constructor, rather than something that fills while the node is used?"""
+    """True if it may be an argument of the constructor, rather than something that fills while the node is used."""
     return value is None or isinstance(value, _UNCHANGING + _NAMES) or callable(value)
 
 

@@ -141,13 +141,13 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
     """
 
     keeps_items = False
-    """Does this pass keep items of its inputs beyond one ``yield``, in buffers that it hands out later? May be a
+    """True if this pass keeps items of its inputs beyond one ``yield``, in buffers that it hands out later. May be a
     property. Its :meth:`get_state` then saves them by :meth:`kept_items`, and the strict mode looks after them.
     """
 
     exact_after_error = False  # may be a property
     _torchpipe_last: Any = None  # handed out, where ``on_error`` watches
-    apart = False  # is what it does the work of others: waiting for a thread, or for processes?
+    apart = False  # True if what it does is the work of others: waiting for a thread, or for processes
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Raises: TypeError for what would break the pass: the name of a method that authors do not define, a value
@@ -330,7 +330,7 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
 
     @property
     def positional(self) -> bool:
-        """Can this iterator yield positions instead of items, from which its items can be made later?"""
+        """True if this iterator can yield positions instead of items, from which its items can be made later."""
         return False
 
     def by_position(self) -> Positions:

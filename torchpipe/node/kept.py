@@ -344,7 +344,7 @@ def _parts_of(item: Any) -> list[tuple[Any, Any]]:
 
 
 def _is_followed(value: Any) -> bool:
-    """Is there a look at what it holds? Attributes of other libraries' objects lead anywhere."""
+    """True if what it holds is looked at: attributes of other libraries' objects lead anywhere."""
     if type(value) in (*_ROWS, *_DICTS):
         return True
     if isinstance(value, functools.partial | types.SimpleNamespace | Dataset | Sampler):
@@ -361,7 +361,7 @@ def _is_followed(value: Any) -> bool:
 
 
 def _is_larger(value: Any, nbytes: int) -> bool:
-    """Does ``value``, with the containers, arrays and text in it, take more than about ``nbytes``?"""
+    """True if ``value``, with the containers, arrays and text in it, takes more than about ``nbytes``."""
     waiting, taken = [value], 0
     while waiting and taken <= nbytes:
         item = waiting.pop()

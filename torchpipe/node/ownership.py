@@ -37,7 +37,7 @@ _NOT_THE_USERS = frozenset({"builtins", "functools", "operator", "torchpipe", "r
 
 
 def is_strict() -> bool:
-    """Does the environment ask for the strict mode (``TORCHPIPE_STRICT=1``)?"""
+    """True if the environment asks for the strict mode (``TORCHPIPE_STRICT=1``)."""
     return os.environ.get("TORCHPIPE_STRICT", "0") not in ("", "0")
 
 

@@ -30,13 +30,13 @@ class NodeProtocol:
                 )
 
     alters_stream: ClassVar[bool] = True
-    """Would items or their order differ without it? False: it is no part of the graph's identity."""
+    """False if items and their order are the same without it: it is then no part of the graph's identity."""
 
     by_index: bool = False
-    """Is it a source that is read by index, so that nobody makes what another shard keeps?"""
+    """True for a source that is read by index, so that nobody makes what another shard keeps."""
 
     dispatches: ClassVar[bool] = False
-    """Is all before it, and it, to run once for all shards, whom the items are dealt to?"""
+    """True if it, and all before it, runs once for all shards, whom the items are dealt to."""
 
     divides: ClassVar[bool] = False
     """True for a sharding point, whose iterator keeps one shard's part (``context.share``). A class that has torch's
@@ -57,29 +57,29 @@ class NodeProtocol:
     """
 
     one_to_one: ClassVar[bool] = False
-    """Does it make each item of one item of each input, in their order, and of nothing else?"""
+    """True if it makes each item of one item of each input, in their order, and of nothing else."""
 
     pairs: ClassVar[bool] = True
-    """Do items of its inputs, if there are several, belong together by their places? Then ``on_error`` leaves out of
-    all what it leaves out of one. False where an item is of one input alone, as with ``concat``.
+    """True if items of its inputs, if there are several, belong together by their positions: ``on_error`` skips of all
+    what it skips of one. False where an item is of one input alone, as with ``concat``.
     """
 
     runs_in_main: ClassVar[bool] = False
-    """Must it run in the user's process, and all after it?"""
+    """True if it must run in the user's process, and all after it."""
 
     seeded: bool | None = None
-    """Do the loader's seed and epoch decide which items it gives, or in which order? None: they do if its class has
-    ``set_seed``, which is then called on each pass's copy.
+    """True if the loader's seed and epoch decide which items it gives, or in which order. None: they do if its class
+    has ``set_seed``, which is then called on each pass's copy.
     """
 
     selects: ClassVar[bool] = False
-    """Does it hand on what it reads, some or in another order, and positions where its inputs have them?"""
+    """True if it hands on what it reads, some or in another order, and positions where its inputs have them."""
 
     shared: ClassVar[bool] = False
-    """Do the nodes that read it share one pass over it? It reads its input once, however many there are."""
+    """True if the nodes that read it share one pass over it: it reads its input once, however many there are."""
 
     yields_new_tensors: bool = False
-    """Are the tensors in its items held by nobody else, so that they can be sent from where they are?"""
+    """True if nobody else holds the tensors in its items, so that they can be sent from where they are."""
 
     def made_of(self) -> Mapping[str, Any]:
         """What its items are made of besides those of its inputs, by name: for ``cache``, which keeps them for as long
@@ -89,5 +89,5 @@ class NodeProtocol:
         return vars(self)
 
     def is_replicable(self) -> bool:
-        """May every shard have a copy? Else it runs as ``runs_in_main`` says; the same, in torchdata's way."""
+        """True if every shard may have a copy; else it runs as with ``runs_in_main``. The same, in torchdata's way."""
         return True

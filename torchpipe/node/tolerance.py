@@ -111,7 +111,7 @@ class Failures:
     count: int = 0
     noted: list[list[Any]] = field(default_factory=list)
 
-    travels: ClassVar[bool] = False  # does what is left out go with what it would have been paired with?
+    travels: ClassVar[bool] = False  # True if what is skipped takes with it what it would have been paired with
 
     def watch(self, iterator: NodeIterator[Any], run: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The stream of ``iterator``, which ``run`` begins, without the items for which making them raises."""

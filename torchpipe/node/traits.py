@@ -112,7 +112,7 @@ def times_read(node: DataPipe, item: DataPipe) -> int:
 
 
 def pairs(node: DataPipe) -> bool:
-    """Does ``node`` read several streams, whose items belong together by their places? Unless it says no, it does."""
+    """True if ``node`` reads several streams, whose items belong together by their positions, unless it says no."""
     streams = [item for item in inputs_of(node) if not isinstance(item, TorchMapDataPipe)]
     return traits_of(node).pairs is not False and sum(times_read(node, item) for item in streams) > 1
 
@@ -221,7 +221,7 @@ def traits_of(node: DataPipe) -> type[NodeProtocol]:
 
 
 def runs_in_main(node: DataPipe) -> bool:
-    """Must ``node`` run in the user's process?"""
+    """True if ``node`` must run in the user's process."""
     traits = traits_of(node)
     is_replicable: Any = traits.is_replicable
     return traits.runs_in_main or (callable(is_replicable) and not is_replicable(node))
@@ -233,7 +233,7 @@ def divides(node: DataPipe) -> bool:
 
 
 def has_premise(node: Any) -> bool:
-    """Does the stream depend on what is no part of the graph's identity? Then ``node.premise()`` says it as plain data.
+    """True if the stream depends on what is no part of the graph's identity: ``node.premise()`` says it as plain data.
 
     It is saved where nothing else is, and is in ``Context.presumed`` when all is made again from the start.
     """
@@ -241,7 +241,7 @@ def has_premise(node: Any) -> bool:
 
 
 def goes_on(node: Any) -> bool:
-    """Is it changed by a pass, so that the next one begins where that has ended? Its ``premise()`` says where."""
+    """True if a pass changes it, so that the next one begins where that has ended: its ``premise()`` says where."""
     return has_premise(node) and getattr(type(node), "goes_on", False) is True
 
 
@@ -253,15 +253,15 @@ def yields_new_tensors(node: DataPipe) -> bool:
 
 
 def seeded(node: DataPipe) -> bool:
-    """Do the loader's seed and epoch decide which items ``node`` itself gives, or in which order?"""
+    """True if the loader's seed and epoch decide which items ``node`` itself gives, or in which order."""
     said = node.seeded if isinstance(node, NodeProtocol) else getattr(node, "seeded", None)
     return callable(getattr(type(node), "set_seed", None)) if said is None else said is True
 
 
 def reads_late(node: DataPipe) -> bool:
-    """Can a shard pass over what others keep, at this node and before it, without making those items?
+    """True if a shard can pass over what others keep, at this node and before it, without making those items.
 
-    True of sources that are read by index, of map-style nodes, and of what only selects among such (``positions``).
+    So it is of sources that are read by index, of map-style nodes, and of what only selects among such (``positions``).
     """
     if isinstance(node, TorchMapDataPipe) or (isinstance(node, NodeProtocol) and node.by_index is True):
         return True
@@ -269,7 +269,7 @@ def reads_late(node: DataPipe) -> bool:
 
 
 def reads_shared(node: DataPipe) -> bool:
-    """Does ``node`` read, perhaps through others, from a pass that it may share?"""
+    """True if ``node`` reads, perhaps through others, from a pass that it may share."""
     return any(traits_of(item).shared for item in walk(node) if item is not node)
 
 

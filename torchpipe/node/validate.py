@@ -98,7 +98,7 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_columns(name: str, fn: Any, input_col: object) -> None:
-    """Can ``fn`` be called with the columns ``input_col`` of an item, or with the item itself if that is None?
+    """Check that ``fn`` takes the columns ``input_col`` of an item, or the item itself if that is None.
 
     Raises: TypeError if ``fn`` is no function; ValueError if ``input_col`` is empty or ``fn`` takes another number of
     arguments. Functions without a signature, such as many written in C, are trusted, and so are methods written in Rust

@@ -148,7 +148,7 @@ def _owning() -> threading.Thread:
 
 
 def may_change_states() -> bool:
-    """May the process's random states be changed over in this thread?"""
+    """True if the process's random states may be changed over in this thread."""
     return threading.current_thread() is _owning()
 
 

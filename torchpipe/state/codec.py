@@ -60,7 +60,7 @@ class OpaqueItem:
 
 
 def _holds_marked(value: Any) -> bool:
-    """Is there anything in these lists and dicts that msgpack would pack without asking ``extend``?"""
+    """True if there is anything in these lists and dicts that msgpack would pack without asking ``extend``."""
     kind = type(value)
     if kind is list:
         kinds = set(map(type, value))

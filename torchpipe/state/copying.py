@@ -84,7 +84,7 @@ def _note_mutable(item: Any, held: set[int]) -> None:
 
 
 def _stays(item: Any) -> bool:
-    """Is it what items are read from or made by, or can nobody change it in place?"""
+    """True for what items are read from or made by, and what nobody can change in place."""
     if isinstance(item, np.ndarray):
         return not item.flags.writeable and _is_fixed(item)
     if isinstance(item, Dataset):  # others that are iterable may keep where they stand in themselves
@@ -93,7 +93,7 @@ def _stays(item: Any) -> bool:
 
 
 def _is_fixed(array: Any) -> bool:
-    """Does it, which is not writeable, look into memory that cannot be made so?"""
+    """True if it, which is not writeable, looks into memory that cannot be made so."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
             return False

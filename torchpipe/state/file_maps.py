@@ -41,7 +41,7 @@ def _mapped(array: Any) -> Any:
 
 
 def _shows_the_same(root: Any, opened: tuple[Any, ...]) -> bool:
-    """Is the file still there, and does it begin and end as ``root``? A name may have come to another file."""
+    """True if the file is still there, and begins and ends as ``root``: a name may have come to another file."""
     try:
         present = _flat(_open(*opened))
     except (OSError, ValueError):

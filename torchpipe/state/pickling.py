@@ -41,7 +41,7 @@ class Reducers(dict[type, Reducer]):
 
 
 def is_made_otherwise(kind: type) -> bool:
-    """Is it that of an exception whose constructor need not take, or keep, what pickle would give to it?"""
+    """True for an exception whose constructor need not take, or keep, what pickle would give to it."""
     return (
         issubclass(kind, BaseException)
         and kind.__reduce__ is BaseException.__reduce__

@@ -93,7 +93,7 @@ class Rotation:
 
     @staticmethod
     def is_one(state: Mapping[str, Any]) -> bool:
-        """Is ``state`` what :meth:`to_state` gives, as far as its keys say?"""
+        """True if ``state`` is what :meth:`to_state` gives, as far as its keys say."""
         return {"live", "turn", "counts", "shards"} <= state.keys()
 
     @classmethod

@@ -20,7 +20,7 @@ _IN_NUMPY = {
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Do dtype, shape and bytes in this process's memory say all of its values?
+    """True if dtype, shape and bytes in this process's memory say all of its values.
 
     What else it may have is not asked: a class of its own, attributes, gradients.
     """

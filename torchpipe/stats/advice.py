@@ -57,7 +57,7 @@ def advise(stats: LoaderStats) -> Advice:
 
 
 def _can_foretell(stats: LoaderStats, outlook: Outlook) -> bool:
-    """Do the figures say what other numbers of workers would do?"""
+    """True if the figures say what other numbers of workers would do."""
     if stats.consumer.elapsed_s < _FORETOLD_S or (stats.others or 0.0) > _OTHERS:
         return False
     return stats.workers > 0 or outlook.item_s > _QUICK_S
@@ -184,7 +184,7 @@ def _kind_of(node: NodeStats, stats: LoaderStats) -> Bottleneck:
 
 
 def _hanging(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
-    """Is a worker at one item for most of what the loop has waited?"""
+    """True if a worker is at one item for most of what the loop has waited."""
     at_it = [worker for worker in workers if worker.doing == "making" and worker.doing_s > _HANGS_S]
     longest = max(at_it, key=lambda worker: worker.doing_s, default=None)
     if stats.state != "running" or longest is None or longest.doing_s < _HANGS * stats.consumer.wait_s:
@@ -200,7 +200,7 @@ def _hanging(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
 
 
 def _skew(stats: LoaderStats, workers: list[ProcessStats]) -> _Found | None:
-    """Is one worker at work, and do others wait for it?"""
+    """True if one worker is at work, and others wait for it."""
     if len(workers) < 2:
         return None
     by_share = sorted(workers, key=lambda worker: worker.busy_share)
@@ -251,7 +251,7 @@ def _starved(stats: LoaderStats) -> _Found:
 
 
 def _is_dealt(stats: LoaderStats) -> bool:
-    """Does this process deal what the workers make batches of: indices, from a sampler?"""
+    """True if this process deals what the workers make batches of: indices, from a sampler."""
     dispatched = any(node.section == "dispatch" for node in stats.nodes)
     return dispatched and not any(process.kind == "dispatcher" for process in stats.processes)
 

@@ -264,7 +264,7 @@ class LoaderStats(_Data):
 
     advice: Advice
     state: Literal["new", "running", "finished", "closed"]
-    measured: bool  # do nodes have figures?
+    measured: bool  # True if nodes have figures
     epoch: int
     delivered: int  # items of the epoch that were handed out, those before a restore included
     total: int | None  # items of the epoch, where known

@@ -108,7 +108,7 @@ class TimeSheet:
 
     @property
     def wanted(self) -> bool:
-        """Does the reader want figures of nodes?"""
+        """True if the reader wants figures of nodes."""
         return bool(self._cells[_WANTED])
 
     @wanted.setter

@@ -30,7 +30,7 @@ _COUNTED = "_torchpipe_counted"  # set on an exception that a node has been char
 
 
 def measures_by_default() -> bool:
-    """Does the environment ask loaders to measure (``TORCHPIPE_MEASURE=1``, or ``TORCHPIPE_WATCH=1``)?"""
+    """True if the environment asks loaders to measure (``TORCHPIPE_MEASURE=1``, or ``TORCHPIPE_WATCH=1``)."""
     return any(os.environ.get(name, "0") not in ("", "0") for name in ("TORCHPIPE_MEASURE", "TORCHPIPE_WATCH"))
 
 
@@ -108,7 +108,7 @@ class Tracing:
             self.sheet.count(node_id, SKIPPED)
 
     def _look(self) -> None:
-        """Is it worth what it has cost?"""
+        """True if it is worth what it has cost."""
         free_ns = _TO_BEGIN_NS if self._come < _BEGUN else _AT_FIRST_NS
         self.wanted = self.wanted and self._items * self._cost_ns < free_ns + _SHARE * self._busy_ns
 

@@ -391,7 +391,7 @@ def _mutable(kind: type) -> list[tuple[str, Any]]:
 
 
 def _has_stream(item: Any) -> bool:
-    """Is an open file in it? That may end with the next item."""
+    """True if an open file is in it, which may end with the next item."""
     if isinstance(item, list | tuple):
         return any(map(_has_stream, item))
     if isinstance(item, dict):

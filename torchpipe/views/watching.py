@@ -65,7 +65,7 @@ class Watch:
 
     @property
     def open(self) -> bool:
-        """Is it shown?"""
+        """True if it is shown."""
         return self in _watcher.watches
 
     def __enter__(self) -> Self:

@@ -164,7 +164,7 @@ class Samplers:
 
     @property
     def may_draw_late(self) -> bool:
-        """May a sampler draw random numbers not only when it is asked first, but each time, or at its end?"""
+        """True if a sampler may draw random numbers not only when it is asked first, but each time, or at its end."""
         return any(
             not (type(part) in _DRAW_AT_ONCE or isinstance(part, _CONSTANT))
             or getattr(part, "generator", None) is not None
@@ -173,14 +173,14 @@ class Samplers:
 
     @property
     def are_torchs(self) -> bool:
-        """Are all of torch's own classes, which keep nothing but their generators?"""
+        """True if all are of torch's own classes, which keep nothing but their generators."""
         return all(type(part) in _TORCHS or isinstance(part, _CONSTANT) for part in self.parts)
 
     # -- generators and the process's random states -----------------------------------------------------------------
 
     @property
     def _unknown(self) -> bool:
-        """Is there a sampler that may draw from any of the process's generators?"""
+        """True if a sampler may draw from any of the process's generators."""
         return self.owner is None and not self.are_torchs
 
     def now(self, *, others: bool = True) -> dict[str, Any]:
@@ -386,7 +386,7 @@ def _of_process(state: dict[str, Any]) -> RandomStates:
 
 
 def _is_told(part: Any) -> bool:
-    """Does somebody else tell it the number of each epoch?"""
+    """True if somebody else tells it the number of each epoch."""
     return callable(getattr(part, "set_epoch", None)) and type(getattr(part, "epoch", None)) is int
 
 

@@ -163,7 +163,7 @@ def check_place(place: Any) -> None:
 
 
 def is_computed(sampler: Any) -> bool:
-    """Is it torch's sequential or shuffled order, in batches or not, with nobody else's generator in it?"""
+    """True for torch's sequential or shuffled order, in batches or not, with nobody else's generator in it."""
     inner = sampler.sampler if type(sampler) is BatchSampler else sampler
     if type(inner) is RandomSampler:
         return reads_whole(inner) and inner.generator is None

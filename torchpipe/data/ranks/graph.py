@@ -38,7 +38,7 @@ def ranks_of(dataset: Any) -> tuple[int, int]:
 
 
 def divides_itself(dataset: Any, workers: int) -> bool:
-    """Is it a graph of torch's that nothing in it divides? By ``get_worker_info()``, it still may divide itself."""
+    """True for a graph of torch's that nothing in it divides; by ``get_worker_info()``, it still may divide itself."""
     itself = not isinstance(dataset, IterDataPipe) and Division.SHARDS not in _among(dataset)
     if itself and workers > 1:
         _warn_of_replicas(dataset, f"{workers} workers")

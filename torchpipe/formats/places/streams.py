@@ -103,7 +103,7 @@ def _ends_of(file: Any) -> Stamp | None:
 
 
 def _differ(saved: Any, now: Any) -> bool:
-    """Are both known, of one place, and not the same?"""
+    """True if both are known, of one place, and not the same."""
     if isinstance(saved, str) and isinstance(now, str):
         return saved[:8] == now[:8] and saved != now
     return type(saved) is int and type(now) is int and saved != now

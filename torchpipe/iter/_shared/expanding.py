@@ -45,7 +45,7 @@ class ExpandingIterator(NodeIterator[T]):
     """
 
     keeps_items = True
-    users_parts = False  # are the parts made by a function of the user's, which may share something, or keep it?
+    users_parts = False  # True if a function of the user's makes the parts, which may share something, or keep it
 
     def __init__(self, node: DataPipe, context: Context, datapipe: DataPipe) -> None:
         super().__init__(node, context)

@@ -30,7 +30,7 @@ class Lister(IterDataPipe[str]):
 
     form: ClassVar[str]
     names_files = True
-    local = False  # do its files lie on a disk, so that a change of one is seen?
+    local = False  # True if its files lie on a disk, so that a change of one is seen
 
     def __init__(self, roots: Any, masks: str | Sequence[str], length: int) -> None:
         self.roots: Any = roots

@@ -39,7 +39,7 @@ class Spot(str):
     """Where the reading of a file has failed, for people."""
 
     path: str
-    rest: bool  # is what is behind it lost as well?
+    rest: bool  # True if what is behind it is lost as well
 
 
 class FileReader(IterDataPipe[T]):
@@ -127,7 +127,7 @@ class _RecordsIterator(ExpandingIterator[T]):
             yield record
 
     def may_go_on(self, failed: Records[T]) -> bool:
-        """Is it one record of this pass's own that is wrong?"""
+        """True if it is one record of this pass's own that is wrong."""
         return failed.has_places
 
     def to_replay(self) -> tuple[str, int]:

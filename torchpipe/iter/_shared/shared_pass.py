@@ -41,7 +41,7 @@ class Container(IterDataPipe[Any]):
     shared = True
     names_files = True  # if its input does
     in_step = True  # is something of every item for each branch? Then it is a branch's lag that is bounded
-    alike = False  # is it the item itself?
+    alike = False  # True if it is the item itself
     form: ClassVar[str]
 
     def __init__(self, datapipe: IterDataPipe[Any], num_instances: int, buffer_size: int) -> None:
@@ -304,7 +304,7 @@ class _BranchIterator(NodeIterator[Any]):
     def __init__(self, node: Branch, context: Context) -> None:
         super().__init__(node, context)
         self.count = 0
-        self._deals = False  # is an item of the input being pulled, or dealt?
+        self._deals = False  # True while an item of the input is being pulled, or dealt
         key = (id(node.source), context.rounds)
         self.shared: SharedPass = context.shared.passes.setdefault(key, _Passes()).join(node, context)
         self.inputs = (self.shared,)
@@ -349,7 +349,7 @@ class _BranchIterator(NodeIterator[Any]):
 
 
 def _is_alone(node: DataPipe, context: Context) -> bool:
-    """Are its branches paired with nothing but each other? Then an item that all lose leaves them in step."""
+    """True if its branches are paired with nothing but each other: an item that all lose leaves them in step."""
     graph = context.graph
     node = graph.original(node)
     for other in graph.nodes:

@@ -26,7 +26,7 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
     held: tuple[str, str, Any] | None = None  # key, ending and content of the next sample's first file
     broken: str | None = None  # the key of a sample of which a file was left out: further ones are passed over
     making: str | None = None  # the key of the sample whose files are being gathered
-    spoilt = False  # was a file of it left out?
+    spoilt = False  # True if a file of it was skipped
 
     def __init__(self, node: WebDataset, context: Context, source: IterDataPipe[Any]) -> None:
         super().__init__(node, context)
@@ -111,7 +111,7 @@ class _SampleIterator(ItemIterator[dict[str, Any]]):
                 yield found[0], f".{found[1]}", content
 
     def _passes_over(self, error: Exception) -> bool:
-        """Does ``error`` stand for a file, or the rest of an archive, that was left out? Its sample goes as well."""
+        """True if ``error`` stands for a file, or the rest of an archive, that was skipped: its sample goes as well."""
         failures, left = self.context.failures, arrived(error)
         if failures is None or failures.travels or left is None:
             return False

@@ -40,7 +40,7 @@ class Chunk:
     items: list[bytes]
     after: bytes  # the input's position, encoded
     replay: int  # how many items going on from there would make again
-    ended: bool  # are there no more?
+    ended: bool  # True if there are no more
     error: Exception | None = None  # raised after them; a chunk with one is not kept
 
     @property

@@ -43,7 +43,7 @@ class _CacheIterator(NodeIterator[T]):
         self.place = 0  # in it
         self.ended = False
         self.before: bytes | None = None  # where the input stands before the chunk
-        self.allows = True  # may that hold pickles?
+        self.allows = True  # True if that may hold pickles
         self.replay = 0  # how many items of the input going on from there would make again
         self.making: _Making | None = None
         context.shared.replays.append(self)

@@ -32,7 +32,7 @@ class _ReBatchIterator(ItemIterator[Any]):
         super().__init__(node, context, source)
         self.parts: list[Any] = []  # batches that wait to be joined
         self.rows = 0  # in them
-        self.loaded = False  # are some of them a state's, and have not been joined with others?
+        self.loaded = False  # True while some of them are a state's, and have not been joined with others
 
     def get_state(self) -> dict[str, Any]:
         return {"parts": self.kept_items(self.parts)}

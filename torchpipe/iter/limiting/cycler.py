@@ -30,7 +30,7 @@ class _CycleIterator(NodeIterator[T]):
         for item in self.inputs:
             self.end_pass(item)
         self.round = number
-        self.found = False  # has this round given an item?
+        self.found = False  # True once this round has given an item
         self.inputs = (self.context.for_round(number).iterate(self.node.source),)
 
     def get_state(self) -> dict[str, Any]:

@@ -182,8 +182,8 @@ class _MixIterator(NodeIterator[T]):
         self.random = IndexStream(context.stream_key(node))
         self.lacks = [0.0 for _ in self.inputs]
         self.rounds = [0 for _ in self.inputs]
-        self.ended = [False for _ in self.inputs]  # has it ended once?
-        self.gave = [False for _ in self.inputs]  # has this pass over it given an item?
+        self.ended = [False for _ in self.inputs]  # True once it has ended
+        self.gave = [False for _ in self.inputs]  # True once this pass over it has given an item
         self.over = False
         self.items_before = 0
         self.count: float = 0  # samples or tokens

@@ -45,7 +45,7 @@ class Layout:
 
     fields: tuple[str, ...]
     rows: tuple[np.ndarray[Any, Any], ...]
-    tensors: tuple[bool, ...]  # is the field to be handed out as a tensor?
+    tensors: tuple[bool, ...]  # True for fields that are handed out as tensors
     kept: tuple[str, ...]
     lengths: tuple[int, ...]  # of the budgets
     budget: tuple[int, ...]  # the budget of each field

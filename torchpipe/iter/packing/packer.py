@@ -37,7 +37,7 @@ class _PackIterator(ItemIterator[dict[str, Any]]):
         self.open: list[Bin] = []
         self.ready: deque[Bin] = deque()  # packs to be handed out
         self.counts = {"samples": 0, "truncated": 0, "dropped": 0}
-        self.loaded = False  # is ``layout`` a state's, and no sample has been compared with it?
+        self.loaded = False  # True while ``layout`` is a state's, and no sample has been compared with it
         self.place = self._concatenate if node.strategy == "concat" else self._fit
 
     def get_state(self) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def _private(value: Any) -> Any:
 
 
 def _is_users(value: Any) -> bool:
-    """Is it an object whose attributes a pass may change, and that can be iterated again?"""
+    """True for an object whose attributes a pass may change, and that can be iterated again."""
     return hasattr(value, "__dict__") and not isinstance(value, Iterator | type)
 
 
