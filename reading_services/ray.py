@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+import torch
+
 from reading_services.hosted import HostedReadingService, device_options, numbered_names, worker_limits
 from reading_services.processes.unpicklable import what_fails
 from torchpipe.device import DeviceKeywords
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
 
 __all__ = ["RayReadingService", "RayWorkers", "TimedRayReadingService", "image_of"]
 
+_SHARED = (
+    "is, or refers to, a tensor in shared memory. Only processes of one machine share it: an actor would have a copy, "
+    "which what you write to yours later does not reach. If it does not change, give tensor.clone(); to tell workers "
+    "the epoch, set a plain attribute and leave persistent_workers=False, so that each epoch sends the dataset anew"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RayWorkers:
@@ -34,10 +42,12 @@ class RayWorkers:
 
     Args:
         num_cpus: CPUs that each worker asks for (Ray counts them; it does not enforce them).
+        memory: bytes of memory that each worker asks for, counted in the same way; None: it asks for none.
         resources: custom resources that each worker asks for, e.g. ``{"decoder": 1}``.
         label_selector: labels of the nodes that workers may run on, as Ray has them, e.g. ``{"pool": "cpu"}``.
         placement_group: a placement group that workers run in.
-        runtime_env: Ray's runtime environment for the workers, e.g. ``{"pip": ["pillow"]}``.
+        runtime_env: Ray's runtime environment for the workers, e.g. ``{"pip": ["pillow"]}``. Local directories and
+            modules go to the cluster with ``ray.init(runtime_env={"working_dir": "."})`` alone.
         address: the cluster to connect to if this process is not connected: ``"auto"`` or ``host:port``. None: the one
             that ``RAY_ADDRESS`` names, else one that runs on this machine, else a new one on this machine.
         start_timeout: seconds after which a worker that has not started, and whose shards nobody else can host, is an
@@ -49,6 +59,7 @@ class RayWorkers:
     """
 
     num_cpus: float = 1
+    memory: float | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
     label_selector: Mapping[str, str] = field(default_factory=dict)
     placement_group: Any = None
@@ -58,8 +69,10 @@ class RayWorkers:
     rebalance: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("num_cpus", 0.0), ("start_timeout", 0.001)):
+        for name, least in (("num_cpus", 0.0), ("memory", 1.0), ("start_timeout", 0.001)):
             value = getattr(self, name)
+            if name == "memory" and value is None:
+                continue
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise TypeError(f"{name} must be a number, got {value!r}")
             if not value >= least:
@@ -69,8 +82,12 @@ class RayWorkers:
             if not isinstance(value, Mapping):
                 raise TypeError(f"{name} must be a dict, got {value!r}")
         for key in self.resources:
-            if key in ("CPU", "GPU"):
-                raise ValueError(f"resources must not name {key}: give num_cpus; workers that load data need no GPU")
+            if key in ("CPU", "GPU", "memory"):
+                raise ValueError(
+                    f"resources must not name {key}: give num_cpus and memory; workers that load data need no GPU"
+                )
+        if self.runtime_env is not None:
+            _check_runtime_env(self.runtime_env)
 
     def connect(self) -> None:
         """Connect to the cluster. Raises: ImportError without Ray; ValueError, ConnectionError."""
@@ -89,6 +106,7 @@ class RayWorkers:
 
         request = ActorRequest(
             num_cpus=self.num_cpus,
+            memory=self.memory,
             resources=self.resources,
             label_selector=self.label_selector,
             placement_group=self.placement_group,
@@ -101,6 +119,18 @@ class RayWorkers:
             silent_s=silent_s,
             start_timeout_s=self.start_timeout,
         )
+
+
+def _check_runtime_env(value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"runtime_env must be a dict, got {value!r}")
+    modules = value.get("py_modules") or ()
+    for name, given in (("working_dir", value.get("working_dir")), *(("py_modules", item) for item in modules)):
+        if given is not None and "://" not in str(given):
+            raise ValueError(
+                f"runtime_env has {given!r} as {name}, which lies on this machine, and Ray takes what it is to copy to "
+                f"the cluster once for each program: ray.init(runtime_env={{{name!r}: ...}}) before the loader is made"
+            )
 
 
 class RayReadingService(HostedReadingService):
@@ -140,6 +170,7 @@ class RayReadingService(HostedReadingService):
         worker_reset_fn: ResetFn | None = None,
         *,
         num_cpus: float = 1,
+        memory: float | None = None,
         resources: Mapping[str, float] | None = None,
         label_selector: Mapping[str, str] | None = None,
         placement_group: Any = None,
@@ -173,6 +204,7 @@ class RayReadingService(HostedReadingService):
         )
         self._hosts = RayWorkers(
             num_cpus=num_cpus,
+            memory=memory,
             resources=resources or {},
             label_selector=label_selector or {},
             placement_group=placement_group,
@@ -283,5 +315,18 @@ def image_of(nodes: tuple[DataPipe, ...], *parts: Any) -> bytes:
 def _dumps(value: Any) -> bytes:
     """Functions and classes of the main script go by value: actors do not import it."""
     file = io.BytesIO()
-    CloudPickler(file, protocol=5).dump(value)
+    _ToActors(file, protocol=5).dump(value)
     return file.getvalue()
+
+
+class _ToActors(CloudPickler):
+    """Raises: NotSerializableError for a tensor in shared memory, of which an actor would have a copy."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and _in_shared_memory(value):
+            raise NotSerializableError(_SHARED)
+        return super().reducer_override(value)
+
+
+def _in_shared_memory(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.is_shared()

@@ -20,7 +20,8 @@ class SequentialReadingService(ReadingServiceInterface):
     """The last service executes the graph; those before it prepare, in the order given.
 
     ``SequentialReadingService(DistributedReadingService(), MultiProcessingReadingService(4))`` gives each rank its part
-    of the stream, produced by four worker processes of its own.
+    of the stream, produced by four worker processes of its own. What the executing one can be asked (``nodes()``,
+    ``worker_pids()``), this can.
 
     Raises: ValueError without a service, or with one given twice; TypeError if one before the last executes graphs
     itself; ValueError, when a loader is built, if two of them divide the stream among ranks.
@@ -137,6 +138,12 @@ class SequentialReadingService(ReadingServiceInterface):
 
     def figures(self) -> ServiceFigures:
         return self._executing.figures()
+
+    def __getattr__(self, name: str) -> Any:
+        """What the executing service alone has: ``nodes()``, ``worker_pids()``, ``restarts``."""
+        if name.startswith("_") or not hasattr(self._executing, name):
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}", name=name, obj=self)
+        return getattr(self._executing, name)
 
     def explain(self, num_shards: int | None = None) -> str:
         return "\n".join([*(service.describe() for service in self._preparing), self._executing.explain(num_shards)])

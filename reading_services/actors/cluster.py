@@ -73,6 +73,7 @@ class ActorRequest:
     """What each actor asks of the cluster, in Ray's terms."""
 
     num_cpus: float = 1
+    memory: float | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
     label_selector: Mapping[str, str] = field(default_factory=dict)
     placement_group: Any = None
@@ -89,6 +90,8 @@ class ActorRequest:
             "max_task_retries": 0,
             "scheduling_strategy": self._strategy(starting),
         }
+        if self.memory is not None:
+            options["memory"] = self.memory
         if self.resources:
             options["resources"] = dict(self.resources)
         if self.label_selector:
@@ -110,7 +113,8 @@ class ActorRequest:
         return "SPREAD"
 
     def _needed(self) -> dict[str, float]:
-        return {name: amount for name, amount in {"CPU": self.num_cpus, **self.resources}.items() if amount}
+        asked = {"CPU": self.num_cpus, "memory": self.memory or 0, **self.resources}
+        return {name: amount for name, amount in asked.items() if amount}
 
     def _fits(self, resources: Mapping[str, float], times: int = 1) -> bool:
         return all(resources.get(name, 0) >= times * amount for name, amount in self._needed().items())

@@ -144,7 +144,7 @@ class RayPlaces(Places):
     def late_error(self, place: Place) -> Exception:
         return TimeoutError(
             f"{place.name} has not started for {self._start_timeout_s:g} s (start_timeout): {self._request.missing()}. "
-            "Ask for fewer workers or less for each (num_workers, num_cpus, resources), or add nodes"
+            "Ask for fewer workers or less for each (num_workers, num_cpus, memory, resources), or add nodes"
         )
 
     def wake(self) -> None:

@@ -29,6 +29,12 @@ from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING,
 
 __all__ = ["CONTROL", "ActorBase", "ShardActor"]
 
+_NOT_THERE = (
+    "torchpipe: modules are imported by name where workers run, and it is not installed there. If it is of your "
+    "project, let Ray copy the project's folder to the cluster: ray.init(runtime_env={'working_dir': '.'}) before the "
+    "loader is made, or {'py_modules': ['path/of/the/module']}; if it is a package, runtime_env={'pip': [...]}"
+)
+
 CONTROL = "control"
 """The concurrency group of calls that are answered while others are at work."""
 
@@ -63,6 +69,8 @@ class ActorBase:
             gc.freeze()
         except Exception as raised:
             add_note(raised, f"torchpipe: in {self._where()}, which cannot go on")
+            if isinstance(raised, ModuleNotFoundError):
+                add_note(raised, _NOT_THERE)
             error = dump_error(raised)
         import torchpipe
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from reading_services.processes.graph_image import GraphImage
+from torchpipe.errors import NotSerializableError
 
 __all__ = ["what_fails"]
 
@@ -45,6 +46,8 @@ def what_fails(named: Iterable[tuple[str, Any]], dump: Callable[[Any], Any] | No
         what = f"its {path[0]}, {value!r:.200},"
         if len(path) > 1:
             what = f"attribute {path[-1]!r} of its {'.'.join(path[:-1])} ({type(owner).__name__})"
+        if isinstance(failure, NotSerializableError):  # which says why, and what to do
+            return f"{what} {failure}"
         begun = isinstance(value, Iterator) and not isinstance(value, io.IOBase)
         advice = _START_IT_THERE if begun else _OPEN_IT_THERE
         return f"{what} cannot be pickled ({type(failure).__name__}: {failure}). {advice}"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import Dataset
 
 import torchpipe
 from reading_services import RayReadingService, RayWorkers
@@ -43,6 +47,61 @@ def test_a_graph_that_cannot_be_sent_is_refused_by_the_name_of_its_node() -> Non
         seeded(graph, RayReadingService(1))
 
 
+class Told(Dataset[int]):
+    """As docs/handles.md has it, for processes."""
+
+    def __init__(self) -> None:
+        self.epoch = torch.zeros((), dtype=torch.long).share_memory_()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index + 100 * int(self.epoch)
+
+
+def test_a_tensor_in_shared_memory_is_refused_since_an_actor_would_have_a_copy() -> None:
+    what = r"is, or refers to, a tensor in shared memory.*tensor\.clone\(\).*persistent_workers=False"
+    with pytest.raises(NotSerializableError, match=rf"'epoch' of its dataset \(Told\) {what}"):
+        list(DataLoader(Told(), num_workers=1, worker_method=RayWorkers(num_cpus=0.5)))
+    offset = torch.ones(()).share_memory_()
+    for graph in (
+        IterableWrapper(range(4)).sharding_filter().map(lambda item: item + offset),
+        IterableWrapper(range(4)).map(lambda item: item + offset).sharding_round_robin_dispatch(),
+    ):
+        with pytest.raises(NotSerializableError, match=rf"Mapper.*its fn.*{what}"):
+            seeded(graph, RayReadingService(1, num_cpus=0.5))
+    plain = Told()
+    plain.epoch = plain.epoch.clone()
+    loader = DataLoader(plain, batch_size=4, num_workers=1, worker_method=RayWorkers(num_cpus=0.5))
+    epochs = []
+    for epoch in range(2):  # as the error says
+        plain.epoch.fill_(epoch)
+        epochs += [batch.tolist() for batch in loader]
+    assert epochs == [[0, 1, 2, 3], [100, 101, 102, 103]]
+
+
+def test_a_module_that_workers_lack_is_an_error_that_says_how_it_gets_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_the_project.py").write_text("def double(item):\n    return 2 * item\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    double = importlib.import_module("of_the_project").double
+    graph = IterableWrapper(range(4)).sharding_filter().map(double)
+    with ray_loader(graph, 1, 1) as loader, pytest.raises(ModuleNotFoundError, match="of_the_project") as caught:
+        list(loader)
+    assert any("ray.init(runtime_env={'working_dir': '.'})" in note for note in caught.value.__notes__)
+
+
+def test_a_folder_of_this_machine_is_for_ray_init() -> None:
+    for given in ({"working_dir": "."}, {"py_modules": ["src/project"]}):
+        with pytest.raises(ValueError, match=r"which lies on this machine.*ray\.init\(runtime_env="):
+            RayWorkers(runtime_env=given)
+    assert RayWorkers(runtime_env={"working_dir": "s3://bucket/code.zip"}).runtime_env is not None
+    with pytest.raises(TypeError, match="runtime_env must be a dict"):
+        RayReadingService(1, runtime_env="pip")  # type: ignore[arg-type]
+
+
 def test_a_node_with_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchpipe, "__version__", "9.9")
     with ray_loader(plain(), 1, 1) as loader, pytest.raises(RuntimeError, match=r"has torchpipe .*, this process 9\.9"):
@@ -54,6 +113,8 @@ def test_a_node_with_another_version_is_refused(monkeypatch: pytest.MonkeyPatch)
     [
         ({"num_cpus": -1}, ValueError),
         ({"num_cpus": "2"}, TypeError),
+        ({"memory": 0}, ValueError),
+        ({"memory": "1GB"}, TypeError),
         ({"resources": ["a"]}, TypeError),
         ({"resources": {"GPU": 1}}, ValueError),
         ({"label_selector": "pool"}, TypeError),

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import ray
 
+from reading_services import PreparingReadingService, RayReadingService, SequentialReadingService
 from tests.actors.cluster_rig import endless, first_in_process, in_process, plain, ray_loader, texts
+from torchpipe import DataLoader2
 from torchpipe.iter import IterableWrapper
 
 
@@ -16,6 +18,27 @@ def test_what_no_node_could_host_is_an_error_that_says_what_is_missing() -> None
     with (
         ray_loader(plain(), 1, 1, resources={"decoder": 1.0}, start_timeout=2.0) as loader,
         pytest.raises(TimeoutError, match=r"CPU: 0.5, decoder: 1; .* has CPU: 4, decoder: 0.*no node could ever"),
+    ):
+        list(loader)
+
+
+def test_a_sequence_says_the_nodes_of_its_actors() -> None:
+    sequence: Any = SequentialReadingService(PreparingReadingService(), RayReadingService(1, num_cpus=0.5))
+    with DataLoader2(plain(4), reading_service=sequence) as loader:
+        assert sequence.nodes() == {}
+        next(iter(loader))
+        assert [*sequence.nodes().values()] == [ray.get_runtime_context().get_node_id()]
+
+
+def test_memory_is_asked_for_and_named_where_it_is_missing() -> None:
+    with ray_loader(plain(), 1, 1, memory=1 << 20) as loader:
+        before = ray.available_resources()["memory"]
+        stream = iter(loader)
+        next(stream)
+        assert ray.available_resources()["memory"] <= before  # of actors that are placed, it is taken
+    with (
+        ray_loader(plain(), 1, 1, memory=1e15, start_timeout=2.0) as loader,
+        pytest.raises(TimeoutError, match=r"memory: 1e\+15.*no node could ever"),
     ):
         list(loader)
 

@@ -56,6 +56,17 @@ def test_a_sequence_keeps_the_laws() -> None:
     )
 
 
+def test_what_the_executing_service_can_be_asked_the_sequence_can() -> None:
+    sequence: Any = SequentialReadingService(PreparingReadingService(), MultiProcessingReadingService(2))
+    with DataLoader2(IterableWrapper(range(4)).sharding_filter(), reading_service=sequence) as loader:
+        next(iter(loader))
+        assert len(sequence.worker_pids()) == len(loader.reading_service.worker_pids()) == 2  # type: ignore[attr-defined]
+    alone = SequentialReadingService(InProcessReadingService())
+    for name in ("worker_pids", "nodes", "_private"):
+        with pytest.raises(AttributeError, match=f"'SequentialReadingService' has no attribute '{name}'"):
+            getattr(alone, name)
+
+
 def test_what_prepares_runs_alone_in_process() -> None:
     assert _run(_random_graph(), PreparingReadingService()) == _run(_random_graph(), InProcessReadingService())
 
