@@ -329,4 +329,5 @@ class _ToActors(CloudPickler):
 
 
 def _in_shared_memory(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.is_shared()
+    here = tensor.layout == torch.strided and tensor.device.type == "cpu"
+    return here and bool(tensor.is_shared())  # type: ignore[no-untyped-call]
