@@ -388,7 +388,7 @@ def test_a_node_held_in_an_attribute_that_is_not_named_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["items", "mark", "drop", "source", "take_over", "node", "is_closed", "number_to_trace"]
+    "name", ["items", "state_later", "drop", "source", "take_over", "node", "is_closed", "number_to_trace"]
 )
 def test_a_class_that_takes_a_name_of_the_engine_is_refused(name: str) -> None:
     with pytest.raises(TypeError, match=f"attribute '{name}', which every NodeIterator has"):

@@ -632,7 +632,7 @@ class Supervisor:
     ) -> StartEpoch:
         assert self._epoch is not None
         return StartEpoch(
-            **self._epoch.told,
+            **self._epoch.fields,
             generation=self._generation,
             shards=tuple(item.restart() for item in mine),
             keep=tuple(item.lane for item in keep),
@@ -649,7 +649,7 @@ class Supervisor:
         going_on = [item for item in self._ledgers.values() if item.branch == self._dispatch_branch and not item.over]
         start = dispatch_start({item.shard: item.cursor.snapshot for item in going_on}, self._epoch.num_shards)
         return StartDispatch(
-            **self._epoch.told,
+            **self._epoch.fields,
             generation=self._generation,
             mark_position=start.mark.position,
             mark_snapshot=start.mark.snapshot,

@@ -263,7 +263,7 @@ class AgreementIterator(NodeIterator[Any]):
             self._last = self._first()
 
     def _mark(self) -> Mark:
-        mark = self.source.mark()
+        mark = self.source.state_later()
         if mark is None:
             state = self.source.state_dict()
             return lambda: state

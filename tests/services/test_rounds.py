@@ -89,13 +89,13 @@ def test_positions_are_exact_after_every_item(
         return
     counts = [0] * len(hosted)
     states = [iterator.state_dict()]
-    marks = [iterator.mark()]
+    later = [iterator.state_later()]
     for item in expected:
         assert next(iterator) == item
         counts[hosted.index(item[0])] += 1
         check(iterator.state_dict(), counts)
         states.append(iterator.state_dict())
-        marks.append(iterator.mark())
+        later.append(iterator.state_later())
     assert next(iterator, None) is None
     total = sum(own)
     assert (getattr(iterator, "left_over", None) is None) == (rounds is None or total == len(expected))
@@ -105,8 +105,8 @@ def test_positions_are_exact_after_every_item(
         assert any(length > most + 1 for length in own) or not left.notable
         assert left.notable or left.items <= len(own)
         assert iterator.ended_first == [shard for shard in hosted if lengths[shard] == most]
-    for place, (state, mark) in enumerate(zip(states, marks, strict=True)):
-        assert mark() == state, "a mark has changed since"
+    for place, (state, state_then) in enumerate(zip(states, later, strict=True)):
+        assert state_then() == state, "a state has changed since"
         assert list(merged(lengths, sizes[::-1], hosted, rounds, state).items()) == expected[place:]
 
 

@@ -55,7 +55,7 @@ class Snapshots:
 
     def after_item(self) -> Snapshot | None:
         if self._marked is not None:
-            mark = self._marked.mark()
+            mark = self._marked.state_later()
             if mark is not None:
                 return mark
             self._marked = None

@@ -55,16 +55,16 @@ class RunAheadIterator(NodeIterator[T_co]):
         return self.source.by_position()
 
     def run(self) -> Iterator[T_co]:
-        self._ahead.begin_at(self.source.mark())
+        self._ahead.begin_at(self.source.state_later())
         # Not a generator of this object's own: it would keep an abandoned pass alive until the collector runs.
         return self._ahead.items()
 
     def state_dict(self) -> dict[str, Any]:
-        return self.mark()()
+        return self.state_later()()
 
-    def mark(self) -> Callable[[], dict[str, Any]]:
+    def state_later(self) -> Callable[[], dict[str, Any]]:
         if not self.is_begun:
-            self._ahead.begin_at(self.source.mark())
+            self._ahead.begin_at(self.source.state_later())
         state, seen = self._ahead.state(), self._ahead.mark
         return state if seen is None else lambda: state() | {_MARK: seen}
 
@@ -124,7 +124,7 @@ class _Delivered(NodeIterator[Any]):
         self._pulling = False  # stays True when a pull ended in an exception
 
     def run(self) -> Iterator[Any]:
-        self._mark = self.source.mark()
+        self._mark = self.source.state_later()
         stream = self.source.items()
         while True:
             self._pulling = True
@@ -147,8 +147,8 @@ class _Delivered(NodeIterator[Any]):
             return self.source.state_dict()
         return self._cursor.to_state() if self._mark is None else self._mark()
 
-    def mark(self) -> Callable[[], dict[str, Any]] | None:
-        return self.source.mark()
+    def state_later(self) -> Callable[[], dict[str, Any]] | None:
+        return self.source.state_later()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.source.load_state_dict(state)

@@ -100,15 +100,15 @@ class WorkersOwn(IterDataPipe[Any]):
         self.as_torch = as_torch
         self.base_seed = base_seed
 
-    def premise(self) -> Saved:
+    def assumption(self) -> Saved:
         """What the dataset keeps now."""
         return [] if self.kept is None else self.kept.now()
 
     def iterate(self, context: Context) -> NodeIterator[Any]:
-        presumed = context.shared.presumed.get(context.node_id(self))
-        if presumed is not None and self.kept is not None:
-            self.kept.check(presumed)
-            self.kept.put(presumed)
+        assumed = context.shared.assumed.get(context.node_id(self))
+        if assumed is not None and self.kept is not None:
+            self.kept.check(assumed)
+            self.kept.put(assumed)
         return _OwnIterator(self, context, self.datapipe)
 
 

@@ -188,7 +188,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self.distributed, self.uneven = distributed, uneven
         self._ranks: RankGroup | None = None  # with whom epochs are begun
         if ranked is not None:
-            ranked.told(self)
+            ranked.attach(self)
         self._device_options = None if device is None else DeviceOptions(device_prefetch=device_prefetch)
         self._device_backend = None if self._device_options is None else resolve(device, self._device_options)
         self.autotune, self.measure, self._budget = autotune, measure, budget_of(autotune, num_workers)
@@ -283,11 +283,11 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         start = None if isinstance(coming, Fresh) else (coming.position.order or {}).get("start")
         if start is None:
             return
-        told = [
+        changed = [
             new for new, old in zip(self._samplers.told_epochs(), start["epochs"]) if old is not None and new != old
         ]
-        if told and type(told[0]) is int:
-            self.set_epoch(told[0])
+        if changed and type(changed[0]) is int:
+            self.set_epoch(changed[0])
 
     def _epoch_asked(self, epoch: int) -> None:
         """``sampler.set_epoch`` was called, by a trainer that may do so after ``iter()``."""
@@ -316,7 +316,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         me = epochs.beginning.check_outside()
         try:
             epochs.beginning.thread, self._before = me, before
-            if isinstance(coming, Fresh) and not coming.told:
+            if isinstance(coming, Fresh) and not coming.announced:
                 self._tell_samplers(epoch)
             iterator: DataLoaderIterator[T_co] = DataLoaderIterator(self, epoch, loaded)  # may raise
             begun = weakref.ref(iterator)
@@ -518,4 +518,4 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _pid=os.getpid())
         if self._ranked is not None:
-            self._ranked.told(self)
+            self._ranked.attach(self)

@@ -41,18 +41,18 @@ class Epoch:
         return {item.name: getattr(self, item.name) for item in fields(Epoch) if item.name != "strict"}
 
     @property
-    def told(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """All of these by name, to make anything else of this epoch with."""
         return self.identity | {"strict": self.strict}
 
     def spec(self, shard: int) -> ShardSpec:
         """What the stream of ``shard`` depends on."""
-        return ShardSpec(**self.told, shard=shard)
+        return ShardSpec(**self.fields, shard=shard)
 
     @property
     def alone(self) -> ShardSpec:
         """The same of what runs once on this rank: the main section, what is dispatched."""
-        return ShardSpec(**(self.told | {"num_shards": 1}), shard=0)
+        return ShardSpec(**(self.fields | {"num_shards": 1}), shard=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -230,7 +230,7 @@ class MergeIterator(NodeIterator[Any]):
         with self._lock:
             return super().state_dict()
 
-    def mark(self) -> Callable[[], dict[str, Any]]:
+    def state_later(self) -> Callable[[], dict[str, Any]]:
         position, lag = self._position, self._lag
         taken = position.taken
         return lambda: position.rotation(taken, lag).to_state()

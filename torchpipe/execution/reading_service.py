@@ -158,7 +158,7 @@ class ShardedReadingService(ReadingServiceInterface):
                 policy=self._policy,
                 on_left_out=partial(self._tell_left_out, None),
             ),
-            leaves={id(cut): partial(merge, branch) for branch, cut in enumerate(plan.cuts)},
+            substitutes={id(cut): partial(merge, branch) for branch, cut in enumerate(plan.cuts)},
         )
         iterator = exact_after_error(root, context, context.iterate(root))
         if start.state is not None:

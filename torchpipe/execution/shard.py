@@ -19,7 +19,7 @@ from torchpipe.node.context import Context, Host, Memory, Replayed, SharedByPass
 from torchpipe.node.failures.failure import add_position
 from torchpipe.node.holders import Holders
 from torchpipe.node.iterator import refusing_misfits
-from torchpipe.node.traits import DataPipe, goes_on, has_premise, is_node, reads_shared, walk, yields_new_tensors
+from torchpipe.node.traits import DataPipe, goes_on, has_assumption, is_node, reads_shared, walk, yields_new_tensors
 from torchpipe.node.users_code import runs_users_code
 from torchpipe.randomness.global_random import GlobalRandom
 from torchpipe.randomness.seeds import SeedGenerator, derive_seed
@@ -37,7 +37,7 @@ _BRANCH = 0xB4A7C4  # and the global random states of a shard's further branches
 
 
 _BEFORE = "before"  # in a shard's snapshot: the global random states of what stands before sharding points
-_PREMISES = "premises"  # in a shard's snapshot: [node_id, premise()] of nodes
+_ASSUMPTIONS = "premises"  # in a shard's snapshot: [node_id, assumption()] of nodes
 _QUICK_S = 50e-6
 _MOST_AT_ONCE = 64  # items that turn slow are noticed after so many
 
@@ -99,7 +99,7 @@ class Shard:
         self.produced = 0
         self._first = 0  # ``produced`` when it was started
         self._refused = False
-        self._premises: list[tuple[int, Any]] = []  # what a replay from the start has to know of nodes
+        self._assumptions: list[tuple[int, Any]] = []  # what a replay from the start has to know of nodes
         self._owed = False  # a first snapshot, which tells them
         self._goes_on = False  # True if a pass changes a node
         self._at_once = 1
@@ -134,14 +134,14 @@ class Shard:
             graph = _expect_node(self.reset_fn(graph, info, seeds), "worker_reset_fn")
         state = None if cursor.snapshot is None else decode(cursor.snapshot, allow_pickle=True)  # checked or allowed
         with refusing_misfits(f"shard {spec.shard}"):
-            presumed = {} if state is None else dict(state.get(_PREMISES, ()))
+            assumed = {} if state is None else dict(state.get(_ASSUMPTIONS, ()))
         context = Context.for_graph(
             *self.graphs[: self.branch],
             graph,
             *self.graphs[self.branch + 1 :],
             **spec.in_context,
             section=self.section,
-            shared=SharedByPass(presumed=presumed),
+            shared=SharedByPass(assumed=assumed),
             host=Host(
                 encodes=True,
                 strict=spec.strict,
@@ -159,8 +159,8 @@ class Shard:
         self._iterator = context.iterate(graph)
         self._context = context
         self._holders = Holders(self._iterator)
-        self._premises = [(context.node_id(node), node.premise()) for node in walk(graph) if has_premise(node)]
-        self._owed = state is None and bool(self._premises)
+        self._assumptions = [(context.node_id(node), node.assumption()) for node in walk(graph) if has_assumption(node)]
+        self._owed = state is None and bool(self._assumptions)
         self._goes_on = any(map(goes_on, walk(graph)))
         if state is not None:
             with refusing_misfits(f"shard {spec.shard}"):
@@ -268,7 +268,7 @@ class Shard:
             chunk.snapshot = encode(state, locate=self._holders)
         except StateError as error:
             if self._owed:
-                chunk.snapshot = encode(self._premise() | {"iterator": Cursor(None, self.produced).to_state()})
+                chunk.snapshot = encode(self._assumption() | {"iterator": Cursor(None, self.produced).to_state()})
             if not self._refused:
                 self._refused = True
                 chunk.notice = (
@@ -279,17 +279,17 @@ class Shard:
             self._policy.end()
             self._owed = False
 
-    def _premise(self) -> dict[str, Any]:
-        return {_PREMISES: [list(premise) for premise in self._premises]} if self._premises else {}
+    def _assumption(self) -> dict[str, Any]:
+        return {_ASSUMPTIONS: [list(assumption) for assumption in self._assumptions]} if self._assumptions else {}
 
     def _next_pass(self) -> bytes | None:
         """Where the next pass begins, if this one has changed what it began from."""
         nodes = [] if self._context is None else walk(self.graphs[self.branch])
-        found = [(node, node.premise()) for node in nodes if goes_on(node)]
-        if self._context is None or not any(premise for _, premise in found):
+        found = [(node, node.assumption()) for node in nodes if goes_on(node)]
+        if self._context is None or not any(assumption for _, assumption in found):
             return None
-        premises = [[self._context.node_id(node), premise] for node, premise in found]
-        return encode({REPLAYS: [], _PREMISES: premises, "iterator": Cursor().to_state()})
+        assumptions = [[self._context.node_id(node), assumption] for node, assumption in found]
+        return encode({REPLAYS: [], _ASSUMPTIONS: assumptions, "iterator": Cursor().to_state()})
 
     def _check_replay(self, count: int, last: Any, check: Any) -> None:
         if count and checksum_of(last) != check:
@@ -317,7 +317,7 @@ class Shard:
         torn = "" if whole or self._context is None or not drawn else self._context.shared.torn()
         if torn:
             lengths.append((f"{torn}, before which functions draw from the global random states,", self.produced))
-        state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]} | self._premise()
+        state: dict[str, Any] = {REPLAYS: [[name, length] for name, length in lengths if length]} | self._assumption()
         if own is None or torn:
             return state | {"iterator": Cursor(None, self.produced).to_state(), "check": checksum_of(last)}
         return state | {"iterator": own, "random": random_state} | ({_BEFORE: before} if before else {})

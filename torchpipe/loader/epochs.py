@@ -46,10 +46,10 @@ class AtWork(Protocol[P_co]):
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """The next ``iter()`` begins ``epoch``. ``told``: does all that has to know that number know it?"""
+    """The next ``iter()`` begins ``epoch``. ``announced``: True if all that has to know that number knows it."""
 
     epoch: int
-    told: bool = True
+    announced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Epochs(Generic[P]):
         if isinstance(form, Loaded) and form.position.epoch == epoch:
             return True
         if isinstance(form, Live) and form.holder() is not None:
-            self.form = replace(form, after=Fresh(epoch, told=False))
+            self.form = replace(form, after=Fresh(epoch, announced=False))
             return False
         self.form = Fresh(epoch)
         return True

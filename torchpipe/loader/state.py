@@ -145,14 +145,14 @@ def state_of_all(
         mine = own()
     except Exception as error:
         failure, mine = error, f"{type(error).__name__}: {error}"
-    told = gather((mine, settled))
+    answers = gather((mine, settled))
     if failure is not None:
         raise failure
-    failed = [f"rank {rank}: {state}" for rank, (state, _) in enumerate(told) if not isinstance(state, dict)]
+    failed = [f"rank {rank}: {state}" for rank, (state, _) in enumerate(answers) if not isinstance(state, dict)]
     if failed:
         raise RankError("there is no state of all ranks, since not all have one:\n  " + "\n  ".join(failed))
-    seed = told[0][0]["seed"]  # that of rank 0 is going to be the run's
-    return merge(state if fixed else _with_seed(state, seed) for state, fixed in told)
+    seed = answers[0][0]["seed"]  # that of rank 0 is going to be the run's
+    return merge(state if fixed else _with_seed(state, seed) for state, fixed in answers)
 
 
 def _with_seed(state: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -197,9 +197,9 @@ class GraphIndex:
 class SharedByPass:
     """What the iterators of one pass have in common."""
 
-    presumed: Mapping[int, Any] = field(
+    assumed: Mapping[int, Any] = field(
         default_factory=dict
-    )  # node_id -> premise(), of what is replayed from its start
+    )  # node_id -> assumption(), of what is replayed from its start
     replays: list[Replayed] = field(default_factory=list)
     restoring: list[object] = field(default_factory=list)  # not empty while items are made again
     noting: int = 0  # above 0 while a state is taken that is kept as it is while the pass goes on
@@ -303,11 +303,11 @@ class Context:
     graph: GraphIndex
     host: Host = field(default_factory=Host)
     shared: SharedByPass = field(default_factory=SharedByPass)
-    leaves: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
+    substitutes: Mapping[int, Callable[[Context], NodeIterator[Any]]] = field(default_factory=dict)
     failures: Failures | None = None  # what is left out where an item fails; of the nodes before an on_error()
     retries: Retries | None = None  # of users' functions, of the nodes before a retry()
     before: Division = Division.NONE  # among whom the stream is divided outside of this graph
-    told: bool = False  # True if torch's loader has told the sharding points which part is theirs
+    divided_by_torch: bool = False  # True if torch's loader has told the sharding points which part is theirs
     lends: bool = False  # True if nodes behind may take states that hold the items of buffers themselves
 
     @classmethod
@@ -329,9 +329,16 @@ class Context:
                     graph=graph,
                     host=Host(threads=outer.host.threads),
                 )
-            told = by_torch(graph.nodes)
-            if told is not None:
-                return cls(seed=told.seed, shard=told.part, num_shards=told.parts, told=True, graph=graph, **options)
+            division = by_torch(graph.nodes)
+            if division is not None:
+                return cls(
+                    seed=division.seed,
+                    shard=division.part,
+                    num_shards=division.parts,
+                    divided_by_torch=True,
+                    graph=graph,
+                    **options,
+                )
             seed = fresh_seed()
         return cls(seed=seed, graph=graph, **options)
 
@@ -344,7 +351,7 @@ class Context:
             graph=graph,
             host=replace(self.host, trace=self._trace_inside(graph), supply=None),
             shared=SharedByPass(),
-            leaves={},
+            substitutes={},
         )
 
     def _trace_inside(self, graph: GraphIndex) -> Trace | None:
@@ -377,7 +384,7 @@ class Context:
 
         Raises: TypeError if the node is map-style or defines neither ``iterate`` nor ``__iter__``.
         """
-        leaf = self.leaves.get(id(node))
+        leaf = self.substitutes.get(id(node))
         if leaf is not None:
             return leaf(self)
         way = _way_to_iterate(node)

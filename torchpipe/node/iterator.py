@@ -364,14 +364,14 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         """Let the code of this pass draw from ``random``, not from what is in place. Called before anything else."""
         self.__random = random
 
-    def draw_in_place(self) -> None:
+    def draw_from_process(self) -> None:
         """Let the code of this pass draw from what is in place, and that of the passes whose positions it hands on:
         they make the items of their shard alone. Called before anything is loaded or yielded.
         """
         self.__random = None
         for item in self.inputs:
             if item.positional:
-                item.draw_in_place()
+                item.draw_from_process()
 
     def drawing(self, fn: Callable[..., F]) -> Callable[..., F]:
         """``fn``, called with the global random states in place that this pass draws from."""
@@ -446,9 +446,9 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
                 state["inputs"] = [item.state_dict() for item in self.inputs]
         elif self.inputs:
             state["inputs"] = [item.state_dict() for item in self.inputs]
-        return state | self.told_of_ended()
+        return state | self.state_of_ended()
 
-    def told_of_ended(self) -> dict[str, Any]:
+    def state_of_ended(self) -> dict[str, Any]:
         """What the state says of passes that :meth:`end_pass` has ended."""
         return {_ENDED: {key: gathered([self.__ended]) for key in self.__ended}} if self.__ended else {}
 
@@ -465,14 +465,14 @@ class NodeIterator(Iterator[T_co], ABC, Generic[T_co]):
         if close is not None:
             close()
 
-    def mark(self) -> Callable[[], dict[str, Any]] | None:
+    def state_later(self) -> Callable[[], dict[str, Any]] | None:
         """What gives later the state that :meth:`state_dict` would give now; None if noting that costs as much.
 
         Called between two items, by whoever pulls them.
         """
         if self._has_position or self.__functions or not self.inputs:
             return None
-        marks = [mark for item in self.inputs if (mark := item.mark()) is not None]
+        marks = [mark for item in self.inputs if (mark := item.state_later()) is not None]
         return (lambda: {"inputs": [mark() for mark in marks]}) if len(marks) == len(self.inputs) else None
 
     @property

@@ -38,7 +38,7 @@ __all__ = [
     "divides",
     "division",
     "goes_on",
-    "has_premise",
+    "has_assumption",
     "held_inputs",
     "inputs_of",
     "is_node",
@@ -232,17 +232,17 @@ def divides(node: DataPipe) -> bool:
     return callable(getattr(type(node), "apply_sharding", None)) or traits_of(node).divides
 
 
-def has_premise(node: Any) -> bool:
-    """True if the stream depends on what is no part of the graph's identity: ``node.premise()`` says it as plain data.
+def has_assumption(node: Any) -> bool:
+    """True if the stream depends on what is no part of the graph's identity: ``node.assumption()`` says it as data.
 
-    It is saved where nothing else is, and is in ``Context.presumed`` when all is made again from the start.
+    It is saved where nothing else is, and is in ``Context.assumed`` when all is made again from the start.
     """
-    return callable(getattr(type(node), "premise", None))
+    return callable(getattr(type(node), "assumption", None))
 
 
 def goes_on(node: Any) -> bool:
-    """True if a pass changes it, so that the next one begins where that has ended: its ``premise()`` says where."""
-    return has_premise(node) and getattr(type(node), "goes_on", False) is True
+    """True if a pass changes it, so that the next one begins where that has ended: its ``assumption()`` says where."""
+    return has_assumption(node) and getattr(type(node), "goes_on", False) is True
 
 
 def yields_new_tensors(node: DataPipe) -> bool:

@@ -111,7 +111,7 @@ def test_the_rest_of_what_is_given_up_leaves_what_was_told(paths: list[str]) -> 
     assert sum(node.startswith("FlatMapper") for node in nodes) == 1
 
 
-def test_L8_what_is_told_of_ended_passes_is_checked(paths: list[str]) -> None:
+def test_L8_what_is_state_of_ended_passes_is_checked(paths: list[str]) -> None:
     stream = iterate(PathList(paths).flatmap(tolerant))
     list(stream)
     state = stream.state_dict()

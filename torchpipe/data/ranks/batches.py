@@ -154,7 +154,7 @@ class RankedSampler(DistributedSampler[Any]):
         self._drawn_from: torch.Generator | None = generator
         self._asked: Any = None
 
-    def told(self, loader: Any) -> None:
+    def attach(self, loader: Any) -> None:
         """``set_epoch`` is ``loader``'s from now on."""
         self._asked = weakref.WeakMethod(loader._epoch_asked)
 
@@ -283,11 +283,11 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
             "epoch": epoch,
             "samples": before,
         }
-        told = group_of(loader, sampler.rank, sampler.num_replicas).objects(Talk.BEGIN, (seed, known, same))
+        answers = group_of(loader, sampler.rank, sampler.num_replicas).objects(Talk.BEGIN, (seed, known, same))
         for name in same:
-            _check_equal(name, {rank: theirs[name] for rank, (_, _, theirs) in enumerate(told)})
-        _check_equal("seed", {rank: theirs for rank, (theirs, fixed, _) in enumerate(told) if fixed or not rank})
-        seed = told[0][0]
+            _check_equal(name, {rank: theirs[name] for rank, (_, _, theirs) in enumerate(answers)})
+        _check_equal("seed", {rank: theirs for rank, (theirs, fixed, _) in enumerate(answers) if fixed or not rank})
+        seed = answers[0][0]
     sampler.run_seed, sampler.epoch = seed, epoch
     left = sampler.share(before)
     if not before and not left.steps:

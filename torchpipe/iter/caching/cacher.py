@@ -185,7 +185,7 @@ class Cacher(OnePerItem[T]):
                 "missing for good, unseen. Put another on_error() before cache(): 'skip' leaves out what cannot be "
                 "made there, 'raise' nothing"
             )
-        if any(id(node) in outer.leaves for node in walk(source)):
+        if any(id(node) in outer.substitutes for node in walk(source)):
             raise GraphError(
                 "cache() stands behind nodes that run in other processes or once for all shards, whose items are those "
                 "of one epoch: put it before them"

@@ -224,7 +224,7 @@ class _CacheIterator(ExpandingIterator[str]):
             num_shards=1,
             rank=0,
             world_size=1,
-            leaves={**self.context.leaves, id(holder): lambda inner: _OneItem(holder, inner, item)},
+            substitutes={**self.context.substitutes, id(holder): lambda inner: _OneItem(holder, inner, item)},
             host=replace(self.context.host, threads=False),
             shared=replace(self.context.shared, replays=[], passes={}),
         )

@@ -56,7 +56,7 @@ class Mixer(IterDataPipe[T]):
     UserWarning): ``on_error`` does not leave these out.
     """
 
-    fingerprint_ignores = ("weights",)  # compared by ``premise``: those that begin later on may be others
+    fingerprint_ignores = ("weights",)  # compared by ``assumption``: those that begin later on may be others
     pairs = False
     seeded = True
 
@@ -94,7 +94,7 @@ class Mixer(IterDataPipe[T]):
             raise ValueError(f"weights as a dict need a key 0, from which they begin, got {list(weights)!r:.60}")
         return _Schedule(sorted(steps), None, count)
 
-    def premise(self) -> Any:
+    def assumption(self) -> Any:
         """The weights by steps; of a function, none."""
         return [[start, list(weights)] for start, weights in self.schedule().steps]
 
@@ -192,10 +192,10 @@ class _MixIterator(NodeIterator[T]):
         self.agreed: float = math.inf  # until where these weights are those of the state that was loaded
         self.past: _Schedule | None = None  # those, until all is made again that was made by them
         self.in_hand: int | None = None  # the input of the item whose size is being told
-        presumed = context.shared.presumed.get(context.node_id(node))
-        if presumed is not None and self.schedule.fn is None:
+        assumed = context.shared.assumed.get(context.node_id(node))
+        if assumed is not None and self.schedule.fn is None:
             with refusing_misfits(node_name(node)):
-                self._agree_with(presumed)
+                self._agree_with(assumed)
         by = node.by
         self.size_of = None if by == "samples" else self.with_retries(length_of if by == "tokens" else by)
 

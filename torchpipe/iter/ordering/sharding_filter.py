@@ -128,7 +128,7 @@ class _ShardIterator(SelectingIterator[T]):
         self.seen = 0
         super().__init__(node, context, node.source)
         if self.source.positional and not self.strides:
-            self.source.draw_in_place()
+            self.source.draw_from_process()
 
     def skips(self) -> bool:
         self.strides = self.source.divide(self.parts, self.part)
