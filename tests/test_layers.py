@@ -30,7 +30,7 @@ LAYERS = (
     ("execution",),
     ("loader",),
     ("data",),
-    ("integrations",),
+    ("integrations", "torchdata"),
     ("testing",),
     ("cli",),
     ("",),  # torchpipe itself, which gathers the public names: nothing inside imports it
@@ -47,6 +47,8 @@ OF_PROCESSES = ("os", "multiprocessing", "subprocess", "socket", "selectors", "s
 # Packages whose modules are one node (or close family) each: they know neither each other nor the graph. What several
 # share stands in a module of the package that begins with an underscore.
 NODE_PACKAGES = ("torchpipe.iter", "torchpipe.map")
+# Those with torchdata's names may build on these, and on what these share, but not on each other.
+TORCHDATAS_NODES = "torchpipe.torchdata.nodes"
 # Only the named place may import these, and torch_xla only inside functions: it takes seconds and exists for one torch.
 KEPT_IN = {
     "torch_xla": (
@@ -57,7 +59,8 @@ KEPT_IN = {
     ),
     "multiprocessing": ("torchpipe.testing", "reading_services", "torchpipe.compat.multiprocessing_private"),
     "subprocess": ("torchpipe.testing", "reading_services"),
-    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes", "torchpipe.cli"),
+    "reading_services": ("reading_services", "torchpipe.testing", "torchpipe.data.processes", "torchpipe.cli")
+    + ("torchpipe.torchdata.dataloader2",),
     "ray": ("reading_services.actors", "reading_services.ray", "torchpipe.compat.ray_private"),
     "pytorch_lightning": ("torchpipe.integrations.lightning",),
     "accelerate": ("torchpipe.integrations.accelerate",),
@@ -205,7 +208,12 @@ def test_decisions_know_nothing_of_processes() -> None:
 
 
 def test_nodes_know_neither_each_other_nor_the_graph() -> None:
-    wrong = []
+    wrong = [
+        str(item)
+        for item in all_imports()
+        if is_within(item.importer, (TORCHDATAS_NODES,))
+        if is_within(item.target, ("torchpipe.torchdata", "torchpipe.graph"))
+    ]
     for item in all_imports():
         if item.importer in NODE_PACKAGES or not is_within(item.importer, NODE_PACKAGES):
             continue

@@ -16,13 +16,16 @@ from torchpipe.places import FORMS, NAMES
 __all__ = ["built_in", "on_demand", "place_of"]
 
 
-def on_demand(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and the ``__dir__`` of ``package``: its public names and its submodules."""
-    names = NAMES[package]
+def on_demand(package: str, *, unlisted: str = "") -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and the ``__dir__`` of ``package``: its public names and its submodules.
+
+    Names of the package ``unlisted`` are found as well, but ``dir()`` does not have them.
+    """
+    names, others = NAMES[package], NAMES.get(unlisted, {})
 
     def __getattr__(name: str) -> Any:
         inner = f"{package}.{name}"
-        module = names.get(name, inner)
+        module = names.get(name) or others.get(name, inner)
         try:
             if name.startswith("_"):
                 raise ModuleNotFoundError(name=inner)
@@ -32,7 +35,8 @@ def on_demand(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str
                 raise
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name) from None
         found = loaded if module == inner else getattr(loaded, name)
-        setattr(sys.modules[package], name, found)  # so that this function is not asked again
+        if name not in others:
+            setattr(sys.modules[package], name, found)  # so that this function is not asked again
         return found
 
     def __dir__() -> list[str]:

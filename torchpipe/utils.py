@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchpipe.compat.torch_private import pin_memory as torchs_pin_memory
 from torchpipe.formats.places.streams import StreamWrapper
 from torchpipe.graph.dot import to_dot
-from torchpipe.iter.running.pin_memory import pin_memory_fn
 from torchpipe.node.functional import offer_to_torchs_nodes
 from torchpipe.node.traits import DataPipe
 
@@ -16,6 +16,11 @@ __all__ = ["StreamWrapper", "janitor", "offer_to_torchs_nodes", "pin_memory_fn",
 def janitor(obj: Any) -> None:
     """Close the open streams (:class:`StreamWrapper`) in ``obj``, also in its lists, tuples and dicts."""
     StreamWrapper.close_streams(obj)  # type: ignore[no-untyped-call]
+
+
+def pin_memory_fn(data: Any, device: Any = None) -> Any:
+    """The tensors in ``data``, also in its lists, tuples, dicts and objects with ``pin_memory()``, in pinned memory."""
+    return torchs_pin_memory(data, device)  # type: ignore[no-untyped-call]
 
 
 def to_graph(dp: DataPipe, *, debug: bool = False) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from torchpipe import IterDataPipe
-from torchpipe.iter import FileLister
+from torchpipe.iter import PathList
 
 __all__ = ["BATCH_SIZE", "Batch", "digits_graph"]
 
@@ -25,11 +25,10 @@ def digits_graph(folder: Path) -> IterDataPipe[Batch]:
     The shards are divided while they are only file names; everything costly is behind that, in the workers.
     """
     return (
-        FileLister(str(folder), "*.tar")
+        PathList(str(folder / "*.tar"))
         .shuffle()
         .sharding_filter()
-        .open_files("rb")
-        .load_from_tar()
+        .read_webdataset(["png"], decode=False)
         .map(decode)
         .random_map(augment)
         .shuffle(buffer_size=400)
@@ -38,14 +37,12 @@ def digits_graph(folder: Path) -> IterDataPipe[Batch]:
     )
 
 
-def decode(member: tuple[str, Any]) -> Sample:
-    """(archive/identity_label.png, stream) -> (identity, label, uint8 [28, 28])."""
+def decode(sample: dict[str, Any]) -> Sample:
+    """{"__key__": "identity_label", "png": bytes} -> (identity, label, uint8 [28, 28])."""
     from PIL import Image  # here, so that a machine without it is told how to install it
 
-    path, stream = member
-    identity, label = Path(path).stem.split("_")
-    pixels = np.asarray(Image.open(io.BytesIO(stream.read())).convert("L"))
-    stream.close()
+    identity, label = sample["__key__"].split("_")
+    pixels = np.asarray(Image.open(io.BytesIO(sample["png"])).convert("L"))
     return int(identity), int(label), pixels
 
 

@@ -68,9 +68,11 @@ def family_of(key: str) -> str:
     if name.startswith("map-style "):
         return "map-style"
     for kind in ("iter", "map"):
-        places = {**NAMES.get(f"torchpipe.{kind}", {}), **FUNCTIONAL_FORMS[kind]}
+        places = {**NAMES[f"torchpipe.{kind}"], **NAMES["torchpipe.torchdata"], **FUNCTIONAL_FORMS[kind]}
         if name in places:
             package = places[name].partition(":")[0].split(".")
+            if package[1] == "torchdata":
+                return "with torchdata's names"
             return package[2].replace("_shared", "sources") if package[1] == "iter" else "map-style"
     return "your own nodes"
 

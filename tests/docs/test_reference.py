@@ -29,9 +29,8 @@ def test_every_name_has_a_place_and_says_what_it_is(module: str) -> None:
 
 
 def test_every_functional_form_is_found_without_importing() -> None:
-    public = {
-        (name.form, name.name) for kind in ("iter", "map") for name in reference.module_names(f"torchpipe.{kind}")
-    }
+    modules = ("torchpipe.iter", "torchpipe.map", "torchpipe.torchdata")
+    public = {(name.form, name.name) for module in modules for name in reference.module_names(module)}
     registry = {**registered("iter"), **registered("map")}.items()
     ours = {(form, cls.__name__) for form, cls in registry if cls.__module__.startswith("torchpipe.")}
     assert ours == {(form, name) for form, name in public if form}

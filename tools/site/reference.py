@@ -42,6 +42,7 @@ _FIRST = (
     "torchpipe.formats.places.content",
     "torchpipe.formats.tfrecord",
     "torchpipe.utils",
+    "torchpipe.torchdata",
 )
 NODES = "torchpipe.iter"  # so many that each of its rooms has a page
 

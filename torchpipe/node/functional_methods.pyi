@@ -10,12 +10,12 @@ import torch
 from torchpipe.compat.torch_datapipes import SHARDING_PRIORITIES
 from torchpipe.device import Backend, DeviceKeywords
 from torchpipe.formats.places.streams import StreamWrapper
-from torchpipe.iter.archives.decompressor import CompressionType
 from torchpipe.iter.grouping.batcher import Last
 from torchpipe.iter.mixing.mixer import Stop, Weights
 from torchpipe.iter.packing.packer import Overflow, Strategy
-from torchpipe.iter.parsing.tfrecord_loader import TFRecordExample, TFRecordExampleSpec
 from torchpipe.node.datapipe import IterDataPipe, MapDataPipe
+from torchpipe.torchdata.nodes.decompressor import CompressionType
+from torchpipe.torchdata.nodes.tfrecord_loader import TFRecordExample, TFRecordExampleSpec
 
 __all__ = ["IterMethods", "MapMethods"]
 
@@ -222,7 +222,7 @@ class IterMethods(Generic[T_co]):
         """
 
     def header(self, limit: int | None = 10) -> IterDataPipe[T_co]:
-        """The first ``limit`` items (None: all of them); no more than these are pulled from the input."""
+        """``take`` under torchdata's name: the first ``limit`` items (None: all of them)."""
 
     def in_batch_shuffle(self: IterMethods[Sequence[T]]) -> IterDataPipe[list[T]]:
         """Hands on each batch with its items in random order, as a ``DataChunk``; every order has the same chance."""
@@ -770,7 +770,7 @@ class IterMethods(Generic[T_co]):
         """Takes ``window`` items at a time and hands them out in the order of ``key_fn``; equal ones stay in order."""
 
     def take(self, count: int) -> IterDataPipe[T_co]:
-        """The first ``count`` items: ``header`` under the name that other libraries have, without a default."""
+        """The first ``count`` items; no more than these are pulled from the input."""
 
     def threadpool_map(
         self,

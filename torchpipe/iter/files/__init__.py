@@ -1,3 +1,3 @@
-"""Opening, reading and writing files, text in them, archives of them."""
+"""Files, here and in object stores and on web servers: listed, opened, written."""
 
 __all__: list[str] = []

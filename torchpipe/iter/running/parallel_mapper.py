@@ -1,4 +1,4 @@
-"""``parallel_map`` and ``threadpool_map``: a function in threads, in order.
+"""``parallel_map``: a function in threads, in order.
 
 Who owns what: the iterator pulls the input, keeps it for the state, and owns the threads (``ahead/call_threads`` says
 how they end, and how each wait does); the threads run the function on copies, and touch nothing else.
@@ -25,12 +25,12 @@ from torchpipe.node.iterator import stored_count, stored_items
 from torchpipe.node.private import has_state
 from torchpipe.node.tolerance import as_note, of_note
 from torchpipe.node.traits import callable_name, node_name
-from torchpipe.node.validate import check_columns, check_count, check_input
+from torchpipe.node.validate import check_columns, check_count
 from torchpipe.randomness.global_random import RandomStates
 from torchpipe.randomness.seeds import ItemStreams, stored_key
 from torchpipe.state.copying import copy_item
 
-__all__ = ["ParallelMapper", "ThreadPoolMapper"]
+__all__ = ["ParallelMapper"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -229,38 +229,6 @@ class ParallelMapper(OnePerItem[R]):
         self.num_threads = check_count("num_threads", num_threads, at_least=1, at_most=_MOST_THREADS)
         self.buffer_size = (
             2 * num_threads if buffer_size is None else check_count("buffer_size", buffer_size, at_least=1)
-        )
-
-
-@functional_datapipe("threadpool_map")
-class ThreadPoolMapper(ParallelMapper[R]):
-    """``parallel_map`` with torchdata's arguments: ``scheduled_tasks`` items are pulled ahead, for ``max_workers``.
-
-    These are 4 threads by default. Other arguments of Python's thread pool are refused, as it is not used.
-    """
-
-    def __init__(
-        self,
-        source_datapipe: IterDataPipe[Any],
-        fn: Callable[..., Any],
-        input_col: Any = None,
-        output_col: Any = None,
-        scheduled_tasks: int = 128,
-        max_workers: int | None = None,
-        **threadpool_kwargs: Any,
-    ) -> None:
-        check_input("threadpool_map", source_datapipe)
-        if threadpool_kwargs:
-            raise TypeError(
-                f"threadpool_map takes no {', '.join(threadpool_kwargs)}: its threads are not Python's pool"
-            )
-        super().__init__(
-            source_datapipe,
-            fn,
-            input_col,
-            output_col,
-            num_threads=4 if max_workers is None else check_count("max_workers", max_workers, at_least=1),
-            buffer_size=check_count("scheduled_tasks", scheduled_tasks, at_least=1),
         )
 
 

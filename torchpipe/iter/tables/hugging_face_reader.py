@@ -26,7 +26,7 @@ from torchpipe.node.traits import node_name
 from torchpipe.node.validate import check_count
 from torchpipe.randomness.global_random import GlobalRandom, RandomStates
 
-__all__ = ["HuggingFaceHubReader", "HuggingFaceReader"]
+__all__ = ["HuggingFaceReader"]
 
 _END: Any = object()
 _MARK_EVERY = 64  # rows
@@ -316,15 +316,3 @@ def _keeps_a_buffer(dataset: Any) -> bool:
                 if type(one).__name__.endswith("Iterable")
             ]
     return False
-
-
-class HuggingFaceHubReader(IterDataPipe[Any]):
-    """Reads ``datasets.load_dataset(dataset, **config_kwargs)``, streamed unless ``streaming=False``.
-
-    Raises: ImportError without ``datasets``; what ``load_dataset`` raises; TypeError without a ``split``, where the
-    dataset has several.
-    """
-
-    def __new__(cls, dataset: str, **config_kwargs: Any) -> IterDataPipe[Any]:  # type: ignore[misc]
-        datasets = needs("datasets", "HuggingFaceHubReader")
-        return HuggingFaceReader(datasets.load_dataset(path=dataset, **{"streaming": True, **config_kwargs}))

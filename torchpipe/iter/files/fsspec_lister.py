@@ -1,4 +1,4 @@
-"""``list_files_by_fsspec``, and its form for IoPath's users: what is in folders."""
+"""``list_files_by_fsspec``: what is in folders."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.formats.places.remote import entries_of
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES
-from torchpipe.iter._shared.iopath import check_no_manager
 from torchpipe.iter._shared.listing import Lister
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count
 
-__all__ = ["FSSpecFileLister", "IoPathFileLister"]
+__all__ = ["FSSpecFileLister"]
 
 
 @functional_datapipe("list_files_by_fsspec")
@@ -60,22 +59,3 @@ class FSSpecFileLister(Lister):
     def paths_in(self, root: str) -> Sequence[str]:
         found = entries_of(root, self.kwargs_for_connection, self.retries)
         return [root] if found is None else [path for path in found if self.matches(self.relative(path, root))]
-
-
-@functional_datapipe("list_files_by_iopath")
-class IoPathFileLister(FSSpecFileLister):
-    """``list_files_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath.
-
-    Raises: TypeError for a path manager or handler: fsspec takes their place.
-    """
-
-    def __init__(
-        self,
-        root: str | Sequence[str] | IterDataPipe[Any],
-        masks: str | Sequence[str] = "",
-        *,
-        pathmgr: None = None,
-        handler: None = None,
-    ) -> None:
-        check_no_manager(pathmgr, handler)
-        super().__init__(root, masks)

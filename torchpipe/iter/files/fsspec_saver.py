@@ -1,4 +1,4 @@
-"""``save_by_fsspec``, and its form for IoPath's users: write files anywhere."""
+"""``save_by_fsspec``: write files anywhere."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from torchpipe.formats.places.paths import is_remote
 from torchpipe.formats.places.remote import write_url
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES
 from torchpipe.formats.places.writing import write_whole
-from torchpipe.iter._shared.iopath import check_no_manager
 from torchpipe.iter._shared.saving import FileSaver
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count
 
-__all__ = ["FSSpecSaver", "IoPathSaver"]
+__all__ = ["FSSpecSaver"]
 
 
 @functional_datapipe("save_by_fsspec")
@@ -58,23 +57,3 @@ class FSSpecSaver(FileSaver):
             write_whole(path, self.mode, [data])
         else:
             write_url(path, self.mode, data, options=options, open_options=open_options, retries=self.retries)
-
-
-@functional_datapipe("save_by_iopath")
-class IoPathSaver(FSSpecSaver):
-    """``save_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath.
-
-    Raises: TypeError for a path manager or handler: fsspec takes their place.
-    """
-
-    def __init__(
-        self,
-        source_datapipe: IterDataPipe[tuple[Any, Any]],
-        mode: str = "w",
-        filepath_fn: Callable[[Any], str] | None = None,
-        *,
-        pathmgr: None = None,
-        handler: None = None,
-    ) -> None:
-        check_no_manager(pathmgr, handler)
-        super().__init__(source_datapipe, mode, filepath_fn)

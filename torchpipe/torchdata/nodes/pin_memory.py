@@ -7,20 +7,15 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchpipe.compat.torch_private import pin_memory as torchs_pin_memory
 from torchpipe.iter._shared.bases import OnePerItem, form_on
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.validate import check_function, check_input
+from torchpipe.utils import pin_memory_fn
 
-__all__ = ["PinMemory", "pin_memory_fn"]
+__all__ = ["PinMemory"]
 
 T = TypeVar("T")
-
-
-def pin_memory_fn(data: Any, device: Any = None) -> Any:
-    """The tensors in ``data``, also in its lists, tuples, dicts and objects with ``pin_memory()``, in pinned memory."""
-    return torchs_pin_memory(data, device)  # type: ignore[no-untyped-call]
 
 
 @functional_datapipe("pin_memory")

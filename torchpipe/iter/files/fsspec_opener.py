@@ -1,4 +1,4 @@
-"""``open_files_by_fsspec``, and its form for IoPath's users: open files anywhere."""
+"""``open_files_by_fsspec``: open files anywhere."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 from torchpipe.formats.places.remote import open_url
 from torchpipe.formats.places.retrying import DEFAULT_RETRIES
-from torchpipe.iter._shared.iopath import check_no_manager
 from torchpipe.iter._shared.opening import Opener
 from torchpipe.iter._shared.paths import made_of_files
 from torchpipe.node.content_digest import Unseen
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.validate import check_count
 
-__all__ = ["FSSpecFileOpener", "IoPathFileOpener"]
+__all__ = ["FSSpecFileOpener"]
 
 
 @functional_datapipe("open_files_by_fsspec")
@@ -60,17 +59,3 @@ class FSSpecFileOpener(Opener):
             open_options=self.kwargs_for_open,
             retries=self.retries,
         )
-
-
-@functional_datapipe("open_files_by_iopath")
-class IoPathFileOpener(FSSpecFileOpener):
-    """``open_files_by_fsspec`` under the name, and with the arguments, of torchdata's node for IoPath.
-
-    Raises: TypeError for a path manager or handler: fsspec takes their place.
-    """
-
-    def __init__(
-        self, source_datapipe: IterDataPipe[Any], mode: str = "r", pathmgr: None = None, handler: None = None
-    ) -> None:
-        check_no_manager(pathmgr, handler)
-        super().__init__(source_datapipe, mode)

@@ -1,3 +1,0 @@
-"""Archives and compressed files, read as streams."""
-
-__all__: list[str] = []

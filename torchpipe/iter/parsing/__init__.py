@@ -1,3 +1,0 @@
-"""Nodes that read open files: lines, tables, paragraphs, JSON."""
-
-__all__: list[str] = []

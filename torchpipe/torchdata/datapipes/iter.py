@@ -1,0 +1,16 @@
+"""``torchdata.datapipes.iter``: all iterable nodes, of ``torchpipe.iter`` and ``torchpipe.torchdata``."""
+
+from typing import Any
+
+from torchpipe import iter as nodes
+from torchpipe.places import NAMES
+
+__all__ = nodes.__all__ + list(NAMES["torchpipe.torchdata"])
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(nodes, name)
+
+
+def __dir__() -> list[str]:
+    return __all__
