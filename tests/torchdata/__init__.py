@@ -1,0 +1,1 @@
+"""torchdata's names: where they are here, and imports of torchdata's own modules."""
