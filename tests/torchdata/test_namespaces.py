@@ -10,6 +10,7 @@ import pytest
 import torchpipe.iter
 import torchpipe.torchdata
 from tests.test_torchdata_names import offered, told
+from torchpipe.graph import describe_graph
 from torchpipe.node.functional import registered
 from torchpipe.places import FORMS, NAMES
 
@@ -82,3 +83,13 @@ def test_the_pages_recommend_native_nodes_alone() -> None:
 
 def test_what_the_migration_page_says_is_absent_is_not_in_the_lists() -> None:
     assert not told("Names that are not here") & (NATIVE | OTHERS)
+
+
+def test_where_a_node_is_written_is_no_part_of_a_graphs_identity() -> None:
+    """So that states which were saved before it moved go on after."""
+    source = torchpipe.iter.IterableWrapper([("a", 1), ("b", 2)])
+    mixed = torchpipe.torchdata.SampleMultiplexer({source.header(2): 1.0, source.flatten().cycle(2): 2.0})
+    graph = mixed.threadpool_map(str).batch(2).in_batch_shuffle().rows2columnar(["a", "b"])
+    told = describe_graph(graph)
+    assert [node in told for node in ("Header(", "Flattener(", "ThreadPoolMapper(", "Rows2Columnar(")] == [True] * 4
+    assert "torchpipe" not in told
