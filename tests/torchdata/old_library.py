@@ -12,7 +12,9 @@ from torch.utils.data.graph_settings import get_all_graph_pipes
 from torchdata.dataloader2 import DataLoader2, MultiProcessingReadingService, ReadingServiceInterface
 from torchdata.dataloader2.adapter import Shuffle
 from torchdata.dataloader2.graph import DataPipe, find_dps, list_dps, replace_dp, traverse_dps
+from torchdata.dataloader2.graph.settings import set_graph_random_seed
 from torchdata.dataloader2.linter import _check_shuffle_before_sharding
+from torchdata.dataloader2.random import SeedGenerator
 from torchdata.dataloader2.reading_service import InProcessReadingService
 from torchdata.dataloader2.utils import WorkerInfo
 from torchdata.datapipes.iter import IterableWrapper, IterDataPipe, Mapper, SampleMultiplexer
@@ -59,7 +61,7 @@ def loader(method: str) -> DataLoader2:
 
 
 def changed() -> list[Any]:
-    graph = SequenceWrapper(range(4)).to_iter_datapipe().map(str)
+    graph = set_graph_random_seed(SequenceWrapper(range(4)).to_iter_datapipe().map(str), SeedGenerator(1))
     nodes = traverse_dps(graph)
     assert [type(node).__name__ for node in find_dps(nodes, Mapper)] == ["Mapper"]
     assert len(list_dps(nodes)) == 3
