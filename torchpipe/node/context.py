@@ -19,7 +19,8 @@ from torchpipe.node.iterator import NodeIterator, refuse_taken_attributes
 from torchpipe.node.ownership import Keeper, is_strict
 from torchpipe.node.private import for_pass
 from torchpipe.node.replay import BoundInput, ReplayIterator
-from torchpipe.node.tolerance import Failures, Retries
+from torchpipe.node.retries import Retries
+from torchpipe.node.tolerance import Failures
 from torchpipe.node.torchs_loaders import by_torch
 from torchpipe.node.traits import (
     DataPipe,

@@ -1,34 +1,24 @@
-"""What happens when a user's function fails for an item: it is tried again, or the item is left out and noted.
+"""What happens when making an item fails: it is raised, or the item is left out and noted.
 
-Runs in every process that executes a part of a graph. ``retry`` and ``on_error`` put these into the context of all
-nodes before them.
+Runs in every process that executes a part of a graph. ``on_error`` puts this into the context of all nodes before it.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 import logging
-import random
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from torchpipe.errors import StateError, TorchpipeError, add_note
-from torchpipe.node.private import with_state
-from torchpipe.node.traits import callable_name, node_name
-from torchpipe.randomness.global_random import RandomStates
-from torchpipe.state.copying import copy_item, holds_mutable
+from torchpipe.node.traits import node_name
 from torchpipe.state.left_out import MOST_NOTED, LeftOut, is_note
 
 if TYPE_CHECKING:
     from torchpipe.node.iterator import NodeIterator
 
-__all__ = ["Failures", "Retries", "arrived", "as_note", "forget", "of_note", "refuse", "skip", "tried"]
+__all__ = ["Failures", "arrived", "as_note", "forget", "is_passed", "of_note", "refuse", "skip", "text_of", "tried"]
 
 _LONGEST = 300  # characters of a text that is noted
 _END: Any = object()
@@ -36,69 +26,6 @@ _LEFT = "_torchpipe_left"  # set on an exception that stands for an item that is
 _PASSED = "_torchpipe_passed"  # set on an exception that is not to be handled any more
 
 _log = logging.getLogger("torchpipe")
-_jitter = random.SystemRandom()  # in the waiting alone: no stream depends on it
-
-
-@dataclass(frozen=True)
-class Retries:
-    """Call again what raised one of ``errors``, at most ``attempts`` times in all, and wait longer each time.
-
-    Each attempt is called with the same argument: with a copy, if that can be changed in place.
-    """
-
-    attempts: int
-    errors: tuple[type[BaseException], ...]
-    backoff_s: float
-    max_backoff_s: float
-
-    def around(self, fn: Callable[..., Any], *, in_threads: bool = False) -> Callable[..., Any]:
-        """``fn``, called again. Each call draws what the first would have drawn: from the global random states, from
-        numpy's generators among its arguments, and from its own state if it has one. ``in_threads`` there is no
-        drawing from global states.
-        """
-
-        stateful = list(with_state(fn))
-
-        @functools.wraps(fn, updated=())
-        def call(*args: Any) -> Any:
-            drawn = None if in_threads else RandomStates.now()
-            generators = [(item, item.bit_generator.state) for item in args if isinstance(item, np.random.Generator)]
-            mutable = self.attempts > 1 and holds_mutable(args)
-            own = [copy_item(held.state_dict()) for held in stateful]
-            for attempt in itertools.count(1):
-                try:
-                    return fn(*(_copied(args) if mutable and attempt < self.attempts else args))
-                except self.errors as error:
-                    if attempt >= self.attempts or vars(error).get(_PASSED):
-                        add_note(error, f"torchpipe: {callable_name(fn)} failed {attempt} times for this item")
-                        raise
-                    self._wait(attempt, fn, error)
-                if drawn is not None:
-                    drawn.put()
-                for generator, state in generators:
-                    generator.bit_generator.state = state
-                for held, state in zip(stateful, own):
-                    held.load_state_dict(copy_item(state))
-
-        call.__qualname__ = callable_name(fn)  # a partial has none that wraps() could take over
-        return call
-
-    def _wait(self, attempt: int, fn: Callable[..., Any], error: BaseException) -> None:
-        delay_s = min(self.max_backoff_s, self.backoff_s * 2 ** (attempt - 1)) * _jitter.uniform(0.5, 1.0)
-        _log.warning(
-            "%s raised %s: %s; trying again in %.2f s (attempt %d of %d)",
-            callable_name(fn),
-            type(error).__name__,
-            _short(error),
-            delay_s,
-            attempt + 1,
-            self.attempts,
-        )
-        time.sleep(delay_s)
-
-
-def _copied(args: tuple[Any, ...]) -> list[Any]:
-    return [item if isinstance(item, np.random.Generator) else copy_item(item) for item in args]
 
 
 @dataclass
@@ -122,14 +49,14 @@ class Failures:
                     yield item
                 return
             except Exception as error:
-                if vars(error).get(_PASSED):  # the stream that it comes from is over
+                if is_passed(error):  # the stream that it comes from is over
                     raise
                 left = vars(error).get(_LEFT)
                 if left is None:
                     left = self.judge(iterator, error, iterator.leave_out)
                 elif not (_catch_up(iterator) and iterator.leave_out()):
                     _give_up(error, _refusal(iterator))
-                if vars(error).get(_PASSED):
+                if is_passed(error):
                     raise
                 self.note(left)
                 forget(error)
@@ -168,7 +95,7 @@ class Failures:
                 )
             elif not leave_out():
                 _give_up(error, _refusal(iterator))
-        left = _Left(iterator, node_name(iterator.node), f"{type(error).__name__}: {_short(error)}", item, path=path)
+        left = _Left(iterator, node_name(iterator.node), f"{type(error).__name__}: {text_of(error)}", item, path=path)
         return left.of(items)
 
     def note(self, left: _Left) -> None:
@@ -299,10 +226,10 @@ class _Branch(Iterator[Any]):
             except StopIteration:
                 raise
             except Exception as error:
-                if vars(error).get(_PASSED):
+                if is_passed(error):
                     raise
                 if self._failures.travels_on(self._iterator, error):
-                    if not vars(error).get(_PASSED):
+                    if not is_passed(error):
                         self.tried += 1
                         self._stream = self._run()
                     raise
@@ -344,7 +271,7 @@ def skip(stream: Iterator[Any], count: int) -> None:
             if next(stream, _END) is _END:
                 return
         except Exception as error:
-            if vars(error).get(_LEFT) is None or vars(error).get(_PASSED):
+            if vars(error).get(_LEFT) is None or is_passed(error):
                 raise
 
 
@@ -378,7 +305,7 @@ def of_note(note: Any, iterator: NodeIterator[Any]) -> Exception:
 def arrived(error: Exception) -> _Left | None:
     """What was left out, for which ``error`` stands where it has come to; None if it is an error like others."""
     left: _Left | None = vars(error).get(_LEFT)
-    return None if vars(error).get(_PASSED) else left
+    return None if is_passed(error) else left
 
 
 def forget(error: Exception) -> None:
@@ -412,7 +339,13 @@ def _path_of(value: Any, node: object) -> str | None:
     return value.replace("\\", "/") if isinstance(value, str) else None
 
 
-def _short(error: BaseException) -> str:
+def is_passed(error: BaseException) -> bool:
+    """True if nobody is to handle ``error`` any more."""
+    return bool(vars(error).get(_PASSED))
+
+
+def text_of(error: BaseException) -> str:
+    """``str(error)``, cut; the class of what that raises."""
     try:
         return str(error)[:_LONGEST]
     except Exception as other:

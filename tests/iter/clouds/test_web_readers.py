@@ -145,6 +145,23 @@ def test_L7_what_lasts_is_an_error(server: WebServer) -> None:
     stream.close()
 
 
+def test_retry_around_a_reader_that_tries_again_says_how_often(server: WebServer) -> None:
+    server.pages["/a.txt"].failures = [500] * 9
+    with pytest.raises(urllib.error.HTTPError, match="500"):
+        list(IterableWrapper(urls(server, "a.txt")).read_from_http(retries=3).retry(2, backoff_s=0))
+    assert len(server.requests) == 2
+    server.requests.clear()
+    with pytest.raises(urllib.error.HTTPError, match="500"):  # another error than retry() is for: the reader's own
+        list(IterableWrapper(urls(server, "a.txt")).read_from_http(retries=1).retry(4, errors=KeyError, backoff_s=0))
+    assert len(server.requests) == 2
+    server.requests.clear()
+    server.pages["/a.txt"].failures = [{"after": 5}]  # in the midst of a file nobody but the reader can go on
+    node = (
+        IterableWrapper(urls(server, "a.txt")).read_from_http().map(lambda pair: pair[1].read()).retry(2, backoff_s=0)
+    )
+    assert list(node) == [CONTENT]
+
+
 def test_left_out_with_a_warning(server: WebServer) -> None:
     node = IterableWrapper(urls(server, "nothing", "b.txt")).read_from_http(skip_on_error=True)
     with pytest.warns(UserWarning, match=f"404.+{server.address}/nothing.*skipping"):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 import io
-import logging
-import time
 from collections.abc import Callable
 from typing import Any, BinaryIO, TypeVar
+
+from torchpipe.node.retries import try_again
 
 __all__ = ["DEFAULT_RETRIES", "ReopenedFile", "attempt", "is_transient"]
 
@@ -26,8 +26,6 @@ _ERRNOS = {
 _STATUSES = {408, 425, 429, 500, 502, 503, 504}  # of HTTP: too many requests, and what is the server's fault
 # Of the packages that fsspec's systems are made of; by name, so that none is imported for this.
 _NAMES = {"ClientConnectionError", "ClientPayloadError", "EndpointConnectionError", "IncompleteRead", "ProtocolError"}
-
-_log = logging.getLogger("torchpipe")
 
 
 def is_transient(error: BaseException) -> bool:
@@ -54,29 +52,20 @@ def _is_other_file(error: BaseException) -> bool:
     return status == 412 or any(kind.__name__ == "FileExpired" for kind in type(error).__mro__)
 
 
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # of an HTTP client's, which lacks what it was made of
-        return repr(error.args)[:200]
-
-
-def attempt(do: Callable[[], T], what: str, retries: int, failed: Callable[[], None] = lambda: None) -> T:
+def attempt(
+    do: Callable[[], T], what: str, retries: int, failed: Callable[[], None] = lambda: None, *, in_midst: bool = False
+) -> T:
     """``do()``, tried again up to ``retries`` times after transient errors; ``failed`` is called before each time."""
-    for number in range(retries + 1):
-        try:
-            return do()
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            if number == retries:
-                error.add_note(f"{what} failed {retries + 1} times in a row")
-                raise
-            wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**number)
-            _log.warning("%s failed (%s: %s); trying again in %g s", what, type(error).__name__, _text(error), wait_s)
-            failed()
-            time.sleep(wait_s)
-    raise AssertionError("range(retries + 1) is never empty")
+    return try_again(
+        lambda _: do(),
+        retries + 1,
+        is_transient,
+        what=what,
+        note=f"{what} failed {{}} times in a row",
+        wait_s=lambda number: min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (number - 1)),
+        failed=failed,
+        in_midst=in_midst,
+    )
 
 
 class ReopenedFile(io.RawIOBase):
@@ -177,7 +166,7 @@ class ReopenedFile(io.RawIOBase):
                 raise ConnectionResetError(f"{self.name} ended at byte {self._place} of {self._size}")
             return data
 
-        data = attempt(read, f"reading {self.name} at byte {self._place}", self._retries, self._drop)
+        data = attempt(read, f"reading {self.name} at byte {self._place}", self._retries, self._drop, in_midst=True)
         buffer[: len(data)] = data
         self._place += len(data)
         return len(data)

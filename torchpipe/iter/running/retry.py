@@ -9,7 +9,7 @@ from torchpipe.iter._shared.bases import OnePerItem
 from torchpipe.node.context import Context
 from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
 from torchpipe.node.iterator import NodeIterator
-from torchpipe.node.tolerance import Retries
+from torchpipe.node.retries import Retries
 from torchpipe.node.validate import check_count, check_error_types, check_seconds
 
 __all__ = ["Retrier"]
@@ -24,7 +24,8 @@ class Retrier(OnePerItem[T_co]):
     Meant for what comes and goes: networks, file systems. It concerns the functions that you gave to nodes, items that
     are read by index, and the opening of files; up to another ``retry``. Between two attempts it waits ``backoff_s``
     seconds, twice as long each time, at most ``max_backoff_s``, less up to a half at random; a warning of the logger
-    ``torchpipe`` tells. The last error is raised as it is, with a note.
+    ``torchpipe`` tells. The last error is raised as it is, with a note. Readers of remote files, which try again by
+    themselves (``retries=``), leave the opening of a file to it: ``attempts`` are all that there are.
 
     Items stay the same: every attempt draws the random numbers that the first one would have drawn, for which the
     global random states are taken down before each call (0.1 ms), and is called with a copy of its argument, if that
