@@ -309,6 +309,31 @@ def _quiet() -> Iterator[None]:
     random.setstate(states[0]), np.random.set_state(states[1])
 
 
+@pytest.mark.parametrize("sampler", [Own, Wrapping])
+def test_L2_epochs_of_one_batch_each_are_resumed_in_any_of_them(sampler: Any) -> None:
+    """A state after the only batch may say that this pass is about to end, or that the next one begins."""
+
+    def made() -> DataLoader[Any]:
+        return DataLoader(Numbers(LENGTH), LENGTH + 2, sampler=sampler())
+
+    whole = made()
+    epochs = [[batch.tolist() for batch in whole] for _ in range(6)]
+    for stop in range(5):
+        loader = made()
+        for _ in range(stop):
+            list(loader)
+        between = loader.state_dict()
+        next(iter(loader))
+        for state, rest in ((between, epochs[stop]), (loader.state_dict(), [])):
+            again = made()
+            again.load_state_dict(state)
+            expected = [rest, *epochs[stop + 1 :]]
+            assert [[batch.tolist() for batch in again] for _ in expected] == expected, (stop, len(rest))
+            again.load_state_dict(state)
+            again.load_state_dict(again.state_dict())  # on the way
+            assert [batch.tolist() for batch in again] == rest
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_L2_a_run_that_is_stopped_twice_is_the_unbroken_one(kind: str) -> None:

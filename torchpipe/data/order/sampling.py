@@ -155,9 +155,13 @@ def check_order(samplers: Samplers, state: OrderState, number: int) -> None:
         raise damaged(f"{number} batches were delivered, and there are {length} samples in batches of {size}")
 
 
+_MOST_PASSES = 1 << 20  # of one batch each
+
+
 def check_place(place: Any) -> None:
     """Raises: StateError for what is no place of a sampler with a state of its own."""
-    if not isinstance(place, dict) or "state" not in place or type(place.get("ends")) is not bool:
+    ends = place.get("ends") if isinstance(place, dict) and "state" in place else None
+    if not isinstance(ends, int) or not 0 <= ends <= _MOST_PASSES:  # once it was but yes or no
         raise damaged(f"its sampler's place is {shown(place)}")
     stored_count(place, "skip")
 
@@ -287,8 +291,8 @@ class _Sampled(Order):
         self._owner: Any = samplers.owner
         self._start: OrderState
         if saved is None:
-            if loaded and last is not None and last["ends"]:
-                self._run_to_end()
+            if loaded and last is not None:
+                self._run_to_ends(last["ends"])
             self._start = samplers.capture() | {"drew": base_seed is None, "loaded": loaded}
             self._iterator = iter(self._sampler)
             self.base_seed = fresh_seed(samplers.generator) if base_seed is None else base_seed
@@ -327,9 +331,10 @@ class _Sampled(Order):
         if self._start.get("drew"):  # as the epoch did: the generators must go on as they did then
             fresh_seed(self._samplers.generator)
 
-    def _run_to_end(self) -> None:
-        for _ in iter(self._sampler):
-            pass
+    def _run_to_ends(self, passes: int) -> None:
+        for _ in range(passes):
+            for _ in iter(self._sampler):
+                pass
 
     def _find(self, place: OwnPlace, number: int) -> None:
         """Go to batch ``number`` by the sampler's own state."""
@@ -337,8 +342,7 @@ class _Sampled(Order):
         self._check_count(skip)
         if self._owner is not None:
             load_into(self._owner, place["state"])
-            if place["ends"]:
-                self._run_to_end()
+            self._run_to_ends(place["ends"])
             # Of another library's state: it may be that of the next epoch, which is not asked here
             ended = place.get("after") is True and not skip and number == length_of(self._sampler)
         self._begin_again()
@@ -489,7 +493,8 @@ class _Sampled(Order):
             return None
         if self._places[-1][1].get("after"):  # another library's state, which was not asked
             return self._places[-1][1]
-        return self._place(self._asked.batches) | {"skip": 0, "ends": True}
+        place = self._place(self._asked.batches)  # one of a pass before, where passes have but one batch
+        return place | {"skip": 0, "ends": place["ends"] + 1}
 
     def state(self, number: int) -> tuple[OrderState, dict[str, Any]]:
         self.forget_before(number)
