@@ -79,16 +79,17 @@ class ActorRequest:
     placement_group: Any = None
     runtime_env: Mapping[str, Any] | None = None
 
-    def options(self, starting: int) -> dict[str, Any]:
+    def options(self, starting: int, *, anywhere: bool = False) -> dict[str, Any]:
         """For ``.options()`` of the next actor: on this process's own node while that has room, then spread out.
 
-        ``starting`` others may not have taken yet what they asked for.
+        ``starting`` others may not have taken yet what they asked for. ``anywhere``: it has found no room on this node,
+        which somebody else has taken at the same time.
         """
         options: dict[str, Any] = {
             "num_cpus": self.num_cpus,
             "max_restarts": 0,
             "max_task_retries": 0,
-            "scheduling_strategy": self._strategy(starting),
+            "scheduling_strategy": self._strategy(starting, anywhere=anywhere),
         }
         if self.memory is not None:
             options["memory"] = self.memory
@@ -100,12 +101,18 @@ class ActorRequest:
             options["runtime_env"] = dict(self.runtime_env)
         return options
 
-    def _strategy(self, starting: int) -> Any:
+    def has_room_elsewhere(self) -> bool:
+        """Is there room for an actor on a node that is not this process's own, and stays?"""
+        others = free_on_nodes().keys() - draining_nodes() - {ray.get_runtime_context().get_node_id()}
+        return any(self._fits(free) for node, free in free_on_nodes().items() if node in others)
+
+    def _strategy(self, starting: int, *, anywhere: bool) -> Any:
         if self.placement_group is not None:
             return PlacementGroupSchedulingStrategy(self.placement_group)
         here = ray.get_runtime_context().get_node_id()
         if (
-            not self.label_selector
+            not anywhere
+            and not self.label_selector
             and here not in draining_nodes()
             and self._fits(free_on_nodes().get(here, {}), 1 + starting)
         ):

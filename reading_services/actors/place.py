@@ -72,6 +72,7 @@ class ActorPlace:
         self.hello: Hello | None = None
         self.opened_at = time.monotonic()
         self.gone = self.leaving = False
+        self.pinned = False  # may it run on one node alone?
         self.dispatches = False  # True once it has begun to run the dispatched part
         self.asked: Future[Any] | None = None  # how it is
         self.asked_at = 0.0

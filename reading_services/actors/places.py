@@ -20,20 +20,22 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from reading_services.actors.cluster import ActorRequest
 from reading_services.actors.dispatch_actor import DispatchActor
 from reading_services.actors.place import ActorPlace
 from reading_services.actors.replies import Hello
 from reading_services.actors.shard_actor import CONTROL, ShardActor
-from reading_services.engine.places import DISPATCHER, End, Event, Gone, Late, Leaving, Place, Places
-from torchpipe.compat.ray_private import draining_nodes
+from reading_services.engine.places import DISPATCHER, End, Event, Gone, Late, Leaving, Place, Places, Unplaced
+from torchpipe.compat.ray_private import draining_nodes, has_process
 
 __all__ = ["ActorSection", "RayPlaces"]
 
 _log = logging.getLogger("torchpipe")
 
 _LOOK_S = 1.0  # after actors and nodes
+_PLACE_S = 2.0  # for an actor to get its process on the node that it was put on
 _FINISH_S = 3.0  # for an actor to close what it has open
 
 
@@ -71,6 +73,7 @@ class RayPlaces(Places):
         self._places: list[ActorPlace] = []
         self._leaving: list[tuple[ActorPlace, Any, float]] = []  # asked to finish, until when
         self._answers: SimpleQueue[int | None] = SimpleQueue()
+        self._unplaced: set[int] = set()  # the numbers of those that this node has no room for
         self._measures_nodes = self._closed = False
         self._looked_at = time.monotonic()
         # An object that is forgotten ends its actors at once; at exit, Ray does
@@ -104,10 +107,13 @@ class RayPlaces(Places):
             if dispatches not in self._images:
                 self._images[dispatches] = ray.put(section.image)
             starting = sum(not place.ready for place in self._places)
-            actor = _actor_class(dispatches).options(**self._request.options(starting)).remote(name, section.nodes)
+            options = self._request.options(starting, anywhere=number in self._unplaced)
+            self._unplaced.discard(number)
+            actor = _actor_class(dispatches).options(**options).remote(name, section.nodes)
             place = ActorPlace(
                 number, name, actor, partial(_watch, self._answers), partial(_dispatcher_of, weakref.ref(self))
             )
+            place.pinned = isinstance(options["scheduling_strategy"], NodeAffinitySchedulingStrategy)
             self._places.append(place)
             place.load(self._images[dispatches], self._measures_nodes)
             return place
@@ -206,6 +212,9 @@ class RayPlaces(Places):
             if not place.ready:
                 if now - place.opened_at >= self._start_timeout_s:
                     events.append(Late(place))
+                elif place.pinned and now - place.opened_at >= _PLACE_S and self._has_no_room(place):
+                    self._unplaced.add(place.number)
+                    events.append(Unplaced(place))
             elif self._silent_s is not None and place.asked is not None and now - place.asked_at > self._silent_s:
                 _log.warning("%s has not answered for %g s: killing it", place.name, self._silent_s)
                 events.append(self._killed(place, "was killed, as it did not answer"))
@@ -215,6 +224,10 @@ class RayPlaces(Places):
                     place.leaving = True
                     events.append(Leaving(place))
         return events
+
+    def _has_no_room(self, place: ActorPlace) -> bool:
+        """Does it wait for room on this node, while there is room on another one?"""
+        return not has_process(place.actor) and self._request.has_room_elsewhere()
 
     def _killed(self, place: ActorPlace, cause: str) -> Event:
         place.gone = True

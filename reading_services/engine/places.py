@@ -17,7 +17,7 @@ from torchpipe.stats.node_sheet import Figures
 from torchpipe.stats.sheet import Times
 
 __all__ = ["DISPATCHER", "Arrival", "Came", "End", "Event", "Failed", "Figures", "Gone", "Late", "Leaving", "Noted",
-           "Place", "Places", "Ready", "Reported"]  # fmt: skip
+           "Place", "Places", "Ready", "Reported", "Unplaced"]  # fmt: skip
 
 DISPATCHER = -1
 """The number of the place that hosts the dispatched part. The others count from 0."""
@@ -201,4 +201,11 @@ class Late:
     place: Place
 
 
-Event: TypeAlias = Ready | Came | Reported | Failed | Gone | Leaving | Late
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """The place has been put where there is no room for it, while there is elsewhere: it is to be opened anew."""
+
+    place: Place
+
+
+Event: TypeAlias = Ready | Came | Reported | Failed | Gone | Leaving | Late | Unplaced

@@ -36,6 +36,7 @@ from reading_services.engine.places import (
     Places,
     Ready,
     Reported,
+    Unplaced,
 )
 from reading_services.engine.policy import Change, Policy
 from reading_services.engine.recovery import SPENT, Plan, Recovery
@@ -335,6 +336,9 @@ class Supervisor:
                     self._lose(place, self._death(place, end))
             case Leaving(place=place):
                 self._open_successor(place)
+            case Unplaced(place=place):
+                if not place.ready:  # else it has found room meanwhile
+                    self._open_anew(place)
             case Late(place=place):
                 self._late.add(place.number)
             case Ready():
@@ -477,6 +481,15 @@ class Supervisor:
                 self._open[number] = self._successors.pop(number)
                 if self._epoch is not None:
                     self._plans[number] = Plan(self._clock(), all_anew=dispatched)
+
+    def _open_anew(self, place: Place) -> None:
+        """It has been told what to begin, and has begun nothing."""
+        number, plan = place.number, self._plans.pop(place.number, None)
+        _log.info("%s has found no room where it was put: opening it anew", place.name)
+        self._let_go(number)
+        self._open[number] = self._new_place(number)
+        if self._epoch is not None:
+            self._plans[number] = plan or Plan(self._clock(), self._dispatch_branch >= 0 and number == DISPATCHER)
 
     def _new_place(self, number: int) -> Place:
         return self._successors.pop(number, None) or self._places.open(number)

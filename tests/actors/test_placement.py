@@ -94,6 +94,26 @@ def test_this_node_comes_first(cluster: Any) -> None:
         cluster.remove_node(node)
 
 
+@pytest.mark.nightly
+def test_two_loaders_that_begin_together_share_the_nodes(cluster: Any) -> None:
+    """Both find this node free, and both put their workers there."""
+    node = cluster.add_node(num_cpus=4, object_store_memory=100 << 20)
+    try:
+        loaders = [ray_loader(endless("plain"), 2, 2, num_cpus=2, rebalance=False) for _ in range(2)]
+        with loaders[0], loaders[1]:
+            services: Any = [loader.reading_service for loader in loaders]
+            streams = [iter(loader) for loader in loaders]
+            for stream in streams:
+                assert texts([next(stream), next(stream)]) == first_in_process("plain", 2, 2)
+            nodes = [node_id for service in services for node_id in service.nodes().values()]
+            assert sorted(map(nodes.count, {*nodes})) == [2, 2]
+            assert all(service.restarts == 0 for service in services)
+            for stream in streams:
+                assert texts([next(stream) for _ in range(8)]) == first_in_process("plain", 10, 2)[2:]
+    finally:
+        cluster.remove_node(node)
+
+
 class SlowOn:
     """Takes three times as long on one node as elsewhere."""
 

@@ -28,6 +28,7 @@ from reading_services.engine.places import (
     Places,
     Ready,
     Reported,
+    Unplaced,
 )
 from reading_services.engine.policy import Policy
 from reading_services.engine.supervisor import Supervisor
@@ -43,6 +44,7 @@ from torchpipe.stats.sheet import MAKING, Times
 __all__ = ["NEVER", "MemoryPlace", "MemoryPlaces", "MemoryReadingService"]
 
 NEVER = 1e12
+_PLACE_S = 2.0
 _IDLE = 5_000  # waits in which nothing happens: then the engine waits for ever
 
 
@@ -73,6 +75,9 @@ class MemoryPlace:
         self.number, self.name, self.ready = number, "dispatcher" if number < 0 else f"worker {number}", False
         self.sent: deque[Event] = deque()
         self.alive, self.leaving = True, False
+        self.pinned = number in places.elsewhere and number not in places.unplaced
+        self.starts_s = (places.elsewhere if number in places.unplaced else places.starts).get(number, 0.0)
+        places.unplaced.discard(number)
         self.watch = _Watch()
         self._places = places
         self.opened_at, self.speed = places.now, places.speeds.get(number, 1.0)
@@ -264,6 +269,7 @@ class MemoryPlaces(Places):
     ``starts``: how long after it was opened a place can begin, by number, in seconds; one that has not after
     ``start_timeout_s`` is late. ``speeds``: items a second that a place notes, by number. ``step_s``: how
     long a wait takes in which something happens. ``room``: so many can be open at a time, whatever their numbers.
+    ``elsewhere``: the numbers of those that are told to be unplaced, and how long they take once they are opened anew.
     """
 
     def __init__(
@@ -278,8 +284,9 @@ class MemoryPlaces(Places):
         start_timeout_s: float = NEVER,
         step_s: float = 0.001,
         room: int | None = None,
+        elsewhere: Mapping[int, float] | None = None,
     ) -> None:
-        self.room = room
+        self.room, self.elsewhere = room, dict(elsewhere or {})
         self.starts, self.speeds, self.start_timeout_s = dict(starts or {}), dict(speeds or {}), start_timeout_s
         self.parts, self.dispatched, self.policy, self.chance = parts, dispatched, policy, chance
         self.now = 0.0
@@ -288,6 +295,7 @@ class MemoryPlaces(Places):
         self.successors: dict[int, MemoryPlace] = {}  # of places that are leaving
         self.opened = itertools.count()
         self.closed = False
+        self.unplaced: set[int] = set()
         self.refusals = 0
         self.begun: list[int] = []  # lanes, each time one begins
         self.own = True  # is a death by a function of the user's one that looks like its own?
@@ -316,7 +324,11 @@ class MemoryPlaces(Places):
             since = self.now - place.opened_at
             if not place.alive or place.ready:
                 continue
-            if since >= self.starts.get(place.number, 0.0) and self.chance.random() < 0.5:
+            if place.pinned and since >= _PLACE_S:
+                place.pinned = False
+                self.unplaced.add(place.number)
+                place.sent.append(Unplaced(place))
+            elif since >= place.starts_s and self.chance.random() < 0.5:
                 place.ready = True
                 place.sent.append(Ready(place))
             elif since >= self.start_timeout_s and Late(place) not in place.sent:

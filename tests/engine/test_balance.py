@@ -73,6 +73,7 @@ class Case:
     starts: dict[int, float]
     speeds: dict[int, float]
     kills: bool
+    elsewhere: dict[int, float]
     chance: random.Random
 
     @classmethod
@@ -91,6 +92,7 @@ class Case:
             starts={number: chance.choice([0.0, 0.0, 0.0, 1.0, 7.0, 30.0, NEVER]) for number in numbers},
             speeds={number: chance.choice([1.0, 1.0, 0.2]) for number in numbers},
             kills=chance.random() < 0.3,
+            elsewhere={number: chance.choice([0.0, 4.0, NEVER]) for number in numbers if chance.random() < 0.3},
             chance=chance,
         )
 
@@ -100,7 +102,13 @@ class Case:
             self.workers,
             self.chance,
             policies=[*policies, Balance()] if self.balances else policies,
-            of_places={"starts": self.starts, "speeds": self.speeds, "start_timeout_s": 20.0, "step_s": 0.05},
+            of_places={
+                "starts": self.starts,
+                "elsewhere": self.elsewhere,
+                "speeds": self.speeds,
+                "start_timeout_s": 20.0,
+                "step_s": 0.05,
+            },
             num_shards=self.shards,
             max_deaths=10_000,
         )
@@ -108,7 +116,7 @@ class Case:
     @property
     def may_fail(self) -> bool:
         """Is there a place whose work nobody else can do in time?"""
-        late = {number for number, start in self.starts.items() if start > 20}
+        late = {number for number, start in (self.starts | self.elsewhere).items() if start > 20}
         if self.graph is dispatched and DISPATCHER in late:
             return True
         late.discard(DISPATCHER)
@@ -211,6 +219,19 @@ def test_L7_workers_that_nobody_has_asked_for_are_let_go_of_where_they_find_no_r
             assert 1 <= service.workers.num_workers < 4
         assert wishes.refusals
         assert any("has not started in time" in event.text for event in loader.stats().events)
+
+
+@pytest.mark.parametrize("kind", [plain, dispatched])
+def test_L7_one_that_finds_no_room_where_it_was_put_starts_elsewhere(kind: Any) -> None:
+    starts = {DISPATCHER: NEVER, 1: NEVER, 2: 3.0}
+    places = {"starts": starts, "elsewhere": {DISPATCHER: 1.0, 1: 1.0}, "start_timeout_s": 30.0, "step_s": 0.05}
+    service = MemoryReadingService(3, random.Random(4), of_places=places, num_shards=6)
+    graph = kind(90)
+    with make_loader(graph, service) as loader:
+        assert [[repr(item) for item in loader] for _ in range(2)] == oracle(graph, 6)
+        assert service.restarts == 0
+        assert service.places is not None
+        assert next(service.places.opened) == (6 if kind is dispatched else 4)
 
 
 def test_an_epoch_begins_as_balanced_as_the_one_before_was() -> None:

@@ -1,14 +1,17 @@
 """The parts of Ray that are not public and that there is no public way around, as of Ray 2.60.
 
 ``ray._private.state``: Ray Train asks it for the nodes that are being drained; ``ray.nodes()`` does not tell. What each
-node has free is told for the whole cluster only (``ray.available_resources()``).
+node has free is told for the whole cluster only (``ray.available_resources()``). Whether an actor has found room is
+told by ``ray.util.state``, but only where Ray's dashboard runs.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from ray._private import state
 
-__all__ = ["draining_nodes", "free_on_nodes"]
+__all__ = ["draining_nodes", "free_on_nodes", "has_process"]
 
 
 def draining_nodes() -> set[str]:
@@ -19,3 +22,9 @@ def draining_nodes() -> set[str]:
 def free_on_nodes() -> dict[str, dict[str, float]]:
     """Node id -> what of each resource is free there."""
     return {str(node): dict(free) for node, free in state.available_resources_per_node().items()}
+
+
+def has_process(actor: Any) -> bool:
+    """Has the actor found room on a node, so that a process is there for it, or was?"""
+    told = state.state.actor_table(actor._actor_id.hex())
+    return bool(told.get("Pid", 0)) or told.get("State") in ("ALIVE", "DEAD")
