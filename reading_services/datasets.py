@@ -16,13 +16,12 @@ from reading_services.engine.ledger import DealtEntries
 from reading_services.engine.options import WorkerLimits
 from reading_services.engine.policies import policies
 from reading_services.engine.supervisor import Supervisor
+from reading_services.images import image_of
 from reading_services.multiprocessing import MultiProcessingReadingService
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.places import ProcessPlaces, Section
 from reading_services.processes.start_method import default_start_method, start_method
-from reading_services.processes.unpicklable import what_fails
-from reading_services.ray import RayWorkers, TimedRayReadingService, image_of
-from torchpipe.errors import NotSerializableError
+from reading_services.ray import RayWorkers, TimedRayReadingService, actor_image
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import InitFn
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from reading_services.actors.places import RayPlaces
 
 __all__ = ["DealingWorkers", "RayWorkers", "TimedRayReadingService", "TimedReadingService", "WorkerLimits",
-           "default_start_method", "image_for"]  # fmt: skip
+           "default_start_method"]  # fmt: skip
 
 
 class DealingWorkers(Supervisor):
@@ -67,12 +66,32 @@ class DealingWorkers(Supervisor):
         self._pool: ProcessPlaces | RayPlaces
         if where is None:
             context = start_method(context, on_device=context is None)
-            self._image = image_for(context, graph, init_fn, policy)
+            forked = context.get_start_method() == "fork"
+            self._image = image_of(
+                GraphImage.inherited if forked else GraphImage.of,
+                (graph,),
+                (graph,),
+                to="a worker process",
+                name=_the_loader,
+                advice='. multiprocessing_context="fork" needs no pickling',
+                worker_init_fn=init_fn,
+                worker_reset_fn=None,
+                policy=policy,
+            )
             self._pool = ProcessPlaces(context, Section(self._image, names))
         else:
             from reading_services.actors.places import ActorSection
 
-            image = image_of((graph,), (graph,), init_fn, None, policy)
+            image = image_of(
+                actor_image,
+                (graph,),
+                (graph,),
+                to="a Ray actor",
+                name=_the_loader,
+                worker_init_fn=init_fn,
+                worker_reset_fn=None,
+                policy=policy,
+            )
             self._pool = where.places(ActorSection(image, len(names)), None, None)
         balance = where is not None and where.rebalance
         super().__init__(self._pool, num_workers, limits, policies(budget, num_workers, balance=balance))
@@ -154,17 +173,6 @@ class TimedReadingService(MultiProcessingReadingService):
             self._graph = GraphImage.inherited(*parts)
 
 
-def image_for(
-    context: BaseContext, graph: DataPipe, init_fn: InitFn | None, policy: Callable[[], SnapshotPolicy]
-) -> GraphImage:
-    """What processes of this start method are given. Raises: NotSerializableError, naming the attribute."""
-    parts = ((graph,), init_fn, None, policy)
-    if context.get_start_method() == "fork":
-        return GraphImage.inherited(*parts)
-    try:
-        return GraphImage.of(*parts)
-    except Exception as error:
-        what = what_fails([*vars(graph).items(), ("worker_init_fn", init_fn)]) or str(error)
-        raise NotSerializableError(
-            f'the loader cannot be sent to a worker process: {what}. multiprocessing_context="fork" needs no pickling'
-        ) from error
+def _the_loader(graph: DataPipe) -> str:
+    """The graph has what users give to the loader."""
+    return "the loader"

@@ -8,16 +8,14 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from reading_services.hosted import HostedReadingService, device_options, numbered_names, worker_limits
+from reading_services.images import image_of
 from reading_services.processes.graph_image import GraphImage
 from reading_services.processes.start_method import start_method
-from reading_services.processes.unpicklable import what_fails
 from torchpipe.device import DeviceKeywords
-from torchpipe.errors import NotSerializableError
 from torchpipe.execution.shard import InitFn, ResetFn
-from torchpipe.node.traits import DataPipe, node_name, with_inputs
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 from torchpipe.stats.budget import Budget
@@ -133,9 +131,19 @@ class MultiProcessingReadingService(HostedReadingService):
 
     def _make_images(self) -> None:
         plan = self.plan
-        self._graph = _image_of(plan.shard_nodes, self._graphs.branches, self._init_fn, self._reset_fn, self._policy)
+        self._graph = image_of(
+            GraphImage.of,
+            plan.shard_nodes,
+            self._graphs.branches,
+            to="a worker process",
+            worker_init_fn=self._init_fn,
+            worker_reset_fn=self._reset_fn,
+            policy=self._policy,
+        )
         if plan.dispatch is not None:
-            self._dispatch = _image_of(plan.dispatch_nodes, plan.dispatch, self._policy)
+            self._dispatch = image_of(
+                GraphImage.of, plan.dispatch_nodes, plan.dispatch, to="the dispatcher process", policy=self._policy
+            )
 
     def _forget(self) -> None:
         images = (self._graph, self._dispatch)
@@ -180,23 +188,3 @@ def _refuse_daemonic() -> None:
             "can be started here: use num_workers=0 with num_shards=... (the stream is the same), or start this "
             "process with daemon=False. Workers of torch's DataLoader and of pools are daemonic"
         )
-
-
-def _image_of(nodes: tuple[DataPipe, ...], graphs: Any, *others: Any) -> GraphImage:
-    """Pickle the shard section and the functions once. Raises: NotSerializableError, naming the culprit."""
-    try:
-        return GraphImage.of(graphs, *others)
-    except Exception as error:
-        for node in nodes:  # inputs first: the first that fails is the culprit
-            alone = with_inputs(node, lambda _: cast("DataPipe", _Placeholder()))
-            if (what := what_fails(vars(alone).items())) is not None:
-                text = f"{node_name(node)} cannot be sent to a worker process: {what}"
-                raise NotSerializableError(text) from error
-        raise NotSerializableError(
-            f"worker_init_fn, worker_reset_fn or policy cannot be sent to a worker process ({error}): keep open files, "
-            "locks and connections out of what they refer to"
-        ) from error
-
-
-class _Placeholder:
-    """Stands for a node's input while the node alone is being pickled."""

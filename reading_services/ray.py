@@ -8,16 +8,15 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
 from reading_services.hosted import HostedReadingService, device_options, numbered_names, worker_limits
-from reading_services.processes.unpicklable import what_fails
+from reading_services.images import image_of
 from torchpipe.device import DeviceKeywords
 from torchpipe.errors import NotSerializableError
 from torchpipe.execution.shard import InitFn, ResetFn
-from torchpipe.node.traits import DataPipe, node_name, with_inputs
 from torchpipe.node.validate import check_count
 from torchpipe.state import SnapshotPolicy
 from torchpipe.state.pickling import CloudPickler
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from reading_services.actors.places import ActorSection, RayPlaces
     from reading_services.engine.supervisor import Supervisor
 
-__all__ = ["RayReadingService", "RayWorkers", "TimedRayReadingService", "image_of"]
+__all__ = ["RayReadingService", "RayWorkers", "TimedRayReadingService", "actor_image"]
 
 _SHARED = (
     "is, or refers to, a tensor in shared memory. Only processes of one machine share it: an actor would have a copy, "
@@ -235,9 +234,19 @@ class RayReadingService(HostedReadingService):
         if self._graph is not None:
             return
         plan = self.plan
-        self._graph = image_of(plan.shard_nodes, self._graphs.branches, self._init_fn, self._reset_fn, self._policy)
+        self._graph = image_of(
+            actor_image,
+            plan.shard_nodes,
+            self._graphs.branches,
+            to="a Ray actor",
+            worker_init_fn=self._init_fn,
+            worker_reset_fn=self._reset_fn,
+            policy=self._policy,
+        )
         if plan.dispatch is not None:
-            self._dispatch = image_of(plan.dispatch_nodes, plan.dispatch, self._policy)
+            self._dispatch = image_of(
+                actor_image, plan.dispatch_nodes, plan.dispatch, to="the dispatcher actor", policy=self._policy
+            )
 
     def _forget(self) -> None:
         self._graph = self._dispatch = None
@@ -297,25 +306,13 @@ class TimedRayReadingService(RayReadingService):
         self.finalize()
 
 
-def image_of(nodes: tuple[DataPipe, ...], *parts: Any) -> bytes:
-    """The pickle of what an actor runs. Raises: NotSerializableError, naming the node that cannot be sent."""
-    try:
-        return _dumps(parts)
-    except Exception as error:
-        for node in nodes:  # inputs first: the first that fails is the culprit
-            alone = with_inputs(node, lambda _: cast("DataPipe", None)) if len(nodes) > 1 else node
-            if (what := what_fails(vars(alone).items(), _dumps)) is not None:
-                raise NotSerializableError(f"{node_name(node)} cannot be sent to a Ray actor: {what}") from error
-        raise NotSerializableError(
-            f"worker_init_fn, worker_reset_fn or policy cannot be sent to a Ray actor ({error}): keep open files, "
-            "locks and connections out of what they refer to"
-        ) from error
+def actor_image(value: Any, *others: Any) -> bytes:
+    """What an actor runs, pickled: functions and classes of the main script by value, since actors do not import it.
 
-
-def _dumps(value: Any) -> bytes:
-    """Functions and classes of the main script go by value: actors do not import it."""
+    Raises: whatever pickling raises.
+    """
     file = io.BytesIO()
-    _ToActors(file, protocol=5).dump(value)
+    _ToActors(file, protocol=5).dump((value, *others))
     return file.getvalue()
 
 

@@ -1,15 +1,17 @@
-"""Finds what of a graph cannot be sent to a process, for an error that names it. Runs in the main process."""
+"""What workers are sent, pickled once, or an error that names what of it cannot be. Runs in the main process."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from reading_services.processes.graph_image import GraphImage
 from torchpipe.errors import NotSerializableError
+from torchpipe.node.traits import DataPipe, node_name, with_inputs
 
-__all__ = ["what_fails"]
+__all__ = ["image_of"]
+
+Image = TypeVar("Image")
 
 _MOST_LEVELS = 8  # of attributes of attributes
 _OPEN_IT_THERE = "Open files, locks, connections and the like when they are first used, or in worker_init_fn"
@@ -19,12 +21,38 @@ _START_IT_THERE = (
 )
 
 
-def what_fails(named: Iterable[tuple[str, Any]], dump: Callable[[Any], Any] | None = None) -> str | None:
-    """Which of the values, or what inside of it, cannot be pickled, and what to do. None if each of them can.
+def image_of(
+    make: Callable[..., Image],
+    nodes: Iterable[DataPipe],
+    graphs: Any,
+    *,
+    to: str,
+    advice: str = "",
+    name: Callable[[DataPipe], str] = node_name,
+    **others: Any,
+) -> Image:
+    """What workers are sent: ``make(graphs, *others)``. ``nodes``: those of the graphs, inputs first.
 
-    ``dump`` raises for what cannot be; None: as for a process.
+    Raises: NotSerializableError, naming the first node, with its attribute, or which of the others cannot be sent
+    ``to`` a worker. ``advice``: what else can be done; ``name``: what a node is called.
     """
-    dump = dump or _make_image
+    try:
+        return make(graphs, *others.values())
+    except Exception as error:
+        for node in nodes:
+            alone = with_inputs(node, lambda _: cast("DataPipe", _Input()))
+            if (what := _what_fails(vars(alone).items(), make)) is not None:
+                raise NotSerializableError(f"{name(node)} cannot be sent to {to}: {what}{advice}") from error
+        what = _what_fails(others.items(), make) or f"{type(error).__name__}: {error}"
+        raise NotSerializableError(f"the loader cannot be sent to {to}: {what}{advice}") from error
+
+
+class _Input:
+    """Stands for a node's input while the node alone is being pickled."""
+
+
+def _what_fails(named: Iterable[tuple[str, Any]], dump: Callable[[Any], Any]) -> str | None:
+    """Which of the values, or what inside of it, cannot be pickled, and what to do. None if each of them can."""
     for name, value in named:
         failure = _failure(value, dump)
         if failure is None:
@@ -60,7 +88,3 @@ def _failure(value: Any, dump: Callable[[Any], Any]) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-def _make_image(value: Any) -> None:
-    GraphImage.of(value).close()
