@@ -45,7 +45,9 @@ class MultiProcessingReadingService(HostedReadingService):
             item, or as many small ones as come within 2 ms and 1 MiB.
         main_prefetch_cnt: items that a thread of this process runs ahead through what the main section has to do; 0
             for no thread. Where it has nothing to do, there is none; with ``device``, the device stage has its own.
-        worker_init_fn: ``(datapipe, worker_info) -> datapipe``, once for each shard in the process that hosts it.
+        worker_init_fn: ``(datapipe, worker_info) -> datapipe``, once for each shard, before its first item, in the
+            process that hosts it. A process may host several shards (``num_shards``, ``autotune``): what is a shard's
+            goes into its datapipe, since a module's global is that of the last shard in the process.
         worker_reset_fn: ``(datapipe, worker_info, seed_generator) -> datapipe``, for each shard and epoch.
         worker_prefetch_bytes: bytes that each shard may run ahead of the consumer, if that is more than two messages;
             give more where some batches take much longer to make than others, and memory allows it.

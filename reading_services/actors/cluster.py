@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from torchpipe.compat.ray_private import draining_nodes, free_on_nodes
 
-__all__ = ["ActorRequest", "connect"]
+__all__ = ["ActorRequest", "connect", "living_nodes"]
 
 _log = logging.getLogger("torchpipe")
 
@@ -52,6 +52,11 @@ def connect(address: str | None) -> None:
             context.address_info["address"],
             ray.cluster_resources().get("CPU", 0),
         )
+
+
+def living_nodes() -> set[str]:
+    """The ids of the nodes that are there."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
 def _check_reachable(address: str | None) -> None:

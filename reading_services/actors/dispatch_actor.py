@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import ray
+
 from reading_services.actors.replies import NOT_YET, Begun, Packed, Portion
-from reading_services.actors.shard_actor import ActorBase
+from reading_services.actors.shard_actor import CONTROL, ActorBase
 from reading_services.engine.messages import StartDispatch
 from reading_services.hosting.dispatch import DispatchHost
 from torchpipe.node.failures.remote_error import dump_error
@@ -13,11 +15,14 @@ from torchpipe.stats.sheet import AWAITING_CREDIT, IDLE, MAKING, SENDING, STARTI
 
 __all__ = ["DispatchActor"]
 
+_TOLD = 1000  # items after a restart that may be the last one: what has ended it is most likely among them
+
 
 class DispatchActor(ActorBase):
     """``begin``, then ``take`` for each shard that has room."""
 
     _host: DispatchHost | None = None  # until it is loaded
+    _begun = 0  # this generation
 
     def _take(self, graph: Any, policy: Any) -> None:
         self._host = DispatchHost(graph, policy, self._memo, f"torchpipe: in {self._where()}")
@@ -30,10 +35,18 @@ class DispatchActor(ActorBase):
         assert host is not None
         times.turn_to(STARTING)
         times.count_cpu()
+        self._begun = epoch.generation
+        self._memo.tell_items(_TOLD if epoch.careful else max(0, epoch.suspect - epoch.mark_position))
         host.begin(epoch)
         self._memo.report(host.take_reports())
         times.turn_to(AWAITING_CREDIT)
         return Begun()
+
+    @ray.method(concurrency_group=CONTROL)
+    def supersede(self, generation: int) -> None:
+        super().supersede(generation)
+        if generation >= self._begun:
+            self._memo.tell_items(0)  # nobody listens any more
 
     def take(self, generation: int, shard: int, items: int) -> Portion | str | None:
         """Up to so many items for a shard, one at least; None if this generation is over."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,18 +25,34 @@ class Memo:
         self.times = TimeSheet([0] * TimeSheet.SIZE)
         self._sheet = NodeSheet([0] * (nodes * NodeSheet.STRIDE))
         self._reports: deque[Report] = deque()
+        self._at = -1  # the item that is being made, while each is told before
+        self._untold = 0  # how many more are to be told
+        self._tells = False
+        self._seen = threading.Event()
+
+    def tell_items(self, count: int) -> None:
+        """Begin the next so many items, one by one, only once the driver has seen which it is; 0: do not wait."""
+        self._untold, self._tells = count, count > 0
+        self._seen.set()
 
     def approach(self, lane: int, index: int) -> None:
         """Nobody could read it after a death: the driver goes by what it has asked for."""
 
     def begin(self, lane: int, index: int, count: int) -> None:
-        """As above."""
+        """As above; but in an actor that is to be asked for it."""
+        if self._untold > 0:
+            self._untold -= 1
+            self._seen.clear()
+            self._at = index
+            if self._tells:  # else it was called off before
+                self._seen.wait()
 
     def again(self) -> None:
         """As above."""
 
     def rest(self) -> None:
-        """As above."""
+        """Nothing is being made."""
+        self._at = -1
 
     def trace(self, *, careful: bool) -> Trace | None:
         return Tracing(self._sheet) if self.times.wanted else None
@@ -56,6 +73,10 @@ class Memo:
     def figures(self) -> list[Figures]:
         return self._sheet.read() if self.times.wanted else []
 
-    def status(self) -> Status:
+    def status(self, seen: int) -> Status:
+        """``seen``: the item that the driver knows of."""
+        at = self._at
+        if at >= 0 and seen == at:
+            self._seen.set()
         reports = [self._reports.popleft() for _ in range(len(self._reports))]
-        return Status(times=self.times.read(), nodes=self.figures(), reports=reports)
+        return Status(times=self.times.read(), nodes=self.figures(), reports=reports, at=at)

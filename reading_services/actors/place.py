@@ -13,9 +13,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ray.exceptions import ActorUnavailableError, NodeDiedError, RayError, RayTaskError, TaskCancelledError
+from ray.exceptions import (
+    ActorUnavailableError,
+    NodeDiedError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    TaskCancelledError,
+)
 
 import torchpipe
+from reading_services.actors.cluster import living_nodes
 from reading_services.actors.replies import Begun, Hello, Produced, Status, arrival_of
 from reading_services.engine.credit import ChunkSize, Credit
 from reading_services.engine.messages import Deal, Report, StartDispatch, StartEpoch
@@ -76,7 +84,10 @@ class ActorPlace:
         self.dispatches = False  # True once it has begun to run the dispatched part
         self.asked: Future[Any] | None = None  # how it is
         self.asked_at = 0.0
+        self._at = -1  # the item of the dispatched stream that it is about to make, where it tells each
+        self._tells = self._measures_nodes = False
         self._watch, self._dispatcher = watch, dispatcher
+        self._nodes = living_nodes()  # when it was opened
         self._calls: deque[_Call] = deque()
         self._epoch: StartEpoch | None = None
         self._generation = 0
@@ -102,6 +113,7 @@ class ActorPlace:
         self._turns = deque(number for number in self._turns if number in self._lanes)
         if isinstance(start, StartDispatch):
             self._epoch, self.dispatches = None, True
+            self._at, self._tells = -1, start.careful or start.suspect > start.mark_position
             self._call("begin", self.actor.begin, start)
             return
         dispatcher = self._dispatcher() if start.dispatch_branch >= 0 else None
@@ -152,6 +164,8 @@ class ActorPlace:
             events += self._heard(self.asked)
         if not self.gone:
             self._ask()
+            if self._tells:  # it waits for us
+                self.ask_status(self._measures_nodes)
         return events
 
     def _settled(self, call: _Call, answer: Any) -> Iterator[Event]:
@@ -221,11 +235,14 @@ class ActorPlace:
             yield Gone(self, End(cause=f"failed: {error}", own=True))
             return
         outside = isinstance(error, ActorUnavailableError | NodeDiedError | TaskCancelledError)
-        # Ray says in words alone that it was the node that went, perhaps before the actor had begun
+        outside = outside or (isinstance(error, RayActorError) and error.preempted) or self._has_lost_its_node()
         calls = [*([] if call is None else [call]), *self._calls]
-        loads = bool(calls) and calls[0].kind == "load"
-        outside = outside or "actor's node" in str(error) or (loads and "never ran" in str(error))
         yield Gone(self, self._end(calls, error, own=not outside))
+
+    def _has_lost_its_node(self) -> bool:
+        """Of one that has not said where it is, every node may be the one."""
+        mine = self._nodes if self.hello is None else {self.hello.node_id}
+        return not mine <= living_nodes()
 
     def _end(self, calls: list[_Call], error: BaseException, *, own: bool) -> End:
         """What it was at: it answers in order, and its last answers may be lost, so that it may be two calls further.
@@ -234,6 +251,8 @@ class ActorPlace:
         """
         pid = None if self.hello is None else self.hello.pid
         lane_number = next((call.lane for call in calls if call.kind == "produce" and call.lane in self._lanes), -1)
+        if own and self._at >= 0:
+            return End(cause=_cause(error), own=own, lane=0, items=range(self._at, self._at + 1), begun=True, pid=pid)
         if not own or lane_number < 0:
             return End(cause=_cause(error), own=own, pid=pid)
         count = self._lanes[lane_number].count
@@ -248,6 +267,7 @@ class ActorPlace:
             yield from self._failed(error)
             return
         status: Status = future.result()
+        self._at = status.at if self._tells else -1
         self._noted = status.noted(0 if self.hello is None else self.hello.pid)
         reports: Sequence[Report] = status.reports
         yield from (Reported(self, report) for report in reports)
@@ -322,7 +342,8 @@ class ActorPlace:
         """Ask how it is, unless an answer is still awaited."""
         if self.asked is None and not self.gone:
             self.asked_at = time.monotonic()
-            self.asked = self.actor.status.remote(measures_nodes).future()
+            self._measures_nodes = measures_nodes
+            self.asked = self.actor.status.remote(measures_nodes, self._at).future()
             self._watch(self.number, self.asked)
 
 

@@ -94,9 +94,10 @@ class Portion:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What an actor has done so far, and what there is to report."""
+    """What an actor has done so far, and what there is to report; ``at``: an item that it is about to make."""
 
     times: Times
+    at: int = -1
     nodes: Sequence[Figures] = ()
     reports: Sequence[Report] = ()
 

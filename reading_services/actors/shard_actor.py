@@ -47,11 +47,11 @@ class ActorBase:
         self._over = 0  # generations up to this one are over
 
     @ray.method(concurrency_group=CONTROL)
-    def status(self, measures_nodes: bool) -> Status:
-        """What it is at."""
+    def status(self, measures_nodes: bool, seen: int = -1) -> Status:
+        """What it is at; ``seen``: the item that it was at, as the driver knows."""
         self._memo.times.wanted = measures_nodes
         self._memo.times.publish()
-        return self._memo.status()
+        return self._memo.status(seen)
 
     @ray.method(concurrency_group=CONTROL)
     def supersede(self, generation: int) -> None:

@@ -80,6 +80,8 @@ class Recovery:
         items = end.items if end.begun else range(1)
         charged.append(items)
         deaths = sum(_overlap(other, items) for other in charged)
+        if dispatcher and end.begun:  # those where it got no further, and nobody knows what it was at
+            deaths += len(self._charged.get((number, -1, progress), ()))
         if deaths >= self._max_deaths - 1:
             self._careful.add(number)
         return Decision(deaths=deaths, give_up=deaths >= self._max_deaths, delay_s=delay_s)

@@ -55,7 +55,7 @@ def test_L4_an_actor_killed_through_ray_is_replaced() -> None:
 def test_L4_a_node_goes_away_with_its_actors(kind: str, cluster: Any) -> None:
     nodes = [cluster.add_node(num_cpus=2, labels={"pool": "away"}, object_store_memory=100 << 20) for _ in range(2)]
     try:
-        with ray_loader(endless(kind), 2, 4, label_selector={"pool": "away"}, max_deaths=20) as loader:
+        with ray_loader(endless(kind), 2, 4, label_selector={"pool": "away"}, max_deaths=1) as loader:
             stream = iter(loader)
             got = texts([next(stream) for _ in range(5)])
             used = service_of(loader).nodes().values()
@@ -70,6 +70,19 @@ def test_L4_a_node_goes_away_with_its_actors(kind: str, cluster: Any) -> None:
                     break
             got += texts([next(stream) for _ in range(50)])
         assert got == first_in_process(kind, len(got), 4)
+    finally:
+        for node in nodes:
+            cluster.remove_node(node)
+
+
+@pytest.mark.nightly
+def test_L4_a_node_goes_away_before_its_actors_have_begun(cluster: Any) -> None:
+    nodes = [cluster.add_node(num_cpus=2, labels={"pool": "early"}, object_store_memory=100 << 20) for _ in range(2)]
+    try:
+        with ray_loader(endless("plain"), 2, 2, num_cpus=2, label_selector={"pool": "early"}, max_deaths=1) as loader:
+            stream = iter(loader)
+            cluster.remove_node(nodes.pop(), allow_graceful=False)
+            assert texts([next(stream) for _ in range(20)]) == first_in_process("plain", 20, 2)
     finally:
         for node in nodes:
             cluster.remove_node(node)
@@ -163,11 +176,14 @@ def test_L6_actors_end_with_a_driver_that_is_killed(cluster: Any, tmp_path: Path
     wait_until(lambda: not actor_processes(), 30.0)
 
 
-def test_L4_an_item_that_ends_the_dispatcher_each_time_is_an_error_behind_the_items_before_it() -> None:
+@pytest.mark.parametrize("max_deaths", [2, pytest.param(3, marks=pytest.mark.nightly)])
+def test_L4_an_item_that_ends_the_dispatcher_each_time_is_named(max_deaths: int) -> None:
     graph = IterableWrapper(range(20)).map(deadly).sharding_round_robin_dispatch()
-    with ray_loader(graph, 1, 1, max_deaths=2) as loader:
+    with ray_loader(graph, 1, 1, max_deaths=max_deaths) as loader:
         got: list[int] = []
-        with pytest.raises(WorkerDiedError, match=r"dispatcher .* 2 times"):
+        with pytest.raises(
+            WorkerDiedError, match=rf"making item 7 of the dispatched stream.* has died [{max_deaths}-9] times"
+        ):
             for item in loader:
                 got.append(item)
-        assert got == list(range(len(got)))
+        assert got == list(range(7))

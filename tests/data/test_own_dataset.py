@@ -177,6 +177,30 @@ def test_L1_autotune_gives_each_worker_a_dataset(cores: int) -> None:
         assert found == expected
 
 
+class Marked(Dataset[int]):
+    part = -1
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        return index + 100 * self.part
+
+
+def mark(worker: int) -> None:
+    info: Any = get_worker_info()
+    info.dataset.part = worker
+
+
+def test_L1_what_worker_init_fn_puts_into_the_dataset_is_that_workers_whoever_hosts_it() -> None:
+    dataset = Marked()
+    with DataLoader(dataset, 2, num_workers=3, worker_init_fn=mark) as loader:
+        expected = epochs(loader, 1)
+    with DataLoader(dataset, 2, num_workers=3, worker_init_fn=mark, autotune=Budget(cores=1)) as loader:
+        assert epochs(loader, 1) == expected
+    assert dataset.part == -1
+
+
 class Locked(SetsItself):
     def __init__(self) -> None:
         self.lock = threading.Lock()

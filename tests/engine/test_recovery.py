@@ -93,3 +93,13 @@ def test_nobody_is_given_up_for_accidents_alone(
         decision = recovery.record(number, end, progress, dispatcher=False)
         assert decision.give_up == (decision.deaths >= max_deaths)
         assert bool(decision.deaths) == (own or begun)
+
+
+def test_deaths_of_a_dispatcher_of_which_nobody_knows_what_it_was_at_count_for_the_item_that_is_found() -> None:
+    recovery = Recovery(3)
+    ends = [idle(own=True, lane=-1), idle(own=True, lane=-1), at(ONE, own=True)]
+    assert [recovery.record(-1, end, 7, dispatcher=True).deaths for end in ends] == [1, 2, 3]
+    assert recovery.careful(-1)
+    recovery.begin_epoch()
+    progress = [6, 6, 7]  # it has got on since
+    assert [recovery.record(-1, end, at, dispatcher=True).deaths for end, at in zip(ends, progress)] == [1, 2, 1]

@@ -78,6 +78,8 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         max_deaths: deaths at one and the same batch that are no accident any more but an error that names it.
         max_restarts: how many workers may be replaced in an epoch, or in all epochs if they persist; None: any number.
         autotune: choose by measurement how many of ``num_workers`` are started; or a :class:`~torchpipe.stats.Budget`.
+            A process may stand for several workers then (also under Ray): what ``worker_init_fn`` keeps belongs into
+            ``get_worker_info().dataset``, since a module's global is that of the last worker in the process.
         measure: whether :meth:`stats` has figures of each step (docs/seeing.md); None: as ``TORCHPIPE_MEASURE`` says.
         distributed: deal the batches of one process to the ranks of the initialized process group: rank r of w has
             every w-th from r on. The seed is rank 0's, and fixes every epoch; ranks talk when one begins, no more.
