@@ -30,6 +30,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "torchpipe.iter": {
         "PathList": "torchpipe.iter._shared.paths",
+        "FilePieces": "torchpipe.iter._shared.pieces",
         "Demultiplexer": "torchpipe.iter.branching.demultiplexer",
         "Forker": "torchpipe.iter.branching.forker",
         "RandomSplitter": "torchpipe.iter.branching.random_splitter",
@@ -88,6 +89,7 @@ NAMES: dict[str, dict[str, str]] = {
         "WebDatasetReader": "torchpipe.iter.shards.webdataset_reader",
         "ZipReader": "torchpipe.iter.shards.zip_reader",
         "MapToIterConverter": "torchpipe.iter.sources.map_to_iter",
+        "PieceSharder": "torchpipe.iter.sources.piece_sharder",
         "IterableWrapper": "torchpipe.iter.sources.wrapper",
         "ArrowReader": "torchpipe.iter.tables.arrow_reader",
         "HuggingFaceReader": "torchpipe.iter.tables.hugging_face_reader",
@@ -286,6 +288,7 @@ FORMS: dict[str, dict[str, str]] = {
         "save_to_disk": "torchpipe.torchdata.nodes.saver:Saver",
         "set_length": "torchpipe.iter.limiting.length_setter:LengthSetter",
         "shard_expand": "torchpipe.torchdata.nodes.shard_expander:ShardExpander",
+        "shard_pieces": "torchpipe.iter.sources.piece_sharder:PieceSharder",
         "sharding_filter": "torchpipe.iter.ordering.sharding_filter:ShardingFilter",
         "sharding_round_robin_dispatch": "torchpipe.iter.ordering.sharding_filter:ShardingRoundRobinDispatcher",
         "shuffle": "torchpipe.iter.ordering.shuffler:Shuffler",

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from torchpipe import DataLoader2, Shuffle
 from torchpipe.errors import StateError
-from torchpipe.map import SequenceWrapper, shuffler
+from torchpipe.indexed import shuffled
+from torchpipe.map import SequenceWrapper
 from torchpipe.node.datapipe import iterate
 from torchpipe.randomness.permuting import ComputedOrder
 from torchpipe.randomness.seeds import permutation
@@ -66,7 +67,7 @@ def test_L5_the_order_is_made_once_however_many_items_are_left_out(
         made.append(length)
         return permutation(key, length)
 
-    monkeypatch.setattr(shuffler, "permutation", noting)
+    monkeypatch.setattr(shuffled, "permutation", noting)
     node = behind(SequenceWrapper(Broken(), deepcopy=False).shuffle()).on_error("skip", budget=None)
     assert sorted(iterate(node)) == list(range(0, 40, 2))
     assert made == [40]

@@ -24,12 +24,15 @@ from tests.state.fuzz_nodes import connect
 from tests.test_replay import Shuffles, ShufflesStateful
 from torchpipe.iter import (
     FileLister,
+    FilePieces,
     HuggingFaceReader,
     IterableWrapper,
+    ParquetReader,
     PathList,
     SampleMultiplexer,
     Sampler,
     SqlReader,
+    TextLineReader,
 )
 from torchpipe.map import SequenceWrapper, TFRecordFile, TokenFile
 
@@ -238,6 +241,7 @@ def _another(kind: Kind) -> Any:
         "folder": lambda: IterableWrapper(["csv"]),
         "path": lambda: PathList(f"{rest}/*" if rest in FORMATS else "txt/*"),
         "open": lambda: PathList(f"{rest}/*" if rest in FORMATS else "txt/*").open_files("b"),
+        "piece": lambda: FilePieces("txt/*", "lines", piece_bytes=9),
         "row": lambda: PathList("parquet/0*").list_row_groups(),
         "table": lambda: PathList("parquet/*").load_parquet_as_df(),
         "array": lambda: TokenFile("tokens.npy", 20).to_iter_datapipe(),
@@ -265,6 +269,15 @@ _source("PathList", "path txt",
 for _ending in FORMATS[1:]:
     _source(f"PathList/{_ending}", f"path {_ending}",
             lambda n, ending=_ending: PathList([f"{ending}/*", f"more {ending}/*"][n % 2]), 3, traits="files")  # type: ignore[misc]
+_source("FilePieces", "piece",
+        lambda n: FilePieces(["txt/*", "more txt/*"][n % 2], "lines", piece_bytes=7 + n, shuffle=n > 1), 12,
+        traits="files seeded")
+_source("shard_pieces", "other",
+        lambda n: TextLineReader(["txt/*", "more txt/*"][n % 2]).shard_pieces(piece_bytes=7 + n, shuffle=n > 1), 7,
+        traits="files shards")
+_source("shard_pieces/row groups", "dict",
+        lambda n: ParquetReader("parquet/*").shard_pieces(piece_bytes=1 + n, shuffle=n > 1), 18,
+        traits="files shards")
 _source("FileLister", "path txt", lambda n: FileLister(["txt", "more txt"][n % 2], abspath=n > 1), 3, traits="files")
 _source("Sampler", "int",
         lambda n: Sampler(IterableWrapper(range(12 + n)), [SequentialSampler, RandomSampler][n % 2]), 13, draws=(1, 3))
@@ -493,7 +506,7 @@ _ROOTS = ["saved", "more saved"]
 _form("save_to_disk", "named", "path saved", lambda g, n, k: g.save_to_disk("w", root=_ROOTS[n % 2]))
 _form("save_by_fsspec", "named", "path saved", lambda g, n, k: g.save_by_fsspec("w", root=_ROOTS[n % 2]))
 _form("save_by_iopath", "named", "path saved", lambda g, n, k: g.save_by_iopath("w", filepath_fn="saved/{}".format))
-_form("read_lines", ("path txt", "path saved", "path gz", "path bz2", "path xz"), "other",
+_form("read_lines", ("path txt", "path saved", "path gz", "path bz2", "path xz", "piece"), "other",
       lambda g, n, k: g.read_lines(), 7)
 _form("read_jsonl", "path jsonl", "other", lambda g, n, k: g.read_jsonl(), 9)
 _form("read_csv", "path csv", "dict of text", lambda g, n, k: g.read_csv(), 9)

@@ -12,10 +12,12 @@ from torchpipe.graph.adapters import CacheTimeout
 from torchpipe.iter import (
     SHARDING_PRIORITIES,
     FileLister,
+    FilePieces,
     HuggingFaceReader,
     IterableWrapper,
     SampleMultiplexer,
     SqlReader,
+    TextLineReader,
 )
 from torchpipe.map import SequenceWrapper
 
@@ -37,6 +39,10 @@ class Counting:
 
 def source() -> Any:
     return IterableWrapper([1])
+
+
+def lines() -> Any:
+    return TextLineReader(__file__)
 
 
 def begun() -> Any:
@@ -166,6 +172,9 @@ FORMS += [  # counts, lengths and weights
     wrong("end_caching", ValueError, "filepath_fn", on=begun, filepath_fn=str, same_filepath_fn=True),
     wrong("end_caching", TypeError, "filepath_fn", on=begun, filepath_fn=3),
     wrong("end_caching", ValueError, "mode", "r", on=begun),
+    wrong("shard_pieces", ValueError, "piece_bytes", on=lines, piece_bytes=0),
+    wrong("shard_pieces", TypeError, "piece_bytes", on=lines, piece_bytes="1MB"),
+    wrong("shard_pieces", TypeError, "shuffle", on=lines, shuffle="yes"),
     wrong("end_caching", ValueError, "timeout", on=begun, timeout=0),
 ]
 
@@ -253,6 +262,9 @@ SQL: list[tuple[type[Exception], str, dict[str, Any]]] = [
 ]
 
 NODES: list[Row] = [
+    ("FilePieces: unit", lambda: FilePieces(__file__, "words"), ValueError, "unit"),
+    ("FilePieces: paths", lambda: FilePieces(3, "lines"), TypeError, "paths"),  # type: ignore[arg-type]
+    ("FilePieces: compression", lambda: FilePieces(__file__, "lines", compression="zip"), ValueError, "compression"),
     ("set_seed: seed", lambda: source().shuffle().set_seed(-1), ValueError, "seed"),
     ("apply_sharding: instance_id", lambda: source().sharding_filter().apply_sharding(2, 2), ValueError, "instance_id"),
     ("apply_sharding: number", lambda: source().sharding_filter().apply_sharding(0, 0), ValueError, "num_of_instances"),

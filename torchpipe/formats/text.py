@@ -59,25 +59,43 @@ class Lines(ContentRecords[T]):
     """The lines as they stand in the file, with their ends. Base of what is made of lines.
 
     ``decoding`` (encoding, errors) makes text of the bytes of a line; a stream of text does without. The first ``skip``
-    lines are left out. A byte order mark is no part of the first line, unless ``keeps_bom``.
+    lines are left out. A byte order mark is no part of the first line, unless ``keeps_bom``. Of a piece of a file,
+    ``span`` (start, stop), the lines are those that start in it; lines are counted from there on.
     """
 
     unit = "line"
     first_number = 1
 
     def __init__(
-        self, content: Content, decoding: tuple[str, str] | None = None, skip: int = 0, *, keeps_bom: bool = False
+        self,
+        content: Content,
+        decoding: tuple[str, str] | None = None,
+        skip: int = 0,
+        *,
+        keeps_bom: bool = False,
+        span: tuple[int, int] | None = None,
     ) -> None:
         super().__init__(content)
         self._encoding, self._errors = decoding or ("", "")
         self._decodes = decoding is not None and not content.is_text
         self._bom: Any = None if keeps_bom else "\ufeff" if content.is_text else codecs.BOM_UTF8
+        self._start = 0 if span is None else span[0]
+        self._stop = None if span is None else span[1]
+        if span is not None and self._start:
+            self._bom = None
+            self._to_first_line(*span)
         for _ in range(skip):
             self._pass(self._read())
 
+    def _to_first_line(self, start: int, stop: int) -> None:
+        """To the first line that starts in the piece: a line starts behind each end of one. To its end without any."""
+        self._content.go_back(start - 1)
+        rest = self._content.stream.readline(stop - start)
+        self._offset = start - 1 + len(rest) if rest.endswith(b"\n") else stop
+
     def _read(self) -> Any:
-        """The next line, its end included; empty at the end of the file. The place stays."""
-        return self._content.stream.readline()
+        """The next line, its end included; empty at the end. The place stays."""
+        return self._content.stream.readline() if self._stop is None or self._offset < self._stop else b""
 
     def _pass(self, line: Any) -> None:
         self._offset += len(line)
@@ -97,7 +115,7 @@ class Lines(ContentRecords[T]):
         return self._decoded(line)
 
     def __next__(self) -> T:
-        line = self._content.stream.readline()
+        line = self._content.stream.readline() if self._stop is None or self._offset < self._stop else b""
         if not line:
             raise StopIteration
         made: T = self._made(line)
@@ -112,6 +130,9 @@ class Lines(ContentRecords[T]):
                 return done
             self._pass(line)
         return count
+
+    def where(self) -> str:
+        return super().where().replace(" (", f" behind byte {self._start} (") if self._start else super().where()
 
 
 class TextLines(Lines[str]):

@@ -23,5 +23,10 @@ def check_shuffle_before_sharding(datapipe: DataPipe) -> bool:
         before = bool(inputs) and all(mixed[id(item)] for item in inputs)
         if divides(node) and not before:
             return False
-        mixed[id(node)] = before or callable(getattr(type(node), "set_shuffle", None))
+        mixed[id(node)] = before or _shuffles(node)
     return True
+
+
+def _shuffles(node: DataPipe) -> bool:
+    """Has it ``set_shuffle``, and does not say that seed and epoch change nothing (``FilePieces`` in order)?"""
+    return callable(getattr(type(node), "set_shuffle", None)) and getattr(node, "seeded", None) is not False

@@ -11,6 +11,7 @@ from torchpipe.on_demand import on_demand
 
 if TYPE_CHECKING:
     from torchpipe.iter._shared.paths import PathList
+    from torchpipe.iter._shared.pieces import FilePieces
     from torchpipe.iter.branching.demultiplexer import Demultiplexer
     from torchpipe.iter.branching.forker import Forker
     from torchpipe.iter.branching.random_splitter import RandomSplitter
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from torchpipe.iter.shards.webdataset_reader import WebDatasetReader
     from torchpipe.iter.shards.zip_reader import ZipReader
     from torchpipe.iter.sources.map_to_iter import MapToIterConverter
+    from torchpipe.iter.sources.piece_sharder import PieceSharder
     from torchpipe.iter.sources.wrapper import IterableWrapper
     from torchpipe.iter.tables.arrow_reader import ArrowReader
     from torchpipe.iter.tables.hugging_face_reader import HuggingFaceReader
@@ -93,6 +95,7 @@ __all__ = [
     "FSSpecFileOpener",
     "FSSpecSaver",
     "FileOpener",
+    "FilePieces",
     "Filter",
     "FlatMapper",
     "Forker",
@@ -119,6 +122,7 @@ __all__ = [
     "ParallelMapper",
     "ParquetReader",
     "PathList",
+    "PieceSharder",
     "Prefetcher",
     "RandomMapper",
     "RandomSplitter",

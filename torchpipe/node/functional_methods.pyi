@@ -731,6 +731,11 @@ class IterMethods(Generic[T_co]):
         all names that they stand for.
         """
 
+    def shard_pieces(self, *, shuffle: bool = True, piece_bytes: int = ...) -> IterDataPipe[T_co]:
+        """The same reader of files, over pieces of them that are shuffled and divided: each shard reads its own
+        alone.
+        """
+
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> IterDataPipe[T_co]:
         """Keeps the items of one shard: number ``shard``, ``shard + n``, ``shard + 2n`` ... of its input."""
 

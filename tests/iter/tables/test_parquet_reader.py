@@ -82,10 +82,10 @@ def test_L2_exact_resume(folder: Path, batch_size: int | None, filter: Any) -> N
 
 def test_L2_exact_resume_by_row_groups(folder: Path) -> None:
     check_node(lambda: FileLister(folder).list_row_groups().shuffle().sharding_filter().read_parquet())
-    assert list(RowGroupLister(folder / "2.parquet")) == [
-        (str(folder / "2.parquet"), 0),
-        (str(folder / "2.parquet"), 1),
-    ]
+    pairs = [(str(folder / "2.parquet"), 0), (str(folder / "2.parquet"), 1)]
+    assert list(RowGroupLister(folder / "2.parquet")) == pairs
+    check_node(lambda: RowGroupLister(folder / "*").shuffle().sharding_filter(), epochs=[0], num_shards=2)
+    assert len(RowGroupLister(folder / "*")) == len(list(FileLister(folder).list_row_groups()))
 
 
 def test_L1_a_shard_has_every_nth_row_or_batch(folder: Path) -> None:
@@ -223,9 +223,11 @@ def test_L7_what_is_wrong_with_a_file_names_it(folder: Path) -> None:
     whole = (folder / "0.parquet").read_bytes()
     for wrong in (b"", b"no parquet file at all", whole[:-1], whole[: len(whole) // 2]):
         (folder / "0.parquet").write_bytes(wrong)
-        for node in (ParquetReader(folder / "0.parquet"), RowGroupLister(folder / "0.parquet")):
+        path = folder / "0.parquet"
+        lazy = IterableWrapper([str(path)]).list_row_groups()
+        for make in (ParquetReader, RowGroupLister, lambda _, lazy=lazy: lazy):
             with pytest.raises(ValueError, match=r"0\.parquet is no parquet file, or a damaged one"):
-                list(node)
+                list(make(path))
     with pytest.raises(FileNotFoundError, match="missing"):
         list(IterableWrapper([str(folder / "missing")]).read_parquet())
     damaged = bytearray(whole)
@@ -244,7 +246,8 @@ def test_L8_forged_states_are_refused(folder: Path) -> None:
             next(again)
         again.close()
 
-    for node in (ParquetReader(folder / "0.parquet", ["id"], batch_size=2), RowGroupLister(folder / "0.parquet")):
+    groups = IterableWrapper([str(folder / "0.parquet")]).list_row_groups()
+    for node in (ParquetReader(folder / "0.parquet", ["id"], batch_size=2), groups):
         iterator = iterate(node)
         next(iterator)
         good = iterator.state_dict()

@@ -22,9 +22,19 @@ from torchpipe.formats.places.remote import open_url
 from torchpipe.formats.places.streams import can_seek, close_stream, stamp_of
 from torchpipe.formats.places.writing import write_whole
 
-__all__ = ["COMPRESSIONS", "Content", "check_compression", "open_stored", "recompress"]
+__all__ = [
+    "COMPRESSIONS",
+    "Content",
+    "check_compression",
+    "is_compressed",
+    "open_stored",
+    "open_up_to",
+    "recompress",
+]
 
 BUFFER_BYTES = 1 << 18
+_REMOTE_BYTES = 1 << 22  # in one request, of what is read up to a byte
+_BEHIND_BYTES = 1 << 13  # at first, behind that byte: most lines end there
 _INPUT_BYTES = 1 << 16  # of compressed data at a time
 _ENDINGS = {
     ".gz": "gzip", ".gzip": "gzip", ".bgz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".xz": "xz",
@@ -64,6 +74,62 @@ def open_stored(
     if not is_remote(path):
         return open(path, "rb", buffering=buffer_bytes)
     return open_url(path, options=storage_options, buffer_bytes=buffer_bytes)  # type: ignore[no-any-return]
+
+
+def is_compressed(path: str, compression: str | None) -> bool:
+    """Does ``compression``, an argument of a reader's, say that the file at ``path`` is compressed?"""
+    return _kind_of(path, compression) is not None
+
+
+def _kind_of(path: str, compression: str | None) -> str | None:
+    return _ENDINGS.get(os.path.splitext(path)[1].lower()) if compression == "infer" else compression
+
+
+def open_up_to(path: str, stop: int, storage_options: Mapping[str, Any] | None = None) -> BinaryIO:
+    """As :func:`open_stored`, for a reader that needs little of what stands from byte ``stop`` on."""
+    if not is_remote(path):
+        return io.BufferedReader(_UpTo(open(path, "rb", buffering=0), stop), BUFFER_BYTES)
+    # What is read ahead of the reader is for whoever reads the whole file, and chained places may keep files
+    ahead = {} if "::" in path else {"cache_type": "none"}
+    file = open_url(path, options=storage_options, open_options=ahead)
+    return io.BufferedReader(_UpTo(file.detach(), stop), _REMOTE_BYTES)
+
+
+class _UpTo(io.RawIOBase):
+    """A file of which large parts are read up to the byte ``stop``, and small ones behind it."""
+
+    def __init__(self, file: Any, stop: int) -> None:
+        self._file = file
+        self._stop = stop
+        self._behind = _BEHIND_BYTES
+        self.size = getattr(file, "size", None)  # these three for ``stamp_of``
+        self.version = getattr(file, "version", None)
+        self.name = getattr(file, "name", "")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return int(self._file.fileno())
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        most = self._stop - self._file.tell()
+        if most <= 0:
+            most, self._behind = self._behind, 2 * self._behind
+        return int(self._file.readinto(memoryview(buffer)[:most]))
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class _Members(io.RawIOBase):
@@ -148,6 +214,7 @@ class Content:
 
     The file is at ``path``, or open as ``opened`` (a StreamWrapper), of bytes or, without compression, of text. It is
     read from where it stands; ``compression="found"`` goes by its first bytes. Only one that ``can_seek`` has places.
+    Of one that is not compressed, ``stop`` says behind which byte little is read.
 
     ``stamp`` tells another file from this one (``stamp_of``). Raises: the OSError of a file that cannot be opened;
     ImportError where zstandard is missing; reading, EOFError for compressed data that are cut off and ValueError for
@@ -161,13 +228,19 @@ class Content:
         storage_options: Mapping[str, Any] | None = None,
         *,
         opened: Any = None,
+        stop: int | None = None,
     ) -> None:
         self.path = path
-        self.kind = _ENDINGS.get(os.path.splitext(path)[1].lower()) if compression == "infer" else compression
+        self.kind = _kind_of(path, compression)
         if self.kind == "zstd":
             _zstandard()
         self._opened = opened
-        self._file: Any = open_stored(path, storage_options) if opened is None else opened
+        if stop is not None and self.kind:
+            raise ValueError(f"{path} is compressed ({self.kind}), and cannot be read from a byte on: read it whole")
+        if opened is not None:
+            self._file: Any = opened
+        else:
+            self._file = open_stored(path, storage_options) if stop is None else open_up_to(path, stop, storage_options)
         self.stamp = stamp_of(self._file)
         size = None if self.stamp is None or opened is not None else self.stamp[0]
         self._size = size if isinstance(size, int) else None

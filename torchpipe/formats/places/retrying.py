@@ -109,11 +109,13 @@ class ReopenedFile(io.RawIOBase):
                     )
             self._file, self._size = file, size
             self.version = self.version or version
-        elif self._seeks() and self._file.tell() != self._place:
+        elif self.seeks and self._file.tell() != self._place:
             self._file.seek(self._place)
         return self._file
 
-    def _seeks(self) -> bool:
+    @property
+    def seeks(self) -> bool:
+        """Can the file be read from a place on? Else what stands before is read as well."""
         seekable = getattr(self._file, "seekable", None)
         return seekable is not None and bool(seekable())
 
@@ -143,7 +145,7 @@ class ReopenedFile(io.RawIOBase):
             offset += self._place
         if offset < 0:
             raise ValueError(f"{self.name} has no place {offset}")
-        if offset != self._place and not self._seeks():
+        if offset != self._place and not self.seeks:
             self._drop()
         self._place = offset
         return offset

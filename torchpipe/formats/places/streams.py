@@ -15,8 +15,8 @@ from torchpipe.compat.torch_datapipes import StreamWrapper
 from torchpipe.errors import StateError
 
 __all__ = [
-    "Stamp", "StreamWrapper", "can_seek", "check_stamp", "close_stream", "close_stream_after_parts", "close_streams",
-    "keep_newlines", "stamp_of", "stamp_of_path", "wrap_stream",
+    "Stamp", "StreamWrapper", "can_seek", "change_of", "check_stamp", "close_stream", "close_stream_after_parts",
+    "close_streams", "keep_newlines", "stamp_of", "stamp_of_path", "wrap_stream",
 ]  # fmt: skip
 
 Stamp: TypeAlias = "list[int | str | None]"
@@ -109,17 +109,25 @@ def _differ(saved: Any, now: Any) -> bool:
     return type(saved) is int and type(now) is int and saved != now
 
 
-def check_stamp(name: str, saved: Any, stamp: Stamp | None) -> None:
-    """Raises: StateError if ``stamp`` is that of another file than the one of the state, as far as both know it."""
+def change_of(name: str, saved: Any, stamp: Stamp | None) -> str | None:
+    """How the file with ``stamp`` differs from the one with ``saved``, as far as both are known; None if it does not.
+
+    Raises: StateError for what is no stamp.
+    """
     if saved is None or stamp is None:
-        return
+        return None
     if not (type(saved) is list and len(saved) == 2 and type(saved[0]) is int):
         raise StateError(f"the state does not say how long {name} was, but {saved!r:.40}")
     if saved[0] != stamp[0]:
-        change = f"it had {saved[0]} bytes, and has {stamp[0]} now"
-    elif _differ(saved[1], stamp[1]):
+        return f"it had {saved[0]} bytes, and has {stamp[0]} now"
+    if _differ(saved[1], stamp[1]):
         what = "ends with other bytes" if isinstance(stamp[1], int) else f"has another version, {str(stamp[1])[9:]}"
-        change = f"it is as long, and {what}"
-    else:
-        return
-    raise StateError(f"{name} has changed since the state was saved: {change}. Restore it, or begin the epoch anew")
+        return f"it is as long, and {what}"
+    return None
+
+
+def check_stamp(name: str, saved: Any, stamp: Stamp | None) -> None:
+    """Raises: StateError if ``stamp`` is that of another file than the one of the state, as far as both know it."""
+    change = change_of(name, saved, stamp)
+    if change is not None:
+        raise StateError(f"{name} has changed since the state was saved: {change}. Restore it, or begin the epoch anew")

@@ -17,17 +17,35 @@ from torchpipe.formats.places.streams import stamp_of
 from torchpipe.formats.tables.blocks import Blocks, in_chunks
 from torchpipe.formats.tables.columns import check_columns_of, import_pyarrow
 
-__all__ = ["ArrowBlocks"]
+__all__ = ["ArrowBlocks", "arrow_batches"]
 
 _MAGIC = b"ARROW1"
 
 
+def arrow_batches(path: str, storage_options: Mapping[str, Any] | None) -> int | None:
+    """How many record batches can be read by themselves; None where each needs the bytes before: of a stream at a URL,
+    and of one with dictionaries between its batches. Raises: as :class:`ArrowBlocks`.
+    """
+    if is_remote(path):
+        with open_stored(path, storage_options, len(_MAGIC)) as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                return None
+    blocks = ArrowBlocks(path, None, None, storage_options)
+    try:
+        return None if blocks.in_order else blocks.count
+    finally:
+        blocks.close()
+
+
 class ArrowBlocks(Blocks):
     """The record batches of an Arrow file: its ``columns``, and the rows that ``keep`` keeps. Local files are mapped.
+    ``in_order``: do they need those before?
 
     Raises: ValueError for a column that the file does not have, and for a file that is damaged, cut off or no Arrow
     file; EOFError for an empty one.
     """
+
+    unit = "record batch"
 
     def __init__(
         self, path: str, columns: Sequence[str] | None, keep: Any, storage_options: Mapping[str, Any] | None
@@ -64,7 +82,7 @@ class ArrowBlocks(Blocks):
 
     def _open(self) -> None:
         self._begin: list[int] = []  # where the batches of a stream begin
-        self._in_order = False  # dictionaries between them belong to those that follow
+        self.in_order = False  # dictionaries between them belong to those that follow
         if not self._is_file:
             self._find_batches()
         self._reader: Any = self._ipc.open_file(self._source) if self._is_file else self._ipc.open_stream(self._source)
@@ -85,7 +103,7 @@ class ArrowBlocks(Blocks):
                 return
             if kind == "record batch":
                 self._begin.append(begin)
-            self._in_order = self._in_order or kind == "dictionary"
+            self.in_order = self.in_order or kind == "dictionary"
 
     def length(self, block: int) -> int | None:
         return None if self._keep is not None else int(self._batch(block).num_rows)
@@ -98,7 +116,7 @@ class ArrowBlocks(Blocks):
     def _read_batch(self, block: int) -> Any:
         if self._is_file:
             return self._reader.get_batch(block)
-        if not self._in_order:
+        if not self.in_order:
             self._source.seek(self._begin[block])
             return self._ipc.read_record_batch(self._ipc.read_message(self._source), self._schema)
         if block < self._reached:

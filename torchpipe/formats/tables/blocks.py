@@ -13,7 +13,7 @@ from torchpipe.errors import StateError
 from torchpipe.formats.records import Records
 from torchpipe.formats.tables.columns import RowMaker
 
-__all__ = ["Blocks", "TableRecords", "in_chunks"]
+__all__ = ["Blocks", "BlocksPart", "TableRecords", "in_chunks"]
 
 _ROWS_AT_ONCE = 512  # dicts that are made together
 _CHUNK_ROWS = 1 << 16  # rows that are decoded together, in whole batches
@@ -24,8 +24,12 @@ class Blocks(ABC):
 
     path: str
     stamp: list[int | str | None] | None
+    unit: str
+    """What a block is called."""
     count: int
     """Of blocks."""
+    first = 0
+    """The number of the first one in the file."""
 
     @abstractmethod
     def length(self, block: int) -> int | None:
@@ -38,6 +42,32 @@ class Blocks(ABC):
     @abstractmethod
     def close(self) -> None:
         """Idempotent."""
+
+
+class BlocksPart(Blocks):
+    """The blocks of another one from ``first`` up to ``stop``.
+
+    Raises: ValueError, once the other is closed, if it does not have them.
+    """
+
+    def __init__(self, blocks: Blocks, first: int, stop: int) -> None:
+        self.path, self.stamp, self.unit = blocks.path, blocks.stamp, blocks.unit
+        self.count = stop - first
+        self.first = first
+        self._blocks = blocks
+        if not 0 <= first <= stop <= blocks.count:
+            blocks.close()
+            last = first if not 0 <= first < blocks.count else stop - 1
+            raise ValueError(f"{self.path} has no {self.unit} {last}: it has {blocks.count}")
+
+    def length(self, block: int) -> int | None:
+        return self._blocks.length(self.first + block)
+
+    def chunks(self, block: int, rows: int) -> Iterator[Any]:
+        return self._blocks.chunks(self.first + block, rows)
+
+    def close(self) -> None:
+        self._blocks.close()
 
 
 def in_chunks(batches: Iterator[Any], rows: int) -> Iterator[Any]:
@@ -188,7 +218,7 @@ class TableRecords(Records[Any]):
         self._block, self._row = block, row
 
     def where(self) -> str:
-        return f"row {self._row} of block {self._block}"
+        return f"row {self._row} of block {self._blocks.first + self._block}"
 
     def close(self) -> None:
         self._open = self._chunk = self._cut = None

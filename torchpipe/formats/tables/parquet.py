@@ -44,26 +44,26 @@ def open_parquet(path: str, storage_options: Mapping[str, Any] | None) -> tuple[
         raise ValueError(f"{path} is no parquet file, or a damaged one: {error}") from error
 
 
-def rows_in(path: str, storage_options: Mapping[str, Any] | None, group: int | None = None) -> list[int]:
-    """How many rows each row group has, or ``group`` alone: read from the end of the file."""
+def rows_in(path: str, storage_options: Mapping[str, Any] | None) -> list[int]:
+    """How many rows each row group has: read from the end of the file."""
     file, _ = open_parquet(path, storage_options)
     try:
-        groups = range(file.num_row_groups) if group is None else [group]
-        return [file.metadata.row_group(number).num_rows for number in groups]
+        return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
     finally:
         file.close(force=True)
 
 
 class ParquetBlocks(Blocks):
-    """The row groups of a parquet file, or ``group`` alone: its ``columns``, and the rows that ``keep`` keeps.
+    """The row groups of a parquet file: its ``columns``, and the rows that ``keep`` keeps.
 
-    Raises: ValueError for a column or row group that the file has not, and for a file that is not parquet.
+    Raises: ValueError for a column that the file has not, and for a file that is not parquet.
     """
+
+    unit = "row group"
 
     def __init__(
         self,
         path: str,
-        group: int | None,
         columns: Sequence[str] | None,
         keep: Any,
         use_threads: bool,
@@ -77,29 +77,24 @@ class ParquetBlocks(Blocks):
         self._fragment: Any = None
         names = self._file.schema_arrow.names
         self._columns = list(columns or names)
-        total = self._file.num_row_groups
+        self.count = self._file.num_row_groups
         try:
             check_columns_of(path, names, self._columns)
-            if not (group is None or 0 <= group < total):
-                raise ValueError(f"{path} has no row group {group}: it has {total}")
         except ValueError:
             self.close()
             raise
-        self._groups: Sequence[int] = range(total) if group is None else [group]
-        self.count = len(self._groups)
 
     def length(self, block: int) -> int | None:
         if self._keep is not None:
             return None
-        length: int = self._file.metadata.row_group(self._groups[block]).num_rows
+        length: int = self._file.metadata.row_group(block).num_rows
         return length
 
     def chunks(self, block: int, rows: int) -> Iterator[Any]:
-        group = self._groups[block]
         if self._keep is not None:
-            return in_chunks(self._filtered(group), rows)
+            return in_chunks(self._filtered(block), rows)
         batches = self._file.iter_batches(
-            batch_size=rows, row_groups=[group], columns=self._columns, use_threads=self._use_threads
+            batch_size=rows, row_groups=[block], columns=self._columns, use_threads=self._use_threads
         )
         return in_chunks((batch.select(self._columns) for batch in batches), rows)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.formats.places.listed import check_listed, listed_files
@@ -16,7 +16,9 @@ from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.iterator import NodeIterator
 from torchpipe.node.traits import node_name, traits_of, walk
 
-__all__ = ["PathList", "Paths", "as_paths", "made_of_files", "named_files"]
+__all__ = ["ListedKeys", "PathList", "Paths", "as_paths", "local_files", "made_of_files", "named_files"]
+
+T = TypeVar("T")
 
 Paths: TypeAlias = "IterDataPipe[Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
@@ -43,20 +45,25 @@ class PathList(IterDataPipe[str]):
         return len(self.paths)
 
     def made_of(self) -> Mapping[str, Any]:
-        return {"paths": self.paths, "files": _local(self.paths)}
+        return {"paths": self.paths, "files": local_files(self.paths)}
 
     def iterate(self, context: Context) -> NodeIterator[str]:
-        return _PathsIterator(self, context, self.paths, len(self.paths), lambda: range(len(self.paths)))
+        return ListedKeys(self, context, self.paths, len(self.paths), lambda: range(len(self.paths)))
 
 
-class _PathsIterator(KeysIterator[str]):
-    node: PathList
+class ListedKeys(KeysIterator[T]):
+    """A pass over what a node has found in files, which it has in ``paths`` and, as ``listed`` tells them, ``listed``.
+
+    State: with these. A resume with any other is refused.
+    """
 
     def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "files": list(self.node.listed)}
+        node: Any = self.node
+        return {**super().get_state(), "files": list(node.listed)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        check_listed("what PathList found", state["files"], self.node.listed, self.node.paths)
+        node: Any = self.node
+        check_listed(f"what {type(node).__name__} found", state["files"], node.listed, node.paths)
         super().set_state(state)
 
 
@@ -89,9 +96,10 @@ def named_files(datapipe: Any) -> Files | Unseen:
             named += [os.fsdecode(item) for item in data if isinstance(item, str | os.PathLike)]
         elif not (traits_of(node).selects or getattr(node, "names_files", False)):
             return Unseen(f"named by {node_name(node)}, and known only once that has named them")
-    return _local(named)
+    return local_files(named)
 
 
-def _local(paths: Sequence[str]) -> Files | Unseen:
+def local_files(paths: Sequence[str]) -> Files | Unseen:
+    """``paths``, if all are local, for a node's ``made_of()``."""
     remote = next(filter(is_remote, paths), None)
     return Files(tuple(paths)) if remote is None else Unseen(f"{remote!r:.100} may change unseen")

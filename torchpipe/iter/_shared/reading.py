@@ -1,7 +1,8 @@
 """Bases of the nodes that read the records of files, with an exact place.
 
-The input gives paths (``FileReader``), or files that are open already (``StreamReader``). The state is the input's
-*before* the current file and the place within it: resuming pulls the item again, opens the file and goes there.
+The input gives paths or pieces of files (``FileReader``), or files that are open already (``StreamReader``). The state
+is the input's *before* the current file and the place within it: resuming pulls the item again, opens the file and goes
+there.
 A sharding point straight after a ``FileReader`` makes it pass over the records that the shard does not keep, which a
 format can do without making them.
 """
@@ -13,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
+from torchpipe.formats.pieces.plan import Piece, check_unchanged
 from torchpipe.formats.places.content import Content, check_compression
 from torchpipe.formats.places.streams import StreamWrapper, can_seek
 from torchpipe.formats.records import Records, behind_of
@@ -46,6 +48,7 @@ class FileReader(IterDataPipe[T]):
     """Base of the readers: ``paths`` is a node that yields paths, or what :class:`~torchpipe.iter.PathList` takes."""
 
     form: ClassVar[str]
+    unit: ClassVar[str] = "files"  # of the pieces that it can read by themselves
     by_index = True  # a shard does not make the items that others keep
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
 
@@ -53,13 +56,29 @@ class FileReader(IterDataPipe[T]):
         self.source = as_paths(self.form, paths, storage_options)
         self.storage_options = None if storage_options is None else dict(storage_options)
 
-    def path_of(self, item: object) -> str:
-        """An item as a path. Raises: TypeError."""
+    def piece_of(self, item: object) -> tuple[str, tuple[int, int] | None]:
+        """An item as a path, and what to read of the file: from where to where, in ``unit``; None for all of it.
+
+        Raises: TypeError for what is no path, and for a piece of another unit.
+        """
+        if isinstance(item, Piece):
+            if item.unit == "files":
+                return item.path, None
+            if item.unit == self.unit:
+                return item.path, (item.start, item.stop)
+            raise TypeError(
+                f"{self.form} reads pieces that are {self.unit}, and {item.path} was cut at {item.unit}: let "
+                f"{self.form}(paths).shard_pieces() make them, or give FilePieces the unit {self.unit!r}"
+            )
         if isinstance(item, str | os.PathLike):
             path = os.fspath(item)
             if isinstance(path, str):
-                return path
+                return path, None
         raise TypeError(f"{self.form} needs paths, got {item!r:.80} of type {type(item).__name__}")
+
+    def path_of(self, item: object) -> str:
+        """An item as the path of a file that is read whole. Raises: as :meth:`piece_of`."""
+        return self.piece_of(item)[0]
 
     def made_of(self) -> Mapping[str, Any]:
         return made_of_files(self, named_files(self.source))
@@ -81,7 +100,8 @@ class ContentReader(FileReader[T]):
 
     def content(self, item: object) -> Content:
         """The content of the file that an item of the input names."""
-        return Content(self.path_of(item), self.compression, self.storage_options)
+        path, span = self.piece_of(item)
+        return Content(path, self.compression, self.storage_options, stop=None if span is None else span[1])
 
 
 class StreamReader(OneInput[T]):
@@ -253,6 +273,12 @@ class _FileIterator(_RecordsIterator[T]):
         except Exception as error:
             error.add_note(f"{node_name(self.node)}: while opening {item!r:.300}")
             raise
+        if isinstance(item, Piece):
+            try:
+                check_unchanged(item, self._opened.stamp)
+            except ValueError:
+                self._opened.close()
+                raise
         if self._striding is not None:
             self._opened.step = self._striding[0]
         return self._opened

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchpipe.formats.tables.blocks import Blocks, TableRecords
+from torchpipe.formats.tables.blocks import Blocks, BlocksPart, TableRecords
 from torchpipe.formats.tables.columns import batch_maker, check_columns, check_filter, check_format
 from torchpipe.iter._shared.paths import Paths
 from torchpipe.iter._shared.reading import FileReader
@@ -36,9 +36,11 @@ class TableReader(FileReader[Any]):
         self.fill_null = fill_null
 
     @abstractmethod
-    def blocks(self, item: Any) -> Blocks:
-        """The blocks of rows in the file that an item of the input names."""
+    def blocks(self, path: str) -> Blocks:
+        """The blocks of rows in a file."""
 
     def records(self, item: Any) -> TableRecords:
         make = None if self.batch_size is None else batch_maker(self.format, self.fill_null)
-        return TableRecords(self.blocks(item), self.batch_size, make)
+        path, span = self.piece_of(item)
+        blocks = self.blocks(path)
+        return TableRecords(blocks if span is None else BlocksPart(blocks, *span), self.batch_size, make)

@@ -19,10 +19,10 @@ class ArrowReader(TableReader):
     """Yields the rows of Arrow files as dicts, or with ``batch_size`` dicts of columns: the file (Feather) and the
     stream format, which Hugging Face ``datasets`` keeps its data in.
 
-    ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand. URLs are opened by
-    fsspec with ``storage_options``; local files are mapped into memory. ``columns``, ``filter``, ``batch_size``,
-    ``format`` and ``fill_null`` are those of :class:`~torchpipe.iter.ParquetReader`; a record batch is what a row
-    group is there.
+    ``datapipe`` yields paths, or pieces (``shard_pieces``); or give paths themselves, in which braces and globs may
+    stand. URLs are opened by fsspec with ``storage_options``; local files are mapped into memory. ``columns``,
+    ``filter``, ``batch_size``, ``format`` and ``fill_null`` are those of :class:`~torchpipe.iter.ParquetReader`; a
+    record batch is what a row group is there.
 
     State: the record batch and the row in it, to which resuming goes at once; in a stream with dictionaries it passes
     over the batches before. Opening a stream looks for its batches: it touches the headers of a mapped file, and reads
@@ -30,6 +30,8 @@ class ArrowReader(TableReader):
 
     Raises: as :class:`~torchpipe.iter.ParquetReader`, also for a file that is cut off; EOFError for an empty one.
     """
+
+    unit = "record batches"
 
     def __init__(
         self,
@@ -45,5 +47,5 @@ class ArrowReader(TableReader):
         import_pyarrow()
         super().__init__(datapipe, columns, filter, batch_size, format, fill_null, storage_options)
 
-    def blocks(self, item: Any) -> ArrowBlocks:
-        return ArrowBlocks(self.path_of(item), self.columns, self.keep, self.storage_options)
+    def blocks(self, path: str) -> ArrowBlocks:
+        return ArrowBlocks(path, self.columns, self.keep, self.storage_options)

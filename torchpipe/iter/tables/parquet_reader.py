@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torchpipe.formats.pieces.plan import Piece
 from torchpipe.formats.tables.parquet import ParquetBlocks, import_parquet, rows_in
 from torchpipe.iter._shared.paths import PathList, Paths
+from torchpipe.iter._shared.pieces import rows_kept
 from torchpipe.iter._shared.tables import TableReader
 from torchpipe.node.datapipe import functional_datapipe
 
@@ -17,10 +19,11 @@ __all__ = ["ParquetReader"]
 class ParquetReader(TableReader):
     """Yields the rows of parquet files as dicts, or with ``batch_size`` dicts of columns.
 
-    ``datapipe`` yields paths, or pairs (path, row group) as ``list_row_groups`` does; or give paths themselves, in
-    which braces and globs may stand. URLs are opened by fsspec with ``storage_options``. ``columns`` are those to
-    read and hand out, in their order. ``filter`` keeps the rows for which it is true: an expression of
-    :mod:`pyarrow.compute`, or a list such as ``[("age", ">", 3)]``; row groups that cannot have any are not read.
+    ``datapipe`` yields paths, pairs (path, row group) as ``list_row_groups`` does, or pieces (``shard_pieces``); or
+    give paths themselves, in which braces and globs may stand. URLs are opened by fsspec with ``storage_options``.
+    ``columns`` are those to read and hand out, in their order. ``filter`` keeps the rows for which it is true: an
+    expression of :mod:`pyarrow.compute`, or a list such as ``[("age", ">", 3)]``; row groups that cannot have any are
+    not read.
 
     ``format`` of batches: ``"torch"`` (the default) and ``"numpy"`` make arrays of numbers, booleans and fixed-size
     lists of them, lists of arrays of lists of varying length, and lists of Python objects of all else (numpy also has
@@ -36,6 +39,7 @@ class ParquetReader(TableReader):
     has changed since a state was saved.
     """
 
+    unit = "row groups"
     fingerprint_ignores = ("storage_options", "use_threads")
 
     def __init__(
@@ -54,15 +58,27 @@ class ParquetReader(TableReader):
         super().__init__(datapipe, columns, filter, batch_size, format, fill_null, storage_options)
         self.use_threads = use_threads
 
-    def blocks(self, item: Any) -> ParquetBlocks:
-        path, group = item if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
-        if group is not None and type(group) is not int:
+    def piece_of(self, item: object) -> tuple[str, tuple[int, int] | None]:
+        if isinstance(item, Piece) or not (isinstance(item, tuple | list) and len(item) == 2):
+            return super().piece_of(item)
+        path, group = item
+        if type(group) is not int:
             raise TypeError(f"read_parquet needs paths or pairs (path, row group), got {item!r:.80}")
-        return ParquetBlocks(self.path_of(path), group, self.columns, self.keep, self.use_threads, self.storage_options)
+        return super().piece_of(path)[0], (group, group + 1)
+
+    def blocks(self, path: str) -> ParquetBlocks:
+        return ParquetBlocks(path, self.columns, self.keep, self.use_threads, self.storage_options)
 
     def __len__(self) -> int:
-        """Rows or batches, read from the ends of all files. Raises: TypeError after a node and with a filter."""
-        if self.keep is not None or not isinstance(self.source, PathList):
+        """Rows or batches, known from the ends of files that are named. Raises: TypeError after a node that yields
+        paths, with a filter, and of one shard's part of pieces that are shuffled.
+        """
+        if self.keep is not None:
             raise TypeError("read_parquet knows its length if it is given paths, and no filter")
-        lengths = [rows for path in self.source.paths for rows in rows_in(path, self.storage_options)]
-        return sum(lengths) if self.batch_size is None else sum(-(-rows // self.batch_size) for rows in lengths)
+        kept = rows_kept(self.source)
+        if kept is None and isinstance(self.source, PathList):
+            kept = [rows_in(path, self.storage_options) for path in self.source.paths]
+        if kept is None:
+            raise TypeError("read_parquet knows its length if it is given paths, and no filter")
+        size = self.batch_size or 1
+        return sum(int(-(-rows // size)) for groups in kept for rows in groups)

@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 
 class _LineReader(ContentReader[T]):
+    unit = "lines"
+
     def __init__(
         self,
         datapipe: Paths,
@@ -32,9 +34,9 @@ class _LineReader(ContentReader[T]):
 class TextLineReader(_LineReader[str]):
     """Yields the lines of text files, without their ends (``\\n`` or ``\\r\\n``), one file after the other.
 
-    ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand. URLs are opened by
-    fsspec with ``storage_options``. ``compression`` is ``"gzip"``, ``"bz2"``, ``"xz"``, ``"zstd"`` or None;
-    ``"infer"`` goes by the file's ending. A byte order mark is left out.
+    ``datapipe`` yields paths, or pieces of files (``shard_pieces``); or give paths themselves, in which braces and
+    globs may stand. URLs are opened by fsspec with ``storage_options``. ``compression`` is ``"gzip"``, ``"bz2"``,
+    ``"xz"``, ``"zstd"`` or None; ``"infer"`` goes by the file's ending. A byte order mark is left out.
 
     State: the place in the file in bytes, at which resuming goes on at once. In a compressed file it begins with the
     member (the frame) around the place, and announces what is decompressed again by a
@@ -47,16 +49,16 @@ class TextLineReader(_LineReader[str]):
     """
 
     def records(self, item: Any) -> TextLines:
-        return TextLines(self.content(item), (self.encoding, "strict"))
+        return TextLines(self.content(item), (self.encoding, "strict"), span=self.piece_of(item)[1])
 
 
 @functional_datapipe("read_jsonl")
 class JsonlReader(_LineReader[Any]):
     """Yields the JSON value of each line of files of JSON Lines (jsonlines.org); blank lines count as none.
 
-    ``datapipe`` yields paths; or give paths themselves, in which braces and globs may stand. URLs are opened by
-    fsspec with ``storage_options``. ``compression`` is ``"gzip"``, ``"bz2"``, ``"xz"``, ``"zstd"`` or None;
-    ``"infer"`` goes by the file's ending.
+    ``datapipe`` yields paths, or pieces of files (``shard_pieces``); or give paths themselves, in which braces and
+    globs may stand. URLs are opened by fsspec with ``storage_options``. ``compression`` is ``"gzip"``, ``"bz2"``,
+    ``"xz"``, ``"zstd"`` or None; ``"infer"`` goes by the file's ending.
 
     State: the place in the file in bytes, at which resuming goes on at once; in a compressed file as
     :class:`~torchpipe.iter.TextLineReader`. A sharding point straight after it passes over lines without parsing them.
@@ -66,4 +68,4 @@ class JsonlReader(_LineReader[Any]):
     """
 
     def records(self, item: Any) -> JsonLines:
-        return JsonLines(self.content(item), (self.encoding, "strict"))
+        return JsonLines(self.content(item), (self.encoding, "strict"), span=self.piece_of(item)[1])

@@ -1,0 +1,3 @@
+"""Pieces of files, and the plan of all of them that is made with a graph."""
+
+__all__: list[str] = []

@@ -1,0 +1,218 @@
+"""Pieces: the parts of files that readers can read by themselves, so that nobody reads what others read.
+
+Runs in the process that builds a graph, where files are planned, and in those that read. A plan is made once, of what
+the files are then: their sizes, and of tables the table at their ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from torchpipe.formats.places.content import is_compressed, open_stored
+from torchpipe.formats.places.listed import size_of
+from torchpipe.formats.places.paths import is_remote
+from torchpipe.formats.places.streams import Stamp, change_of, stamp_of
+from torchpipe.formats.tables.arrow import arrow_batches
+from torchpipe.formats.tables.parquet import open_parquet
+
+__all__ = ["UNITS", "Piece", "PiecePlan", "check_unchanged", "plan_pieces"]
+
+_THREADS = 16
+_SLOW_S = 1.0
+_BUFFER_BYTES = 512  # of files that are opened to be looked at
+_MOST = 1 << 24  # pieces of one file: more are a slip of the pen
+_WHOLE = -1
+
+_log = logging.getLogger("torchpipe")
+
+
+class Piece(NamedTuple):
+    """What stands in the file at ``path`` from ``start`` to ``stop``, in bytes, row groups or record batches.
+
+    ``unit`` is one of ``UNITS``. A line belongs to the piece that it starts in. The unit of a whole file is
+    ``"files"``, and both numbers are 0. ``stamp`` tells another file from the one that was planned.
+    """
+
+    path: str
+    unit: str
+    start: int
+    stop: int
+    stamp: Stamp | None
+
+
+class PiecePlan(Sequence[Piece]):
+    """The pieces of files, one after the other. ``sizes`` are those of the files, in bytes, None where nobody knows.
+
+    ``rows`` is known of parquet files: of each row group of all files.
+    """
+
+    def __init__(self, paths: Sequence[str], unit: str, cuts: Sequence[_Cut]) -> None:
+        self.paths = tuple(paths)
+        self.unit = unit
+        self.sizes = tuple(cut.size for cut in cuts)
+        self._stamps = [cut.stamp for cut in cuts]
+        spans = [cut.spans() for cut in cuts]
+        self._files = np.repeat(np.arange(len(cuts)), [len(part) for part in spans])
+        self._spans = np.concatenate(spans)  # of int64: start and stop, _WHOLE of whole files
+        known = [cut.rows for cut in cuts if cut.rows is not None]
+        self.rows: np.ndarray[Any, Any] | None = np.concatenate(known) if len(known) == len(cuts) else None
+        self.group_counts = np.array([len(part) for part in known], np.int64)  # of each file
+        self._first_rows = np.cumsum([0, *self.group_counts[:-1]])
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, number: Any) -> Any:
+        file = int(self._files[number])
+        start, stop = map(int, self._spans[number])
+        stamp = self._stamps[file]
+        held = None if stamp is None else list(stamp)
+        if stop == _WHOLE:
+            return Piece(self.paths[file], "files", 0, 0, held)
+        return Piece(self.paths[file], self.unit, start, stop, held)
+
+    def rows_of(self, number: int) -> np.ndarray[Any, Any] | None:
+        """How many rows each row group of a piece has; None where that is not known."""
+        if self.rows is None:
+            return None
+        file = int(self._files[number])
+        start, stop = map(int, self._spans[number])
+        first = int(self._first_rows[file])
+        if stop == _WHOLE:
+            ends = [*self._first_rows[file + 1 : file + 2], len(self.rows)]
+            return self.rows[first : int(ends[0])]
+        return self.rows[first + start : first + stop]
+
+
+def check_unchanged(piece: Piece, stamp: Stamp | None) -> None:
+    """Raises: ValueError if ``stamp`` is that of another file than the one that was planned."""
+    change = change_of(piece.path, piece.stamp, stamp)
+    if change is not None:
+        raise ValueError(
+            f"{piece.path} has changed since its pieces were planned, when the graph was built: {change}. Restore it, "
+            "or build the graph anew and begin the epoch anew"
+        )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Where a file is cut: at ``ends``, of which there are at least two, or nowhere."""
+
+    stamp: Stamp | None
+    size: int | None
+    ends: np.ndarray[Any, Any] | None = None
+    rows: np.ndarray[Any, Any] | None = None  # of its row groups
+    seeks: bool = True  # can it be read from any place on?
+
+    def spans(self) -> np.ndarray[Any, Any]:
+        ends = self.ends if self.ends is not None and len(self.ends) > 2 else np.array([0, _WHOLE])
+        return np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    piece_bytes: int
+    compression: str | None
+    storage_options: Mapping[str, Any] | None
+
+
+def _whole(path: str, wanted: _Wanted) -> _Cut:
+    if not is_remote(path) and size_of(path) is None:  # a pipe, say, which is opened once
+        return _Cut(None, None)
+    with open_stored(path, wanted.storage_options, _BUFFER_BYTES) as file:
+        stamp = stamp_of(file)
+        size = None if stamp is None else stamp[0]
+        seeks = getattr(getattr(file, "raw", None), "seeks", True)  # a server may give whole files alone
+        return _Cut(stamp, size if isinstance(size, int) else None, seeks=seeks)
+
+
+def _at_lines(path: str, wanted: _Wanted) -> _Cut:
+    cut = _whole(path, wanted)
+    if cut.size is None or not cut.seeks or is_compressed(path, wanted.compression):
+        return cut
+    count = max(1, -(-cut.size // wanted.piece_bytes))
+    if count > _MOST:
+        raise ValueError(
+            f"{path} of {cut.size} bytes would have {count} pieces of piece_bytes={wanted.piece_bytes}: take more bytes"
+        )
+    return _Cut(cut.stamp, cut.size, np.array([number * cut.size // count for number in range(count + 1)], np.int64))
+
+
+def _joined(sizes: Sequence[float], most: float) -> np.ndarray[Any, Any]:
+    """Where neighbours of these sizes are parted, so that together they have at most ``most``, or are alone."""
+    ends, held = [0], 0.0
+    for number, size in enumerate(sizes):
+        if held and held + size > most:
+            ends.append(number)
+            held = 0.0
+        held += size
+    return np.array([*ends, len(sizes)], np.int64)
+
+
+def _at_row_groups(path: str, wanted: _Wanted) -> _Cut:
+    file, stamp = open_parquet(path, wanted.storage_options)
+    try:
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        rows = np.array([group.num_rows for group in groups], np.int64)
+        made = [group.total_byte_size for group in groups]  # decompressed
+    finally:
+        file.close(force=True)
+    size = stamp[0] if stamp is not None and isinstance(stamp[0], int) else None
+    scale = 1.0 if size is None else size / max(1, sum(made))
+    return _Cut(stamp, size, _joined([scale * each for each in made], wanted.piece_bytes), rows)
+
+
+def _at_record_batches(path: str, wanted: _Wanted) -> _Cut:
+    cut = _whole(path, wanted)
+    count = arrow_batches(path, wanted.storage_options) if cut.size else None
+    if not count or cut.size is None:
+        return cut
+    return _Cut(cut.stamp, cut.size, _joined([cut.size / count] * count, wanted.piece_bytes))
+
+
+_Cutter: TypeAlias = Callable[[str, _Wanted], _Cut]
+UNITS: Mapping[str, _Cutter] = {
+    "lines": _at_lines,
+    "row groups": _at_row_groups,
+    "record batches": _at_record_batches,
+    "files": _whole,
+}
+
+
+def plan_pieces(
+    paths: Sequence[str],
+    unit: str,
+    piece_bytes: int,
+    compression: str | None = "infer",
+    storage_options: Mapping[str, Any] | None = None,
+) -> PiecePlan:
+    """The pieces of ``paths``, of about ``piece_bytes`` bytes of the stored files each; looked up in 16 threads.
+
+    A file that is smaller is one piece, and so are a compressed file of lines and a remote Arrow stream. A row group,
+    or a record batch, that is larger is one piece as well. Raises: what opening the files raises, of the first that
+    raises in their order; ValueError for more than 16 million pieces in one file.
+    """
+    began = time.monotonic()
+    wanted, cutter = _Wanted(piece_bytes, compression, storage_options), UNITS[unit]
+    distinct = list(dict.fromkeys(paths))
+    if len(distinct) == 1:
+        cuts = [cutter(distinct[0], wanted)]
+    else:
+        threads = ThreadPoolExecutor(min(_THREADS, len(distinct)), "torchpipe-pieces")
+        try:
+            cuts = list(threads.map(lambda path: cutter(path, wanted), distinct))
+        finally:
+            threads.shutdown(cancel_futures=True)
+    known = dict(zip(distinct, cuts))
+    plan = PiecePlan(paths, unit, [known[path] for path in paths])
+    took_s = time.monotonic() - began
+    if took_s > _SLOW_S:
+        _log.info("%d files were looked up and planned as %d pieces in %.1f s", len(paths), len(plan), took_s)
+    return plan

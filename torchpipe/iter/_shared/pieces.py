@@ -1,0 +1,121 @@
+"""``FilePieces``: the parts of files that readers can read by themselves, to be shuffled and divided."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchpipe.errors import GraphError
+from torchpipe.formats.pieces.plan import UNITS, Piece, PiecePlan, plan_pieces
+from torchpipe.formats.places.content import check_compression
+from torchpipe.formats.places.listed import listed
+from torchpipe.formats.places.paths import expand_paths
+from torchpipe.indexed.shuffled import ShuffledKeys, Switched
+from torchpipe.iter._shared.paths import ListedKeys, PathList, local_files
+from torchpipe.node.context import Context
+from torchpipe.node.describe import names_below
+from torchpipe.node.iterator import NodeIterator
+from torchpipe.node.traits import DataPipe, divides, walk
+from torchpipe.node.validate import check_count
+
+__all__ = ["PIECE_BYTES", "FilePieces", "rows_kept"]
+
+PIECE_BYTES = 32 << 20
+
+
+class FilePieces(Switched[Piece]):
+    """Yields pieces of files, which readers take in the place of paths: each reads what stands in it, and no more.
+
+    ``paths`` are those of :class:`~torchpipe.iter.PathList`. ``unit`` says where they may be cut: ``"lines"`` (for
+    ``read_lines`` and ``read_jsonl``), ``"row groups"`` (``read_parquet``), ``"record batches"`` (``read_arrow``) or
+    ``"files"``, not at all. Pieces have about ``piece_bytes`` bytes of the stored file, a row group or record batch at
+    least, a file at most. Compressed files of lines, and Arrow streams at a URL, are one piece each. With ``shuffle``
+    they come in random order, another one in each epoch, every order having the same chance.
+
+    The plan is made with the node, from the sizes of the files and the tables at the ends of parquet files, those of
+    several files at once: all shards have the same, and files that come later are in none. ``shard_pieces`` of a reader
+    makes this node and divides it.
+
+    State: one integer, a key, and which files there were, as of :class:`~torchpipe.iter.PathList`. Raises: as there,
+    and ValueError for what is no such file; GraphError, when a pass begins, if there are more shards than pieces.
+    """
+
+    by_index = True
+    names_files = True
+    fingerprint_ignores = ("paths", "listed", "plan", "storage_options")  # a run may move to where the data lie
+
+    def __init__(
+        self,
+        paths: PathList | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        unit: str,
+        *,
+        shuffle: bool = False,
+        piece_bytes: int = PIECE_BYTES,
+        compression: str | None = "infer",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if unit not in UNITS:
+            raise ValueError(f"unit must be one of {', '.join(map(repr, UNITS))}, got {unit!r}")
+        if not isinstance(shuffle, bool):
+            raise TypeError(f"shuffle must be True or False, got {shuffle!r} of type {type(shuffle).__name__}")
+        self.piece_bytes = check_count("piece_bytes", piece_bytes, at_least=1)
+        self.unit = unit
+        self.compression = check_compression(compression)
+        self.storage_options = None if storage_options is None else dict(storage_options)
+        self.own_seed: int | None = None
+        self.enabled = shuffle
+        known = paths.paths if isinstance(paths, PathList) else None
+        self.paths = expand_paths("FilePieces", paths, storage_options) if known is None else known
+        self.plan = plan_pieces(self.paths, unit, self.piece_bytes, self.compression, self.storage_options)
+        self.listed = listed(names_below(self.paths), self.plan.sizes)
+
+    @property
+    def seeded(self) -> bool:  # type: ignore[override]
+        return self.enabled
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def made_of(self) -> Mapping[str, Any]:
+        arguments = {name: value for name, value in vars(self).items() if name not in self.fingerprint_ignores}
+        return {**arguments, "paths": self.paths, "files": local_files(self.paths)}
+
+    def iterate(self, context: Context) -> NodeIterator[Piece]:
+        return _PiecesIterator(self, context, self.plan, range(len(self.plan)))
+
+
+class _PiecesIterator(ListedKeys[Piece], ShuffledKeys[Piece]):
+    node: FilePieces
+
+    def stride(self, parts: int, part: int) -> bool:
+        count = len(self.node.plan)
+        if count < parts:
+            smaller = "" if self.node.unit == "files" else f", make them smaller (piece_bytes={self.node.piece_bytes})"
+            least = {"row groups": ", or write the files with smaller row groups"}.get(self.node.unit, "")
+            raise GraphError(
+                f"{count} pieces of {len(self.node.paths)} files cannot be divided among {parts} shards, of which "
+                f"{parts - count} would read nothing: use fewer shards{smaller}{least}"
+            )
+        return super().stride(parts, part)
+
+
+def rows_kept(source: DataPipe) -> Sequence[Sequence[int]] | None:
+    """The rows of each row group, piece by piece, that ``source`` hands on; None unless it is ``FilePieces`` of these.
+
+    Raises: TypeError where a shard has other pieces in each epoch.
+    """
+    nodes = walk(source)
+    pieces: Any = nodes[0]
+    if not isinstance(pieces, FilePieces) or pieces.plan.rows is None or len(nodes) > 2:
+        return None
+    plan: PiecePlan = pieces.plan
+    parts, part = 1, 0
+    if len(nodes) == 2:
+        point: Any = nodes[1]
+        if not divides(point):
+            return None
+        parts, part = point.applied() or (1, 0)
+    if parts > 1 and pieces.enabled:
+        raise TypeError("which pieces a shard has, and how many rows, changes with each epoch: shuffle=True")
+    return [plan.rows_of(number) for number in range(part, len(plan), parts)]  # type: ignore[misc]

@@ -1,0 +1,69 @@
+"""``shard_pieces``: let each shard read pieces of files that no other one reads."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from torchpipe.iter._shared.bases import form_on
+from torchpipe.iter._shared.paths import PathList
+from torchpipe.iter._shared.pieces import PIECE_BYTES, FilePieces
+from torchpipe.iter._shared.reading import FileReader
+from torchpipe.node.datapipe import IterDataPipe, functional_datapipe
+from torchpipe.node.traits import divides, node_name, walk, with_inputs
+from torchpipe.node.validate import check_input
+
+__all__ = ["PieceSharder"]
+
+T = TypeVar("T")
+
+
+@functional_datapipe("shard_pieces")
+class PieceSharder(IterDataPipe[T]):
+    """The same reader of files, over pieces of them that are shuffled and divided: each shard reads its own alone.
+
+    Right behind a reader that is given paths: ``read_jsonl("web-*.jsonl").shard_pieces()``. It is then over
+    :class:`~torchpipe.iter.FilePieces` of about ``piece_bytes`` bytes, with a ``sharding_filter``. ``read_lines`` and
+    ``read_jsonl`` read from the first line that starts in a piece, ``read_parquet`` row groups, ``read_arrow`` record
+    batches; other readers, and those of compressed text, whole files. With ``shuffle`` the pieces come in random order,
+    another one in each epoch; the records within one stay in order: put ``shuffle()`` behind it to mix them.
+
+    There have to be as many pieces as shards: else take smaller ones. ``len()`` is known of parquet.
+
+    Raises: TypeError on anything but such a reader, ValueError for ``piece_bytes`` below 1, and what reading the sizes
+    of files raises; as :class:`~torchpipe.iter.FilePieces`.
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls, datapipe: IterDataPipe[T], *, shuffle: bool = True, piece_bytes: int = PIECE_BYTES
+    ) -> IterDataPipe[T]:
+        check_input("shard_pieces", datapipe)
+        _check_reader(datapipe)
+        reader: Any = datapipe
+        pieces = FilePieces(
+            reader.source,
+            reader.unit,
+            shuffle=shuffle,
+            piece_bytes=piece_bytes,
+            compression=getattr(reader, "compression", "infer"),
+            storage_options=reader.storage_options,
+        )
+        divided = form_on(pieces, "sharding_filter")()
+        return with_inputs(reader, lambda _: divided)  # type: ignore[no-any-return]
+
+
+def _check_reader(datapipe: Any) -> None:
+    """Raises: TypeError, with the way out."""
+    if not isinstance(datapipe, FileReader):
+        raise TypeError(
+            f"shard_pieces() divides the files that a reader is given, and {node_name(datapipe)} is none: put it right "
+            'behind the reader, as in JsonlReader("*.jsonl").shard_pieces().map(...)'
+        )
+    if isinstance(datapipe.source, PathList):
+        return
+    if any(map(divides, walk(datapipe.source))):
+        raise TypeError(f"shard_pieces() divides files, and those of {node_name(datapipe)} are divided already: once")
+    raise TypeError(
+        f"shard_pieces() needs to know the files before anything runs, and {node_name(datapipe)} reads what "
+        f"{node_name(datapipe.source)} yields: give the reader the paths themselves, as in "
+        f'{type(datapipe).__name__}("data/*").shard_pieces()'
+    )
