@@ -347,7 +347,11 @@ class GlobalRandom(_Guest):
         _put((self._python, (self._generator, self._normal), self._torch))
 
     def _capture(self) -> None:
-        self._python, (self._generator, self._normal), self._torch = _states_now()
+        states = _states_now()
+        # Each set has a numpy generator of its own. The process's is in place if leaving was interrupted: this set has
+        # lost what it drew, and would draw from that one from now on
+        if self._outside is None or states[1][0] is not self._outside[1][0]:
+            self._python, (self._generator, self._normal), self._torch = states
 
     def state_dict(self) -> dict[str, Any] | None:
         if _guests and _guests[-1] is self:  # else it is not in place, or another one is in its place
