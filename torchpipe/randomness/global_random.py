@@ -214,7 +214,8 @@ class _Guest:
 
     def _save_outside(self) -> None:
         self._outside = _states_now()
-        _guests.append(self)
+        # Without those whom an interrupt has kept from taking themselves out
+        _guests[:] = [*(guest for guest in _guests if guest._outside is not None and guest is not self), self]
 
     def _put_back(self) -> None:
         """Restore the process's states. Idempotent, and to be called again if it is interrupted."""
@@ -227,7 +228,8 @@ class _Guest:
                 raise
             finally:
                 self._outside = None
-                _guests[:] = [guest for guest in _guests if guest is not self]
+                if self in _guests:
+                    _guests.remove(self)
 
 
 class BatchRandom(_Guest):
