@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from typing import Any, Literal
-
-import torch.distributed as dist
 
 from reading_services.ranks.agreement import AgreementIterator, Exchange, inner_state
 from reading_services.ranks.ranked import RankedReadingService
@@ -18,7 +17,7 @@ from torchpipe.errors import RankError
 from torchpipe.execution.epoch import EpochStart, Uneven
 from torchpipe.execution.interface import States
 from torchpipe.execution.preparing import Begin
-from torchpipe.execution.ranks import RankGroup, Talk
+from torchpipe.execution.ranks import Among, DataRanks, RankGroup, Talk, data_ranks
 from torchpipe.graph import describe_graph
 from torchpipe.graph.length import total_length
 from torchpipe.iter.limiting.length_setter import is_estimated
@@ -31,11 +30,16 @@ __all__ = ["DistributedReadingService"]
 
 
 class DistributedReadingService(RankedReadingService):
-    """Divides the stream among the ranks of the initialized process group, and lets their epochs end together.
+    """Divides the stream among the ranks that divide data, and lets their epochs end together.
+
+    These are all ranks of the initialized process group, or those of ``group``:
+    ``DistributedReadingService(mesh["dp"])``. Their peers of tensor, context or pipeline parallelism, each in a group
+    with the same place in it, have the same items.
 
     With s shards a rank, rank r of w has every w-th item from r on of the stream of w * s shards. The seed is that of
-    rank 0. Every rank does the same in step: makes the loader, begins epochs, takes items, shuts down. What is said
-    between ranks goes through a gloo group of this service's own, in the thread that calls ``next()``.
+    rank 0; with a ``group`` that is a part of all ranks, one that the whole job has in common. Every rank does the same
+    in step: makes the loader, begins epochs, takes items, shuts down. What is said between ranks goes through gloo
+    connections of this service's own, in the thread that calls ``next()``.
 
     With ``total_shards`` the stream is fixed by that number, whatever the number of ranks, which has to divide it: the
     ranks' n-th items, in the order of ranks, are the stream of a single process with as many shards.
@@ -44,6 +48,8 @@ class DistributedReadingService(RankedReadingService):
     ``SequentialReadingService(DistributedReadingService(), MultiProcessingReadingService(4))``.
 
     Args:
+        group: a ``DeviceMesh`` of one dimension, or a ``ProcessGroup``; None: all ranks. (A number is taken for
+            ``timeout``, as by torchdata.)
         timeout: seconds to wait for the other ranks, after which :class:`~torchpipe.errors.RankError` is raised. A rank
             whose process is gone is often noticed at once.
         uneven: when some ranks have more items than others. ``"drop"``: all end when the first has no more (as
@@ -66,13 +72,17 @@ class DistributedReadingService(RankedReadingService):
 
     def __init__(
         self,
-        timeout: float = 1800,
+        group: Among | float | None = None,
         *,
+        timeout: float = 1800,
         uneven: Literal["drop", "pad", "raise"] = "drop",
         agree_every: int = 1,
         total_shards: int | None = None,
         states: States = "own",
     ) -> None:
+        first: Any = group
+        if first is not True and isinstance(first, Real) and not first < 0:
+            timeout, group = float(first), None
         if not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
         if uneven not in [item.value for item in Uneven]:
@@ -84,22 +94,26 @@ class DistributedReadingService(RankedReadingService):
         self._ending = Uneven(uneven)
         self._every = check_count("agree_every", agree_every, at_least=1)
         self._states: States = states
-        self._rank, self._world_size = 0, 1
+        self._given: Any = True if group is None else group
+        self._among: DataRanks | None = None  # once a loader is made
         self._graph_text = ""
         self._datapipe: DataPipe | None = None
         self._ranks: RankGroup | None = None
 
     @property
     def rank(self) -> int:
-        return self._rank
+        return 0 if self._among is None else self._among.rank
 
     @property
     def world_size(self) -> int:
-        return self._world_size
+        return 1 if self._among is None else self._among.count
+
+    def settle_seed(self, drawn: int) -> int:
+        return drawn if self._among is None else self._among.shared_seed(drawn)
 
     def agreed_length(self, lengths: list[int]) -> int:
         if self._ending is Uneven.RAISE:
-            return lengths[self._rank]
+            return lengths[self.rank]
         return min(lengths) if self._ending is Uneven.DROP else max(lengths)
 
     def agreed_position(self, delivered: list[int]) -> int:
@@ -115,18 +129,11 @@ class DistributedReadingService(RankedReadingService):
 
     def describe(self) -> str:
         hosts = "" if self.total_shards is None else f", {self.total_shards} shards on all ranks"
-        return f"rank {self._rank} of {self._world_size}, uneven ranks: {self._ending.value}{hosts}"
+        return f"rank {self.rank} of {self.world_size}, uneven ranks: {self._ending.value}{hosts}"
 
     def prepare(self, datapipe: DataPipe) -> DataPipe:
         self._datapipe = datapipe
-        if not dist.is_available():
-            raise RuntimeError("DistributedReadingService needs torch.distributed, which this build of torch lacks")
-        if not dist.is_initialized():
-            raise RuntimeError(
-                "DistributedReadingService needs the default process group: call "
-                "torch.distributed.init_process_group(...) before you make the loader"
-            )
-        self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
+        self._among = data_ranks(self._given, type(self).__name__)
         self.check_graph(datapipe)
         self._graph_text = describe_graph(datapipe, bound=False)
         self._connect()
@@ -167,7 +174,7 @@ class DistributedReadingService(RankedReadingService):
             state=start.state,
             delivered=start.delivered,
             length=partial(self._length_here, start.num_shards),
-            parts=self.total_shards or self._world_size * start.num_shards,
+            parts=self.total_shards or self.world_size * start.num_shards,
             first=list if start.state is None else partial(_first_item, start, begin),
         )
 
@@ -178,9 +185,9 @@ class DistributedReadingService(RankedReadingService):
             return None
         try:
             if self.total_shards is not None:
-                hosted = range(self._rank, self.total_shards, self._world_size)
+                hosted = range(self.rank, self.total_shards, self.world_size)
                 return total_length(self._datapipe, self.total_shards, shards=hosted)
-            return total_length(self._datapipe, num_shards, self._rank, self._world_size)
+            return total_length(self._datapipe, num_shards, self.rank, self.world_size)
         except Exception:  # a length of the user's may fail in any way, and is only asked for what it may tell
             return None
 
@@ -191,8 +198,8 @@ class DistributedReadingService(RankedReadingService):
 
     def _connect(self) -> RankGroup | None:
         """The group of this service; None if there is a single rank, which need not talk."""
-        if self._ranks is None and self._world_size > 1:
-            self._ranks = RankGroup(self._rank, self._world_size, self._timeout_s)
+        if self._ranks is None and self._among is not None and self._among.count > 1:
+            self._ranks = RankGroup(self._among, self._timeout_s)
         return self._ranks
 
 

@@ -77,6 +77,15 @@ class SequentialReadingService(ReadingServiceInterface):
     def fixed_seed(self) -> int | None:
         return self._ranked.fixed_seed
 
+    def settle_seed(self, drawn: int) -> int:
+        for service in (*self._preparing, self._executing):
+            drawn = service.settle_seed(drawn)
+        return drawn
+
+    @property
+    def names_ranks(self) -> bool:
+        return any(service.names_ranks for service in (*self._preparing, self._executing))
+
     @property
     def rank(self) -> int:
         return self._ranked.rank

@@ -40,6 +40,10 @@ class RankedReadingService(PreparingReadingService):
     def total_shards(self) -> int | None:
         return self._total_shards
 
+    @property
+    def names_ranks(self) -> bool:
+        return True
+
     def check_graph(self, datapipe: DataPipe) -> None:
         """Raises: GraphError if the graph does not divide the stream as it has to; ValueError for ranks that do not."""
         checked, total, world = plan(datapipe), self._total_shards, self.world_size

@@ -380,6 +380,5 @@ def test_a_rank_alone_in_a_collective_is_told_who_is_missing(four: Results) -> N
     assert told["waited_s"] < rank_script.TIMEOUT_S
 
 
-def test_a_process_group_that_is_destroyed_is_an_error(four: Results) -> None:
-    for result in four["destroyed"]:
-        assert "has no process group any more: it was destroyed" in result["error"]
+def test_a_loader_goes_on_without_the_process_group_that_it_was_made_in(four: Results) -> None:
+    assert four["destroyed"] == [True] * 4

@@ -34,7 +34,7 @@ from torchpipe.data.ranks.batches import RankedSampler, Uneven, begin_ranked, ch
 from torchpipe.data.stateful import is_stateful_loaders, position_of
 from torchpipe.data.streams import begin_stream
 from torchpipe.device import DeviceOptions, resolve
-from torchpipe.execution.ranks import RankGroup
+from torchpipe.execution.ranks import Among, RankGroup
 from torchpipe.loader.epochs import Epochs, Fresh, Live, Loaded
 from torchpipe.loader.untraced import untraced
 from torchpipe.node.describe import describe_bound
@@ -81,8 +81,10 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
             A process may stand for several workers then (also under Ray): what ``worker_init_fn`` keeps belongs into
             ``get_worker_info().dataset``, since a module's global is that of the last worker in the process.
         measure: whether :meth:`stats` has figures of each step (docs/seeing.md); None: as ``TORCHPIPE_MEASURE`` says.
-        distributed: deal the batches of one process to the ranks of the initialized process group: rank r of w has
-            every w-th from r on. The seed is rank 0's, and fixes every epoch; ranks talk when one begins, no more.
+        distributed: deal the batches of one process to the ranks that divide data: rank r of w has every w-th from r
+            on. True: all ranks of the initialized process group; ``mesh["dp"]`` (a ``DeviceMesh`` of one dimension) or
+            a ``ProcessGroup``: those. Their peers in other dimensions have the same batches. The seed is rank 0's, or
+            with a mesh one of the whole job, and fixes every epoch; ranks talk when one begins, no more.
         uneven: when the batches do not fill the last step. ``"drop"``: it is left out. ``"pad"``: ranks without one
             have their batch of the step before again. ``"raise"``: RankError when the epoch begins.
 
@@ -122,7 +124,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         device_prefetch: int = 2,
         max_deaths: int = 3,
         max_restarts: int | None = None,
-        distributed: bool = False,
+        distributed: bool | Among = False,
         uneven: Uneven = "drop",
         measure: bool | None = None,
         autotune: bool | Budget = False,
@@ -187,7 +189,7 @@ class DataLoader(KnownToTools, Observable, TorchDataLoader[T_co]):
         self.device_prefetch = check_count("device_prefetch", device_prefetch, at_least=1)
         self.max_deaths = check_count("max_deaths", max_deaths, at_least=1)
         self.max_restarts = None if max_restarts is None else check_count("max_restarts", max_restarts, at_least=0)
-        self.distributed, self.uneven = distributed, uneven
+        self.distributed, self.uneven = ranked is not None, uneven  # the sampler says among which ranks
         self._ranks: RankGroup | None = None  # with whom epochs are begun
         if ranked is not None:
             ranked.attach(self)

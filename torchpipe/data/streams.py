@@ -104,7 +104,7 @@ def _draw(loader: DataLoader[Any], dataset: Any, rank: int, world_size: int) -> 
     own = fresh_seed(loader.generator) if kept is None else kept
     if shared is None or (world_size == 1 and kept is None):
         return own
-    return agreed(loader, shared, rank, world_size)
+    return agreed(loader, shared, world_size)
 
 
 class _InTheProcessStates(InProcessReadingService):

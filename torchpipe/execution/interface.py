@@ -66,6 +66,15 @@ class ReadingServiceInterface(ABC):
         """The seed of the run, if this service has been given it and not the loader."""
         return None
 
+    def settle_seed(self, drawn: int) -> int:
+        """The seed of a run that nobody has given one; ``drawn``: by this process. The same each time."""
+        return drawn
+
+    @property
+    def names_ranks(self) -> bool:
+        """True if this service says which ranks divide the stream, even if that is a single one."""
+        return False
+
     @property
     def rank(self) -> int:
         """Which of ``world_size`` processes that divide the stream this is. Known once initialized."""

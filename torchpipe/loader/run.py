@@ -60,7 +60,7 @@ class Run:
         """The seed of the run. If there is none, one is drawn, even if a state has said before which one counts."""
         if self.seed is None:
             drawn = fresh_seed()
-            self.seed = drawn if self._foretold is None else self._foretold
+            self.seed = self.service.settle_seed(drawn) if self._foretold is None else self._foretold
         return self.seed
 
     def foretell_seed(self) -> int:
@@ -72,7 +72,7 @@ class Run:
         if self.seed is None:
             if self._foretold is None:
                 with own_states_in_place():
-                    self._foretold = next_fresh_seed()
+                    self._foretold = self.service.settle_seed(next_fresh_seed())
             return self._foretold
         return self.seed
 

@@ -1,8 +1,9 @@
-"""``DataLoader(distributed=True)``: the batches of one process, dealt to the ranks in turn. Runs in the user's process.
+"""``DataLoader(distributed=...)``: the batches of one process, dealt to the ranks in turn. Runs in the user's process.
 
-Rank r of w has every w-th batch from r on. All ranks know the whole order: it is fixed by a seed that is rank 0's, and
-by the epoch. A position is therefore one count for all of them, of the samples that all together have had; it says
-nothing of ranks, and any number of them, with batches of any size, goes on from there.
+Ranks are those that divide data: all, or those of a mesh's dimension. Rank r of w has every w-th batch from r on. All
+of them know the whole order: it is fixed by a seed that they have in common, and by the epoch. A position is therefore
+one count for all of them, of the samples that all together have had; it says nothing of ranks, and any number of them,
+with batches of any size, goes on from there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from torchpipe.compat.torch_private import gives_batches
@@ -21,7 +21,7 @@ from torchpipe.data.order.samplers import MOST_SEED
 from torchpipe.data.order.sampling import Order, OrderState
 from torchpipe.data.ranks.graph import group_of
 from torchpipe.errors import RankError, StateMismatchError
-from torchpipe.execution.ranks import Talk
+from torchpipe.execution.ranks import Among, DataRanks, Talk, data_ranks
 from torchpipe.node.iterator import is_stateful, stored_count
 from torchpipe.node.validate import check_choice
 from torchpipe.randomness.seeds import derive_seed, fresh_seed, next_fresh_seed
@@ -41,7 +41,7 @@ _ORDER, _BATCHES = 0, 1  # what seeds are derived for
 def ranked_sampler(
     dataset: Any,
     *,
-    distributed: bool,
+    distributed: bool | Among,
     uneven: Uneven,
     batch_size: int | None,
     shuffle: bool | None,
@@ -55,14 +55,20 @@ def ranked_sampler(
 ) -> RankedSampler | None:
     """The sampler of a loader with these arguments, if it divides by itself.
 
-    Raises: ValueError for what contradicts, RuntimeError without an initialized process group.
+    Raises: ValueError for what contradicts, TypeError for ``distributed`` that names no ranks, RuntimeError without an
+    initialized process group.
     """
     check_choice("uneven", uneven, ("drop", "pad", "raise"))
-    if not distributed:
+    if distributed is False:
         if uneven != "drop":
             raise ValueError(f"uneven={uneven!r} says how ranks end, and nothing divides here: give distributed=True")
         return None
     if isinstance(sampler, RankedSampler):  # of a loader that is made again from its attributes
+        if distributed is not True and data_ranks(distributed, "distributed=") != sampler.ranks:
+            raise ValueError(
+                f"the sampler divides among {sampler.num_replicas} ranks, and distributed= names other ones: leave "
+                "sampler out"
+            )
         return sampler
     if sampler is not None or batch_sampler is not None:
         raise ValueError(
@@ -83,13 +89,9 @@ def ranked_sampler(
     }
     for text in (text for text, found in refused.items() if found):
         raise ValueError("with distributed=True the position is one count for all ranks, and so " + text)
-    if not (dist.is_available() and dist.is_initialized()):
-        raise RuntimeError(
-            "distributed=True needs the default process group: call torch.distributed.init_process_group(...) before "
-            "you make the loader"
-        )
     return RankedSampler(
         dataset,
+        data_ranks(distributed, "distributed="),
         batch_size or 1,
         bool(shuffle),
         drop_last or last_batch == "discard",
@@ -145,9 +147,17 @@ class RankedSampler(DistributedSampler[Any]):
     """
 
     def __init__(
-        self, dataset: Any, batch_size: int, shuffle: bool, drop_last: bool, uneven: str, generator: Any
+        self,
+        dataset: Any,
+        ranks: DataRanks,
+        batch_size: int,
+        shuffle: bool,
+        drop_last: bool,
+        uneven: str,
+        generator: Any,
     ) -> None:
-        super().__init__(dataset, shuffle=shuffle, drop_last=drop_last)
+        super().__init__(dataset, ranks.count, ranks.rank, shuffle, drop_last=drop_last)
+        self.ranks = ranks
         self.batch_size = batch_size
         self.uneven = uneven
         self.run_seed: int | None = None  # agreed, or of a state
@@ -166,10 +176,13 @@ class RankedSampler(DistributedSampler[Any]):
 
     def foretell(self) -> int:
         """The seed of the run, as far as this rank knows. Nothing is drawn."""
-        return next_fresh_seed(self._drawn_from) if self.run_seed is None else self.run_seed
+        return self._settled(next_fresh_seed(self._drawn_from)) if self.run_seed is None else self.run_seed
 
     def draw(self) -> int:
-        return fresh_seed(self._drawn_from) if self.run_seed is None else self.run_seed
+        return self._settled(fresh_seed(self._drawn_from)) if self.run_seed is None else self.run_seed
+
+    def _settled(self, drawn: int) -> int:
+        return drawn if self._drawn_from is not None else self.ranks.shared_seed(drawn)
 
     def share(self, before: int = 0) -> _Share:
         return _Share(
@@ -283,7 +296,7 @@ def begin_ranked(loader: DataLoader[Any], epoch: int, saved: Position | None) ->
             "epoch": epoch,
             "samples": before,
         }
-        answers = group_of(loader, sampler.rank, sampler.num_replicas).objects(Talk.BEGIN, (seed, known, same))
+        answers = group_of(loader, sampler.ranks).objects(Talk.BEGIN, (seed, known, same))
         for name in same:
             _check_equal(name, {rank: theirs[name] for rank, (_, _, theirs) in enumerate(answers)})
         _check_equal("seed", {rank: theirs for rank, (theirs, fixed, _) in enumerate(answers) if fixed or not rank})

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from torchpipe.compat.torch_datapipes import TorchIterDataPipe
 from torchpipe.errors import ReplicatedSourceWarning
-from torchpipe.execution.ranks import RankGroup, Talk
+from torchpipe.execution.ranks import DataRanks, RankGroup, Talk, data_ranks
 from torchpipe.node.announce import warn_user
 from torchpipe.node.datapipe import IterDataPipe
 from torchpipe.node.traits import Division, division, node_name, walk
@@ -45,17 +45,17 @@ def divides_itself(dataset: Any, workers: int) -> bool:
     return itself
 
 
-def agreed(loader: DataLoader[Any], seed: int, rank: int, world_size: int) -> int:
+def agreed(loader: DataLoader[Any], seed: int, world_size: int) -> int:
     """The first rank's ``seed``: every rank calls this. Raises: RankError if one does not."""
     if world_size == 1:
         return seed
-    return group_of(loader, rank, world_size).numbers(Talk.BEGIN, [seed])[0][0]
+    return group_of(loader, data_ranks(True, "a graph on several ranks")).numbers(Talk.BEGIN, [seed])[0][0]
 
 
-def group_of(loader: DataLoader[Any], rank: int, world_size: int) -> RankGroup:
+def group_of(loader: DataLoader[Any], ranks: DataRanks) -> RankGroup:
     """Those with whom ``loader`` begins its epochs: it has one group, made by all ranks when they begin the first."""
     if loader._ranks is None:
-        loader._ranks = RankGroup(rank, world_size, loader.timeout or _TIMEOUT_S)
+        loader._ranks = RankGroup(ranks, loader.timeout or _TIMEOUT_S)
         weakref.finalize(loader, loader._ranks.close).atexit = False
     return loader._ranks
 

@@ -1,0 +1,89 @@
+"""Meshes of data and tensor parallelism, of real processes: peers have the same batches, and each sample comes once.
+
+What the processes do is in ``mesh_script``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed
+
+from tests.services import mesh_script
+from tests.warm import Warm
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch is built without distributed")
+
+ROOT = Path(__file__).parents[2]
+Play = Callable[..., dict[str, list[Any]]]
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Play:
+    """Plays scenarios on a mesh. Returns their results, in the order of ranks: rank ``d * tp + t`` is at (d, t)."""
+
+    def run(dp: int, tp: int, *scenarios: str, folder: Path | None = None) -> dict[str, list[Any]]:
+        folder = tmp_path_factory.mktemp("mesh") if folder is None else folder
+        commands = [
+            ["-m", "tests.services.mesh_script", str(folder), str(rank), str(dp), str(tp), *scenarios]
+            for rank in range(dp * tp)
+        ]
+        ended = warm.run_together(commands, cwd=ROOT, env=os.environ)
+        assert all(one.returncode == 0 for one in ended), "\n".join((one.stdout + one.stderr)[-3000:] for one in ended)
+        return {
+            name: [json.loads((folder / f"{name}.{dp}x{tp}.{rank}.json").read_text()) for rank in range(dp * tp)]
+            for name in scenarios
+        }
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def square(play: Play) -> dict[str, list[Any]]:
+    return play(2, 2, "batches", "graphs", "foretold", "refused")
+
+
+@pytest.mark.parametrize("name", ["batches", "graphs"])
+def test_peers_have_the_same_batches_and_each_sample_comes_once(square: dict[str, list[Any]], name: str) -> None:
+    ranks = square[name]
+    assert ranks[0] == ranks[1]
+    assert ranks[2] == ranks[3]
+    for first, second in zip(ranks[0], ranks[2], strict=True):
+        assert first[0] != first[1], "epochs are the same"
+        for epoch in range(2):
+            seen = sorted(int(sample[0]) for batch in first[epoch] + second[epoch] for sample in batch)
+            assert seen == [*range(mesh_script.SAMPLES)]
+
+
+def test_a_state_from_before_the_first_item_has_the_seed_of_the_job(square: dict[str, list[Any]]) -> None:
+    assert square["foretold"] == [True] * 4
+
+
+def test_data_that_is_not_divided_is_read_whole_by_all_peers(play: Play) -> None:
+    for ranks in play(1, 2, "batches", "graphs").values():
+        assert ranks[0] == ranks[1]
+        for epochs in ranks[0]:
+            for epoch in epochs:
+                assert sorted(int(sample[0]) for batch in epoch for sample in batch) == [*range(mesh_script.SAMPLES)]
+
+
+def test_what_names_no_ranks_is_refused(square: dict[str, list[Any]]) -> None:
+    for rank, (errors, kept) in enumerate(square["refused"]):
+        assert kept
+        for given in ("mesh", "text"):
+            assert "distributed= got" in errors[given][0]
+            assert "DistributedReadingService got" in errors[given][1]
+        for error in errors["mesh"]:
+            assert "a mesh of 2 dimensions (dp, tp): give the slice" in error
+            assert 'mesh["dp"]' in error
+        for error in (*errors["text"], errors["number"][0], errors["none"][0]):
+            assert error.startswith("TypeError: ")
+            assert "give the ranks that divide the data" in error
+        for error in errors["others"]:
+            assert (f"rank {rank} is not in" in error) == (rank > 0)
+        assert "divides among 2 ranks, and distributed= names other ones" in errors["sampler"][0]
