@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -24,12 +24,13 @@ class Page:
 
 
 class WebServer:
-    """``pages``: by path; ``requests``: what was asked for, with its headers."""
+    """``pages``: by path; ``requests``: what was asked for, with its headers; ``ranged``: how many bytes of parts."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.pages: dict[str, Page] = {}
         self.requests: list[tuple[str, dict[str, str]]] = []
+        self.ranged = 0
 
 
 @contextmanager
@@ -52,20 +53,23 @@ def web_server() -> Iterator[WebServer]:
                     self.send_header(name, value)
                 self.end_headers()
                 return
-            start = 0
+            start, stop = 0, len(page.content)
             wanted = self.headers.get("Range")
             if wanted and page.ranges:
-                start = int(wanted.removeprefix("bytes=").partition("-")[0])
+                first, _, last = wanted.removeprefix("bytes=").partition("-")
+                start, stop = int(first), min(stop, int(last or stop) + 1)
                 self.send_response(206)
-                self.send_header("Content-Range", f"bytes {start}-{len(page.content) - 1}/{len(page.content)}")
+                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(page.content)}")
+                state.ranged += stop - start
             else:
                 self.send_response(200)
             for name, value in page.headers.items():
                 self.send_header(name, value)
-            body = page.content[start:]
+            body = page.content[start:stop]
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body if failure is None else body[: failure["after"]])
+            with suppress(ConnectionError):  # who asked wanted the headers alone
+                self.wfile.write(body if failure is None else body[: failure["after"]])
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -9,7 +9,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from torchpipe.formats.places.retrying import DEFAULT_RETRIES, ReopenedFile, attempt
+from torchpipe.formats.places.retrying import DEFAULT_RETRIES, ReopenedFile, attempt, goes_to_places
 
 __all__ = ["BUFFER_BYTES", "entries_of", "file_system", "open_url", "write_url"]
 
@@ -52,7 +52,7 @@ def open_url(
         size, version = _size(file), _version(file, url)
         if not place:
             return file, size, version
-        if file.seekable():
+        if goes_to_places(file):
             file.seek(place)
         else:
             _pass_over(file, place)

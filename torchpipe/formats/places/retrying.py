@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from torchpipe.node.retries import try_again
 
-__all__ = ["DEFAULT_RETRIES", "ReopenedFile", "attempt", "is_transient"]
+__all__ = ["DEFAULT_RETRIES", "ReopenedFile", "attempt", "goes_to_places", "is_transient"]
 
 T = TypeVar("T")
 
@@ -68,6 +68,12 @@ def attempt(
     )
 
 
+def goes_to_places(file: Any) -> bool:
+    """Can ``file`` be read from a place on? A response that is read as it comes says so in fsspec, and raises."""
+    seekable = getattr(file, "seekable", None)
+    return seekable is not None and bool(seekable()) and getattr(file, "r", None) is None
+
+
 class ReopenedFile(io.RawIOBase):
     """A binary file for reading, which is opened again at its place when a read fails for a moment.
 
@@ -116,8 +122,7 @@ class ReopenedFile(io.RawIOBase):
     @property
     def seeks(self) -> bool:
         """Can the file be read from a place on? Else what stands before is read as well."""
-        seekable = getattr(self._file, "seekable", None)
-        return seekable is not None and bool(seekable())
+        return goes_to_places(self._file)
 
     def _drop(self) -> None:
         file, self._file = self._file, None

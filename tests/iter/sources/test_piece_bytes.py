@@ -1,0 +1,111 @@
+"""What ``shard_pieces`` is for: a shard reads its share of the bytes, however many shards there are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec.asyn
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.reads import bytes_read_by
+from tests.servers import Page, web_server
+from torchpipe.iter import JsonlReader, ParquetReader, RowGroupLister, TextLineReader
+from torchpipe.node.datapipe import iterate
+
+# Its descriptors stay, and a thread that looks up names: no test is to be the one that begins them
+fsspec.asyn.sync(fsspec.asyn.get_loop(), asyncio.to_thread, int)
+
+PIECE = 1 << 19
+PIECES = 128
+GROUP = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """64 MB of documents of 4 to 12 kB, and 128 MB of row groups of 1 MB."""
+    folder = tmp_path_factory.mktemp("large")
+    text = folder / "large.jsonl"
+    texts = ["x" * size for size in range(4_000, 12_000, 250)]
+    with open(text, "w") as file:
+        written = number = 0
+        while written < PIECE * PIECES:
+            written += file.write(json.dumps({"id": number, "text": texts[number % len(texts)]}) + "\n")
+            number += 1
+        file.truncate(PIECE * PIECES)  # in the midst of a text: it is no JSON, and no less a line
+    values = np.random.default_rng(0).integers(0, 1 << 62, PIECES * GROUP // 8)
+    table = folder / "large.parquet"
+    groups = {"row_group_size": GROUP // 8, "compression": None, "use_dictionary": False, "write_statistics": False}
+    pq.write_table(pa.table({"value": values}), table, **groups)
+    yield {"text": text, "table": table}
+    for path in (text, table):
+        path.unlink()
+
+
+def read(node: Any, shard: int, shards: int) -> int:
+    return sum(1 for _ in iterate(node, seed=7, shard=shard, num_shards=shards))
+
+
+@pytest.mark.parametrize("shards", [1, 8, 128])
+@pytest.mark.parametrize("kind", ["lines", "jsonl", "parquet"])
+def test_L5_a_shard_reads_its_share_of_the_bytes(files: dict[str, Path], kind: str, shards: int) -> None:
+    node: Any
+    if kind == "parquet":
+        path = files["table"]
+        node = ParquetReader(path, batch_size=GROUP // 8, format="arrow").shard_pieces(piece_bytes=GROUP)
+    elif kind == "lines":
+        path = files["text"]
+        node = TextLineReader(path).shard_pieces(piece_bytes=PIECE)
+    else:
+        path = files["text"]
+        node = JsonlReader(path).shard_pieces(piece_bytes=PIECE).on_error("skip")
+    share = path.stat().st_size / shards
+    for shard in {0, 1, shards // 2, shards - 1} & {*range(shards)}:
+        count = bytes_read_by(lambda shard=shard: read(node, shard, shards))  # type: ignore[misc]
+        assert 0.9 * share < count < 1.1 * share, (shard, count / share)
+
+
+def test_L5_so_it_does_at_a_url(files: dict[str, Path]) -> None:
+    content = files["text"].read_bytes()[: 4 * GROUP]
+    with web_server() as server:
+        server.pages["/large"] = Page(content, {"ETag": '"1"'})
+        node = TextLineReader(f"{server.address}/large").shard_pieces(piece_bytes=GROUP)
+        assert len(node.source.source) == 4
+        assert server.ranged == 0
+        for shard in range(4):
+            before = server.ranged
+            assert read(node, shard, 4)
+            assert 0.9 < (server.ranged - before) / GROUP < 1.1
+
+
+def test_L7_a_file_that_is_replaced_on_its_server_is_noticed(files: dict[str, Path]) -> None:
+    content = files["text"].read_bytes()[: 3 * GROUP]
+    with web_server() as server:
+        server.pages["/large"] = Page(content, {"ETag": '"1"'})
+        node = TextLineReader(f"{server.address}/large").shard_pieces(piece_bytes=GROUP)
+        server.pages["/large"] = Page(content, {"ETag": '"2"'})
+        with pytest.raises(ValueError, match=r"large has changed since its pieces were planned.*another version.*2"):
+            read(node, 0, 1)
+        server.pages["/large"] = Page(content, {"ETag": '"1"', "Accept-Ranges": "none"}, ranges=False)
+        whole = TextLineReader(f"{server.address}/large").shard_pieces(piece_bytes=GROUP)
+        assert len(whole.source.source) == 1  # a server that gives no parts of files
+        assert read(whole, 0, 1) == content.count(b"\n") + 1
+
+
+def test_the_ends_of_remote_files_are_read_once(files: dict[str, Path], tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": list(range(6))}), tmp_path / "a.parquet", row_group_size=2)
+    with web_server() as server:
+        for number in range(20):
+            server.pages[f"/{number}"] = Page((tmp_path / "a.parquet").read_bytes())
+        for make in (RowGroupLister, lambda urls: ParquetReader(urls).shard_pieces().source.source):
+            node: Any = make(server.address + "/{0..19}")
+            planned = len(server.requests)
+            for shard in range(4):
+                list(iterate(node.sharding_filter(), seed=1, shard=shard, num_shards=4))
+            assert len(server.requests) == planned
