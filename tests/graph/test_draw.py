@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchpipe.graph import draw, plan
-from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper
+from torchpipe.graph.rows import rows_of
+from torchpipe.iter import SHARDING_PRIORITIES, IterableWrapper, JsonlReader
 from torchpipe.map import SequenceWrapper
 
 
@@ -80,3 +81,21 @@ def test_it_says_what_every_shard_does() -> None:
     assert marked(IterableWrapper(Rows()).shuffle().sharding_filter()) == ["IterableWrapper", "Shuffler"]
     assert marked(data.map(double).zip(data.sharding_filter().map(str))) == []
     assert marked(data.map(double).sharding_round_robin_dispatch().map(str)) == []
+
+
+def test_it_says_what_every_shard_reads_and_what_would_divide_it() -> None:
+    reader = JsonlReader(__file__)
+    said = (
+        "    2 JsonlReader  <- 1  [every shard reads all of this: .shard_pieces() behind it, and no sharding_filter, "
+        "lets each read its own part]"
+    )
+    for graph in (reader.sharding_filter(), reader.map(double).sharding_filter(), reader.shuffle().sharding_filter()):
+        assert said in draw(plan(graph), "in workers", "here").splitlines()
+    assert marked(reader.shuffle().sharding_filter()) == ["Shuffler"]
+    assert [row.name for row in rows_of(plan(reader.shuffle().sharding_filter())) if row.repeated] == [
+        "JsonlReader",
+        "Shuffler",
+    ]
+    assert not any(row.repeated for row in rows_of(plan(reader.sharding_filter())))
+    divided = reader.shard_pieces().map(double)
+    assert not any(row.repeated or row.divided_by for row in rows_of(plan(divided)))

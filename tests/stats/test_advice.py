@@ -141,5 +141,8 @@ def test_what_every_shard_reads_is_not_slow_reading_that_more_workers_mend() -> 
     source = NodeStats(number=1, name="Reader", section="shard", items=200, self_s=71.0, repeated=True)
     advice = advise(waiting(source, SLOW))
     assert "`Reader`" in advice.sentence
+    assert "shard_pieces" not in advice.change
+    files = advise(waiting(replace(source, divided_by="shard_pieces"), SLOW))
+    assert "Put shard_pieces() right behind `Reader`, in the place of sharding_filter()" in files.change
     assert "every shard does it for all items, so more workers would not help" in advice.sentence
     assert "num_workers" not in advice.change

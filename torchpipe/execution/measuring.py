@@ -65,6 +65,7 @@ class Measuring:
                     section=section,
                     inputs=row.inputs,
                     repeated=row.repeated or (undivided and section == "shard"),
+                    divided_by=row.divided_by,
                 )
                 for row in self._rows
                 if row.section == section

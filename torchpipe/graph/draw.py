@@ -15,6 +15,7 @@ _MARKS = {
     Division.BOTH: "  [divides the stream between the shards]",
 }
 _REPEATED = "  [every shard does all of this]"
+_READ = "  [every shard reads all of this: .{} behind it, and no sharding_filter, lets each read its own part]"
 
 
 def draw(
@@ -26,7 +27,8 @@ def draw(
 ) -> str:
     """The sections one below the other, one line a node with the numbers of its inputs.
 
-    A node before a sharding point is marked if every shard makes all its items, of which it then keeps some.
+    A node before a sharding point is marked if every shard makes all its items, of which it then keeps some, or reads
+    all files.
     ``shard_section`` and ``main_section`` say who runs them; ``appended`` names stages that a reading service adds.
     """
     rows = rows_of(plan, appended)
@@ -49,4 +51,5 @@ def _line(row: Row) -> str:
     if row.node is None:
         return f"  {row.name} (added by the reading service)"
     source = f"  <- {', '.join(map(str, row.inputs))}" if row.inputs else ""
-    return f"  {row.number:>3} {row.name}{source}{_MARKS[division(row.node)]}{_REPEATED if row.repeated else ''}"
+    repeated = _READ.format(f"{row.divided_by}()") if row.divided_by else _REPEATED if row.repeated else ""
+    return f"  {row.number:>3} {row.name}{source}{_MARKS[division(row.node)]}{repeated}"

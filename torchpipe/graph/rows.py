@@ -13,7 +13,9 @@ __all__ = ["Row", "rows_of"]
 
 @dataclass(frozen=True)
 class Row:
-    """``repeated``: every shard makes all its items, of which it keeps some. ``node`` None: added by a service."""
+    """``repeated``: every shard makes all its items, of which it keeps some. ``divided_by``: every shard reads all that
+    it reads, and this form behind it lets each read its own part. ``node`` None: added by a service.
+    """
 
     number: int
     name: str
@@ -21,12 +23,13 @@ class Row:
     inputs: tuple[int, ...]
     repeated: bool
     node: DataPipe | None
+    divided_by: str = ""
 
 
 def rows_of(plan: Plan, appended: tuple[str, ...] = ()) -> list[Row]:
     """All nodes, inputs first, in the order of the sections; ``appended`` names stages that a reading service adds."""
     numbers: dict[int, int] = {}
-    repeated = _done_by_every_shard(plan)
+    repeated, read = _done_by_every_shard(plan), _read_by_every_shard(plan)
     rows: list[Row] = []
     sections: tuple[tuple[Literal["dispatch", "shard", "main"], tuple[DataPipe, ...]], ...] = (
         ("dispatch", plan.dispatch_nodes),
@@ -37,7 +40,9 @@ def rows_of(plan: Plan, appended: tuple[str, ...] = ()) -> list[Row]:
         for node in nodes:
             number = numbers.setdefault(id(node), len(numbers) + 1)
             inputs = tuple(numbers[id(item)] for item in inputs_of(node))
-            rows.append(Row(number, node_name(node), section, inputs, id(node) in repeated, node))
+            rows.append(
+                Row(number, node_name(node), section, inputs, id(node) in repeated, node, read.get(id(node), ""))
+            )
     before = numbers[id(plan.root)]
     for number, name in enumerate(appended, len(numbers) + 1):
         rows.append(Row(number, name, "main", (before,), False, None))
@@ -47,6 +52,21 @@ def rows_of(plan: Plan, appended: tuple[str, ...] = ()) -> list[Row]:
 
 def _done_by_every_shard(plan: Plan) -> set[int]:
     """The ids of the nodes of the shard section that run, for every item, before a sharding point."""
-    leaving_out = [point for point in plan.sharding_points if not traits_of(point).one_to_one]
-    before = {id(node) for point in leaving_out for item in inputs_of(point) for node in walk(item)}
-    return {id(node) for node in plan.shard_nodes if id(node) in before and not reads_late(node)}
+    straight = {id(item) for point in _leaving_out(plan) for item in inputs_of(point) if traits_of(item).divided_by}
+    return {
+        id(node) for node in _before_points(plan) if not (reads_late(node) or id(node) in straight)
+    }  # what reads files makes only what is kept straight behind it
+
+
+def _read_by_every_shard(plan: Plan) -> dict[int, str]:
+    """By id, what would divide the sources before a sharding point of which every shard reads all."""
+    return {id(node): traits_of(node).divided_by for node in _before_points(plan) if traits_of(node).divided_by}
+
+
+def _leaving_out(plan: Plan) -> list[DataPipe]:
+    return [point for point in plan.sharding_points if not traits_of(point).one_to_one]
+
+
+def _before_points(plan: Plan) -> list[DataPipe]:
+    before = {id(node) for point in _leaving_out(plan) for item in inputs_of(point) for node in walk(item)}
+    return [node for node in plan.shard_nodes if id(node) in before]

@@ -38,6 +38,11 @@ class NodeProtocol:
     dispatches: ClassVar[bool] = False
     """True if it, and all before it, runs once for all shards, whom the items are dealt to."""
 
+    divided_by: ClassVar[str] = ""
+    """The form that lets each shard read its own part of what this source reads. A sharding point straight after it
+    passes over items without making them, and reads all of it.
+    """
+
     divides: ClassVar[bool] = False
     """True for a sharding point, whose iterator keeps one shard's part (``context.share``). A class that has torch's
     ``apply_sharding`` alone is one too: it is called on each pass's copy. ``len()`` counts the items of all shards.

@@ -301,7 +301,7 @@ def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | N
         )
     slowest = next((node for node in stats.nodes if node.number == found.node), None)
     if slowest is not None and slowest.repeated and stats.shards > 1:
-        return _repeated_hint(found, unmeasured)
+        return _repeated_hint(stats, found, unmeasured)
     more = 2 * max(1, stats.workers)
     gain = outlook.rate(more) / outlook.rate(max(1, stats.workers)) if outlook.known else 0.0
     if gain >= _WORTH:
@@ -318,16 +318,20 @@ def _hint(stats: LoaderStats, found: _Found, outlook: Outlook, keeps_up: int | N
     if limit == "once":
         return _once_hint(stats, found.node, unmeasured)
     if limit == "repeated":
-        return _repeated_hint(found, unmeasured)
+        return _repeated_hint(stats, found, unmeasured)
     others = ""
     if (stats.others or 0.0) > _OTHERS:
         others = " Other programs keep the machine busy, so what more workers would do cannot be told."
     return ".", f"Make that step cheaper, or raise {where}.{others}{unmeasured}"
 
 
-def _repeated_hint(found: _Found, unmeasured: str) -> tuple[str, str]:
+def _repeated_hint(stats: LoaderStats, found: _Found, unmeasured: str) -> tuple[str, str]:
+    read = next((node for node in stats.nodes if node.divided_by), None)
     divide = (
-        "Let a cheaper source be divided (sharding_filter() behind file names or indices, which the workers then "
+        f"Put {read.divided_by}() right behind `{read.name}`, in the place of sharding_filter(): each shard then reads "
+        "its own part of the files alone."
+        if read is not None
+        else "Let a cheaper source be divided (sharding_filter() behind file names or indices, which the workers then "
         "read), or read it once: sharding_round_robin_dispatch() right behind it."
         if found.bottleneck == "source"
         else "Put sharding_filter() before it, right after the source."

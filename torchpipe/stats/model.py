@@ -130,6 +130,7 @@ class NodeStats(_Data):
     section: Section
     inputs: tuple[int, ...] = ()  # the numbers of the nodes that it reads
     repeated: bool = False  # every shard does all of this: more shards do not divide its work
+    divided_by: str = ""  # every shard reads all that it reads: the form behind it that lets each read its own part
     processes: int = 0  # how many run it
     busy: int = 0  # in how many of these it is the step that takes the most time, and more than waiting does
     items: int | None = None  # that it handed on

@@ -49,7 +49,7 @@ class FileReader(IterDataPipe[T]):
 
     form: ClassVar[str]
     unit: ClassVar[str] = "files"  # of the pieces that it can read by themselves
-    by_index = True  # a shard does not make the items that others keep
+    divided_by = "shard_pieces"
     fingerprint_ignores: ClassVar[tuple[str, ...]] = ("storage_options",)
 
     def __init__(self, paths: Any, storage_options: Mapping[str, Any] | None) -> None:

@@ -38,6 +38,7 @@ class RowGroupLister(FileReader[tuple[str, int]]):
     node, while iterating.
     """
 
+    divided_by = ""
     names_files = True
     fingerprint_ignores = ("storage_options", "paths", "listed", "groups")
 
@@ -50,6 +51,10 @@ class RowGroupLister(FileReader[tuple[str, int]]):
             plan = plan_pieces(self.paths, "row groups", 1, storage_options=self.storage_options)
             self.groups = _Groups(plan)
             self.listed = listed(names_below(self.paths), plan.sizes)
+
+    @property
+    def by_index(self) -> bool:  # type: ignore[override]
+        return self.groups is not None
 
     def records(self, item: Any) -> RowGroups:
         return RowGroups(self.path_of(item), self.storage_options)
