@@ -60,7 +60,7 @@ def test_L1_of_a_sampler_with_a_state() -> None:
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("give_up_at", [0, 2, 7])
+@pytest.mark.parametrize("give_up_at", [0, 2, 5, 6, 7])
 def test_L1_of_what_follows_an_epoch_that_was_given_up(give_up_at: int) -> None:
     """The rest that "rollover" carries, too, does not depend on how far workers were ahead."""
 

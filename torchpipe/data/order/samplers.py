@@ -325,8 +325,8 @@ class Samplers:
         if state.get("ranks", 1) != here:
             raise StateMismatchError(
                 f"the state's batches are those of a sampler that divides among {shown(state.get('ranks', 1))} ranks, "
-                f"and this loader's divides among {here}: the same count of other batches. Resume on as many ranks, or use "
-                "distributed=True in the place of a sampler, whose states go on under any number"
+                f"and this loader's divides among {here}: the same count of other batches. Resume on as many ranks, or "
+                "use distributed=True in the place of a sampler, whose states go on under any number"
             )
         epochs = state.get("epochs")
         self.check_parts(state["parts"])
