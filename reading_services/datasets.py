@@ -19,9 +19,9 @@ from reading_services.engine.supervisor import Supervisor
 from reading_services.images import image_of
 from reading_services.multiprocessing import MultiProcessingReadingService
 from reading_services.processes.graph_image import GraphImage
-from reading_services.processes.places import ProcessPlaces, Section
+from reading_services.processes.pool import ProcessPool, Section
 from reading_services.processes.start_method import default_start_method, start_method
-from reading_services.ray import RayWorkers, TimedRayReadingService, actor_image
+from reading_services.ray import RayWorkers, TimedRayReadingService, actor_image, actor_pool
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.execution.reading_service import EpochStart
 from torchpipe.execution.shard import InitFn
@@ -31,7 +31,7 @@ from torchpipe.state.pickling import dumps
 from torchpipe.stats import Budget
 
 if TYPE_CHECKING:
-    from reading_services.actors.places import RayPlaces
+    from reading_services.actors.pool import ActorPool
 
 __all__ = ["DealingWorkers", "RayWorkers", "TimedRayReadingService", "TimedReadingService", "WorkerLimits",
            "default_start_method"]  # fmt: skip
@@ -63,7 +63,7 @@ class DealingWorkers(Supervisor):
     ) -> None:
         names = dict(enumerate([node_name(graph)] * max(1, steps)))
         self._image: GraphImage | None = None
-        self._pool: ProcessPlaces | RayPlaces
+        self._pool: ProcessPool | ActorPool
         if where is None:
             context = start_method(context, on_device=context is None)
             forked = context.get_start_method() == "fork"
@@ -78,9 +78,9 @@ class DealingWorkers(Supervisor):
                 worker_reset_fn=None,
                 policy=policy,
             )
-            self._pool = ProcessPlaces(context, Section(self._image, names))
+            self._pool = ProcessPool(context, Section(self._image, names))
         else:
-            from reading_services.actors.places import ActorSection
+            from reading_services.actors.pool import ActorSection
 
             image = image_of(
                 actor_image,
@@ -92,7 +92,7 @@ class DealingWorkers(Supervisor):
                 worker_reset_fn=None,
                 policy=policy,
             )
-            self._pool = where.places(ActorSection(image, len(names)), None, None)
+            self._pool = actor_pool(where, ActorSection(image, len(names)), None, None)
         balance = where is not None and where.rebalance
         super().__init__(self._pool, num_workers, limits, policies(budget, num_workers, balance=balance))
 
@@ -149,12 +149,12 @@ class TimedReadingService(MultiProcessingReadingService):
     ) -> None:
         super().__init__(num_workers, context, **more)
         self._wait_s = wait_s
-        self._limits = replace(self._limits, batches=True)
+        self._limits = replace(self._limits, torch_wording=True)
 
     @property
     def processes(self) -> list[Any]:
         """The ``multiprocessing`` processes that run just now."""
-        return [] if self._places is None else self._places.processes()
+        return [] if self._pool is None else self._pool.processes()
 
     @property
     def usable(self) -> bool:

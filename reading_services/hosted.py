@@ -1,4 +1,4 @@
-"""Reading services whose shards run in places that a supervisor watches: processes of this machine, or Ray's actors.
+"""Reading services whose shards run in workers that a supervisor watches: processes of this machine, or Ray's actors.
 
 Runs in the main process.
 """

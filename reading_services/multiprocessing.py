@@ -23,7 +23,7 @@ from torchpipe.stats.service import ServiceStats
 
 if TYPE_CHECKING:
     from reading_services.engine.supervisor import Supervisor
-    from reading_services.processes.places import ProcessPlaces
+    from reading_services.processes.pool import ProcessPool
 
 __all__ = ["MultiProcessingReadingService", "ServiceStats"]
 
@@ -114,8 +114,8 @@ class MultiProcessingReadingService(HostedReadingService):
         self._context = start_method(multiprocessing_context, on_device=device is not None)
         self._graph: GraphImage | None = None
         self._dispatch: GraphImage | None = None
-        self._places: ProcessPlaces | None = None
-        import reading_services.processes.places  # noqa: F401  # here, as the base class says
+        self._pool: ProcessPool | None = None
+        import reading_services.processes.pool  # noqa: F401  # here, as the base class says
 
     @property
     def worker_prefetch_cnt(self) -> int:
@@ -123,7 +123,7 @@ class MultiProcessingReadingService(HostedReadingService):
 
     def worker_pids(self) -> list[int]:
         """The process ids of the workers that run just now, in the order of their numbers."""
-        return [] if self._places is None else self._places.pids()
+        return [] if self._pool is None else self._pool.pids()
 
     def _prepare(self) -> None:
         """What processes run is pickled once: all get the same, and an error comes where the loader is made."""
@@ -158,13 +158,13 @@ class MultiProcessingReadingService(HostedReadingService):
         return f"{workers} worker processes ({self._context.get_start_method()})"
 
     def _end_workers(self) -> None:
-        self._places = None
+        self._pool = None
         super()._end_workers()
 
     def _new_workers(self, most: int) -> Supervisor:
         from reading_services.engine.policies import policies
         from reading_services.engine.supervisor import Supervisor
-        from reading_services.processes.places import ProcessPlaces, Section
+        from reading_services.processes.pool import ProcessPool, Section
 
         plan = self.plan
         assert self._graph is not None
@@ -172,9 +172,9 @@ class MultiProcessingReadingService(HostedReadingService):
         if plan.dispatch is not None:
             assert self._dispatch is not None
             dispatched = Section(self._dispatch, numbered_names(plan.dispatch))
-        self._places = ProcessPlaces(self._context, shards, dispatched, silent_s=self._silent_s)
+        self._pool = ProcessPool(self._context, shards, dispatched, silent_s=self._silent_s)
         return Supervisor(
-            self._places,
+            self._pool,
             most,
             self._limits,
             policies(self._budget, most),

@@ -23,10 +23,10 @@ from torchpipe.state.pickling import CloudPickler
 from torchpipe.stats.budget import Budget
 
 if TYPE_CHECKING:
-    from reading_services.actors.places import ActorSection, RayPlaces
+    from reading_services.actors.pool import ActorPool, ActorSection
     from reading_services.engine.supervisor import Supervisor
 
-__all__ = ["RayReadingService", "RayWorkers", "TimedRayReadingService", "actor_image"]
+__all__ = ["RayReadingService", "RayWorkers", "TimedRayReadingService", "actor_image", "actor_pool"]
 
 _SHARED = (
     "is, or refers to, a tensor in shared memory. Only processes of one machine share it: an actor would have a copy, "
@@ -98,26 +98,23 @@ class RayWorkers:
 
         connect(self.address)
 
-    def places(self, shards: ActorSection, dispatched: ActorSection | None, silent_s: float | None) -> RayPlaces:
-        """Where the workers of one loader run. None of them is started yet."""
-        from reading_services.actors.cluster import ActorRequest
-        from reading_services.actors.places import RayPlaces
 
-        request = ActorRequest(
-            num_cpus=self.num_cpus,
-            memory=self.memory,
-            resources=self.resources,
-            label_selector=self.label_selector,
-            placement_group=self.placement_group,
-            runtime_env=self.runtime_env,
-        )
-        return RayPlaces(
-            shards,
-            dispatched,
-            request,
-            silent_s=silent_s,
-            start_timeout_s=self.start_timeout,
-        )
+def actor_pool(
+    hosts: RayWorkers, shards: ActorSection, dispatched: ActorSection | None, silent_s: float | None
+) -> ActorPool:
+    """The workers of one loader, none of which is started yet."""
+    from reading_services.actors.cluster import ActorRequest
+    from reading_services.actors.pool import ActorPool
+
+    request = ActorRequest(
+        num_cpus=hosts.num_cpus,
+        memory=hosts.memory,
+        resources=hosts.resources,
+        label_selector=hosts.label_selector,
+        placement_group=hosts.placement_group,
+        runtime_env=hosts.runtime_env,
+    )
+    return ActorPool(shards, dispatched, request, silent_s=silent_s, start_timeout_s=hosts.start_timeout)
 
 
 def _check_runtime_env(value: Any) -> None:
@@ -214,20 +211,20 @@ class RayReadingService(HostedReadingService):
         )
         self._graph: bytes | None = None
         self._dispatch: bytes | None = None
-        self._places: RayPlaces | None = None
+        self._pool: ActorPool | None = None
         self._hosts.connect()
 
     def worker_pids(self) -> list[int]:
         """The process ids of the actors, each on its node, in the order of their numbers."""
-        return [] if self._places is None else self._places.pids()
+        return [] if self._pool is None else self._pool.pids()
 
     def nodes(self) -> dict[str, str]:
         """The name of each actor that has started -> the id of its node."""
-        return {} if self._places is None else self._places.nodes()
+        return {} if self._pool is None else self._pool.nodes()
 
     def actors(self) -> list[Any]:
         """The handles of the actors, in the order of their numbers."""
-        return [] if self._places is None else self._places.actors()
+        return [] if self._pool is None else self._pool.actors()
 
     def _prepare(self) -> None:
         self._hosts.connect()
@@ -256,10 +253,10 @@ class RayReadingService(HostedReadingService):
 
     def _end_workers(self) -> None:
         super()._end_workers()
-        self._places = None
+        self._pool = None
 
     def _new_workers(self, most: int) -> Supervisor:
-        from reading_services.actors.places import ActorSection
+        from reading_services.actors.pool import ActorSection
         from reading_services.engine.policies import policies
         from reading_services.engine.supervisor import Supervisor
 
@@ -272,9 +269,9 @@ class RayReadingService(HostedReadingService):
         if plan.dispatch is not None:
             assert self._dispatch is not None
             dispatched = ActorSection(self._dispatch, 1 + max(numbered_names(plan.dispatch), default=-1))
-        self._places = hosts.places(shards, dispatched, self._silent_s)
+        self._pool = actor_pool(hosts, shards, dispatched, self._silent_s)
         return Supervisor(
-            self._places,
+            self._pool,
             most,
             self._limits,
             policies(self._budget, most, balance=hosts.rebalance),
@@ -289,12 +286,12 @@ class TimedRayReadingService(RayReadingService):
     def __init__(self, num_workers: int, hosts: RayWorkers, *, wait_s: float | None, **more: Any) -> None:
         super().__init__(num_workers, **{item.name: getattr(hosts, item.name) for item in fields(hosts)}, **more)
         self._wait_s = wait_s
-        self._limits = replace(self._limits, batches=True)
+        self._limits = replace(self._limits, torch_wording=True)
 
     @property
     def processes(self) -> list[Any]:
         """The actors that run just now: each has ``pid`` and ``node_id``."""
-        return [] if self._places is None else self._places.processes()
+        return [] if self._pool is None else self._pool.processes()
 
     @property
     def usable(self) -> bool:

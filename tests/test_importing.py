@@ -206,7 +206,7 @@ def test_a_spawned_worker_imports_what_its_part_of_the_graph_needs(torch_alone: 
     for missing in ("iter.items.mapper", "map.mapper", "stats.model", "views", "device", "loader", "formats", "graph"):
         assert f"torchpipe.{missing}" not in found
     assert not [
-        name for name in found if name in ("reading_services.engine.supervisor", "reading_services.processes.places")
+        name for name in found if name in ("reading_services.engine.supervisor", "reading_services.processes.pool")
     ]
 
 

@@ -204,7 +204,7 @@ def test_decisions_know_nothing_of_processes() -> None:
         for item in all_imports()
         if is_within(item.importer, SERVICE_ROOMS[:2]) and is_within(item.target, OF_PROCESSES)
     ]
-    assert not wrong, "\n  ".join(["what runs shards is behind reading_services.engine.places:", *wrong])
+    assert not wrong, "\n  ".join(["what runs shards is behind reading_services.engine.workers:", *wrong])
 
 
 def test_nodes_know_neither_each_other_nor_the_graph() -> None:

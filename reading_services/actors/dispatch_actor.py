@@ -15,7 +15,7 @@ from torchpipe.stats.sheet import AWAITING_CREDIT, IDLE, MAKING, SENDING, STARTI
 
 __all__ = ["DispatchActor"]
 
-_TOLD = 1000  # items after a restart that may be the last one: what has ended it is most likely among them
+_ANNOUNCED = 1000  # items after a restart that may be the last one: what has ended it is most likely among them
 
 
 class DispatchActor(ActorBase):
@@ -25,20 +25,22 @@ class DispatchActor(ActorBase):
     _begun = 0  # this generation
 
     def _take(self, graph: Any, policy: Any) -> None:
-        self._host = DispatchHost(graph, policy, self._memo, f"torchpipe: in {self._where()}")
+        self._host = DispatchHost(graph, policy, self._progress, f"torchpipe: in {self._where()}")
 
     def begin(self, epoch: StartDispatch) -> Begun | None:
         """End the epoch before, and bring the source to its mark."""
         if epoch.generation <= self._over:
             return None
-        host, times = self._host, self._memo.times
+        host, times = self._host, self._progress.times
         assert host is not None
         times.turn_to(STARTING)
         times.count_cpu()
         self._begun = epoch.generation
-        self._memo.tell_items(_TOLD if epoch.careful else max(0, epoch.suspect - epoch.mark_position))
+        self._progress.announce_items(
+            _ANNOUNCED if epoch.isolate_items else max(0, epoch.isolate_before - epoch.mark_position)
+        )
         host.begin(epoch)
-        self._memo.report(host.take_reports())
+        self._progress.report(host.take_reports())
         times.turn_to(AWAITING_CREDIT)
         return Begun()
 
@@ -46,11 +48,11 @@ class DispatchActor(ActorBase):
     def supersede(self, generation: int) -> None:
         super().supersede(generation)
         if generation >= self._begun:
-            self._memo.tell_items(0)  # nobody listens any more
+            self._progress.announce_items(0)  # nobody listens any more
 
     def take(self, generation: int, shard: int, items: int) -> Portion | str | None:
         """Up to so many items for a shard, one at least; None if this generation is over."""
-        host, times = self._host, self._memo.times
+        host, times = self._host, self._progress.times
         if generation <= self._over:
             return None
         if host is None or host.epoch is None or host.epoch.generation < generation:
@@ -62,7 +64,7 @@ class DispatchActor(ActorBase):
             if generation <= self._over:
                 return None
             times.count(host.produce())
-            self._memo.report(host.take_reports())
+            self._progress.report(host.take_reports())
         times.turn_to(SENDING)
         portion = host.take(shard, items)
         try:
@@ -85,4 +87,4 @@ class DispatchActor(ActorBase):
     def _end(self) -> None:
         if self._host is not None:
             self._host.end()
-        self._memo.times.turn_to(IDLE)
+        self._progress.times.turn_to(IDLE)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from reading_services.engine.messages import Report
-from reading_services.engine.places import Arrival, Figures, Noted
+from reading_services.engine.workers import Arrival, Figures, WorkerCounters
 from reading_services.hosting.items import dump_items, load_items
 from torchpipe.execution.shard import Chunk
 from torchpipe.node.failures.failure import add_note
@@ -101,8 +101,8 @@ class Status:
     nodes: Sequence[Figures] = ()
     reports: Sequence[Report] = ()
 
-    def noted(self, pid: int) -> Noted:
-        return Noted(self.times, list(self.nodes), pid)
+    def counters(self, pid: int) -> WorkerCounters:
+        return WorkerCounters(self.times, list(self.nodes), pid)
 
 
 @dataclass(slots=True, kw_only=True)

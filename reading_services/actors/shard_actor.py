@@ -15,7 +15,7 @@ from typing import Any
 import ray
 import torch
 
-from reading_services.actors.memo import Memo
+from reading_services.actors.progress import ActorProgress
 from reading_services.actors.replies import Begun, Hello, Packed, Produced, Status
 from reading_services.actors.supply import ActorSupply, Superseded
 from reading_services.engine.messages import Deal, StartEpoch
@@ -40,18 +40,18 @@ CONTROL = "control"
 
 
 class ActorBase:
-    """What both kinds of actors have: two threads, a memo, and generations that end."""
+    """What both kinds of actors have: two threads, notes of their progress, and generations that end."""
 
     def __init__(self, name: str, nodes: int) -> None:
-        self._name, self._memo = name, Memo(nodes)
+        self._name, self._progress = name, ActorProgress(nodes)
         self._over = 0  # generations up to this one are over
 
     @ray.method(concurrency_group=CONTROL)
     def status(self, measures_nodes: bool, seen: int = -1) -> Status:
         """What it is at; ``seen``: the item that it was at, as the driver knows."""
-        self._memo.times.wanted = measures_nodes
-        self._memo.times.publish()
-        return self._memo.status(seen)
+        self._progress.times.wanted = measures_nodes
+        self._progress.times.publish()
+        return self._progress.status(seen)
 
     @ray.method(concurrency_group=CONTROL)
     def supersede(self, generation: int) -> None:
@@ -62,7 +62,7 @@ class ActorBase:
         """Rebuild what is to run, in the thread that will run it."""
         own_random_states()
         torch.set_num_threads(1)
-        self._memo.times.wanted = measures_nodes
+        self._progress.times.wanted = measures_nodes
         error = None
         try:
             self._take(*pickle.loads(image))
@@ -103,13 +103,13 @@ class ShardActor(ActorBase):
     _host: ShardHost
 
     def _take(self, graphs: Any, init_fn: Any, reset_fn: Any, policy: Any) -> None:
-        self._host = ShardHost(graphs, init_fn, reset_fn, policy, self._memo, passing=(Superseded,))
+        self._host = ShardHost(graphs, init_fn, reset_fn, policy, self._progress, passing=(Superseded,))
 
     def begin(self, epoch: StartEpoch, dispatcher: Any) -> Begun | None:
         """End the epoch before, and start these shards."""
         if epoch.generation <= self._over:
             return None
-        times = self._memo.times
+        times = self._progress.times
         times.turn_to(STARTING)
         times.count_cpu()
         self._host.begin(epoch, self._supply_for(epoch, dispatcher))
@@ -122,7 +122,7 @@ class ShardActor(ActorBase):
         except Superseded:
             return None
         finally:
-            self._memo.rest()
+            self._progress.idle()
             times.turn_to(AWAITING_CREDIT)
         return Begun(failed=failed, reports=self._host.take_reports())
 
@@ -142,12 +142,12 @@ class ShardActor(ActorBase):
             shards,
             epoch.window,
             superseded=lambda: generation <= self._over,
-            waiting=self._memo.waiting,
+            waiting=self._progress.waiting,
         )
 
     def produce(self, generation: int, lane: int, limit: int, seconds: float, deal: Deal | None = None) -> Produced:
         """The next chunk of a lane; ``deal``: what it is to be made of, where that is dealt."""
-        host, times = self._host, self._memo.times
+        host, times = self._host, self._progress.times
         epoch = host.epoch
         nothing = Produced(generation=generation, lane=lane)
         if epoch is None or generation != epoch.generation or generation <= self._over:
@@ -162,7 +162,7 @@ class ShardActor(ActorBase):
         try:
             chunk = host.produce(lane, limit, seconds)
         except Superseded:
-            self._memo.rest()
+            self._progress.idle()
             return nothing
         finally:
             times.turn_to(SENDING)
@@ -180,7 +180,7 @@ class ShardActor(ActorBase):
 
     def _end(self) -> None:
         self._host.end()
-        self._memo.times.turn_to(IDLE)
+        self._progress.times.turn_to(IDLE)
 
     def _answer(self, epoch: StartEpoch, lane: int, chunk: Chunk) -> Produced:
         try:
@@ -190,10 +190,10 @@ class ShardActor(ActorBase):
             packed = Packed.of(chunk.items)
         if chunk.error is not None:
             add_note(chunk.error, f"torchpipe: in {self._where()}")
-        self._memo.times.count(len(chunk.items))
+        self._progress.times.count(len(chunk.items))
         over = chunk.ended or chunk.error is not None
         if over:
-            self._memo.times.publish()
+            self._progress.times.publish()
         return Produced(
             generation=epoch.generation,
             lane=lane,
@@ -203,6 +203,6 @@ class ShardActor(ActorBase):
             ended=chunk.ended,
             error=None if chunk.error is None else dump_error(chunk.error),
             reports=self._host.take_reports(),
-            times=self._memo.times.read(),
-            nodes=self._memo.figures() if over else (),
+            times=self._progress.times.read(),
+            nodes=self._progress.figures() if over else (),
         )

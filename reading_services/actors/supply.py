@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from reading_services.actors.replies import NOT_YET, Portion
-from reading_services.hosting.asking import Asked, AskingSupply
+from reading_services.hosting.prefetching import PrefetchingSupply, ShardQueue
 from torchpipe.node.failures.remote_error import load_error
 
 __all__ = ["ActorSupply", "Superseded"]
@@ -24,7 +24,7 @@ class Superseded(BaseException):
     """What is being produced is not wanted any more: no Exception, so that user code lets it pass."""
 
 
-class ActorSupply(AskingSupply):
+class ActorSupply(PrefetchingSupply):
     """The dispatched items of an actor's shards, in one generation, until ``superseded()``."""
 
     def __init__(
@@ -50,7 +50,7 @@ class ActorSupply(AskingSupply):
     def _send(self, shard: int, items: int) -> Any:
         return self._dispatcher.take.remote(self._generation, shard, items)
 
-    def _wait(self, mine: Asked) -> None:
+    def _wait(self, mine: ShardQueue) -> None:
         """Wait for the answer to what was asked. The driver says what happens where the dispatcher has ended."""
         asked = mine.asked
         with self._waiting():

@@ -15,8 +15,8 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from reading_services.engine.places import Noted
 from reading_services.engine.policy import Change, Hosting, Policy
+from reading_services.engine.workers import WorkerCounters
 from torchpipe.stats import Budget
 from torchpipe.stats.sheet import AWAITING_CREDIT, MAKING, SENDING
 from torchpipe.stats.text import format_bytes
@@ -142,8 +142,8 @@ class Autotune(Policy):
         measured = self._interval
         if now - measured.begun < _INTERVAL_S or measured.chunks < _LEAST_CHUNKS:
             return None
-        noted, all_ready = hosting.noted(), hosting.all_ready
-        seen = measured.until(now, noted)
+        counters, all_ready = hosting.counters(), hosting.all_ready
+        seen = measured.until(now, counters)
         self._interval = _Measured(now)
         chosen = choice = Choice(hosting.num_workers, hosting.limits.window)
         if not all_ready:
@@ -151,7 +151,7 @@ class Autotune(Policy):
         if seen is not None:
             choice = self._tuner.choose(chosen, seen, self._room if now < self._room_until else None)
         if (choice.workers, choice.window) == (chosen.workers, chosen.window):
-            self._interval.noted = noted
+            self._interval.counters = counters
             return None
         text = f"{choice.workers} of at most {self._most} workers, {choice.window} messages ahead: {choice.why}"
         return Change(workers=choice.workers, window=choice.window, why=text)
@@ -164,24 +164,24 @@ class Autotune(Policy):
 
 
 class _Measured:
-    """What was measured since an interval began; without ``noted``, it is not one to go by."""
+    """What was measured since an interval began; without ``counters``, it is not one to go by."""
 
     def __init__(self, now: float) -> None:
         self.begun = now
         self.cpu_s = time.process_time()
-        self.noted: dict[int, Noted] = {}
+        self.counters: dict[int, WorkerCounters] = {}
         self.waited_s = 0.0
         self.items = self.chunks = 0
 
-    def until(self, now: float, noted: dict[int, Noted]) -> Interval | None:
-        """What it was like; None if workers have come or gone meanwhile, or nothing was noted when it began."""
-        before, seconds = self.noted, now - self.begun
+    def until(self, now: float, counters: dict[int, WorkerCounters]) -> Interval | None:
+        """What it was like; None if workers have come or gone meanwhile, or no counters were read when it began."""
+        before, seconds = self.counters, now - self.begun
         if {number: item.pid for number, item in before.items()} != {
-            number: item.pid for number, item in noted.items()
+            number: item.pid for number, item in counters.items()
         }:
             return None
         spent = []
-        for number, item in noted.items():
+        for number, item in counters.items():
             since = item.copy()
             since.add(before[number], -1)
             spent.append(since.times)
@@ -198,5 +198,5 @@ class _Measured:
             held_back=min(1.0, part(AWAITING_CREDIT)),
             worker_cores=sum(times.cpu_ns for times in spent) / 1e9 / count / seconds,
             own_cores=(time.process_time() - self.cpu_s) / seconds,
-            memory_bytes=max((item.times.memory_bytes for item in noted.values()), default=0),
+            memory_bytes=max((item.times.memory_bytes for item in counters.values()), default=0),
         )

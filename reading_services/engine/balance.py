@@ -1,7 +1,7 @@
-"""Which place hosts which shards: by how fast each place has turned out to be, and whether it has started at all.
+"""Which worker hosts which shards: by how fast each worker has turned out to be, and whether it has started at all.
 
-The stream takes from the shards in turn, so it is as fast as the slowest shard. Shards that a slow place hosts beside
-others are moved to faster ones; those of a place that has not started (its resources are in use, its node is gone) to
+The stream takes from the shards in turn, so it is as fast as the slowest shard. Shards that a slow worker hosts beside
+others are moved to faster ones; those of a worker that has not started (its resources are in use, its node is gone) to
 those that have, and back when it has. All shards begin anew at their cursors then, so it is done only where it brings
 much.
 """
@@ -11,21 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from reading_services.engine.places import Noted
 from reading_services.engine.policy import Change, Hosting, Policy
+from reading_services.engine.workers import WorkerCounters
 from torchpipe.stats.sheet import MAKING, SENDING
 
 __all__ = ["Balance", "apportion", "moved"]
 
 _INTERVAL_S = 2.0
-_GRACE_S = 3.0  # for a place to start, before its shards go to others
+_GRACE_S = 3.0  # for a worker to start, before its shards go to others
 _LEAST_BUSY_S = 0.5  # of work in an interval, for a speed to go by
 _GAIN = 1.25  # what moving has to bring
 _MOST_REST_S = 60.0  # after shards were moved, twice as long each time: speeds that go up and down are let be
 
 
 def apportion(shards: int, speeds: Mapping[int, float]) -> dict[int, int]:
-    """How many of ``shards`` each place gets, so that the one that takes longest takes as little as possible."""
+    """How many of ``shards`` each worker gets, so that the one that takes longest takes as little as possible."""
     counts = dict.fromkeys(sorted(speeds), 0)
     for _ in range(shards):
         number = min(counts, key=lambda item: (counts[item] + 1) / speeds[item])
@@ -34,7 +34,7 @@ def apportion(shards: int, speeds: Mapping[int, float]) -> dict[int, int]:
 
 
 def moved(hosts: Mapping[int, int], counts: Mapping[int, int]) -> dict[int, int]:
-    """``hosts`` (shard -> place) with as few shards moved as it takes for each place to have ``counts`` of them."""
+    """``hosts`` (shard -> worker) with as few shards moved as it takes for each worker to have ``counts`` of them."""
     left = dict(counts)
     kept: dict[int, int] = {}
     for shard, number in hosts.items():
@@ -46,28 +46,28 @@ def moved(hosts: Mapping[int, int], counts: Mapping[int, int]) -> dict[int, int]
 
 
 class Balance(Policy):
-    """Moves shards between places now and then."""
+    """Moves shards between workers now and then."""
 
     def __init__(self) -> None:
         self._speeds: dict[int, float] = {}  # items a second of work
         self._pids: dict[int, int] = {}
         self._rest_s, self._rests_until = _INTERVAL_S, 0.0
         self._looked_at = self._unready_since = 0.0
-        self._noted: dict[int, Noted] = {}
+        self._counters: dict[int, WorkerCounters] = {}
 
     def begin_epoch(self, hosting: Hosting, now: float) -> Change | None:
         """What was measured under way is of the epoch before; speeds stay. Nothing has begun: moves are free."""
         self._looked_at = self._unready_since = now
-        self._noted = {}
+        self._counters = {}
         hosts, ready = hosting.hosts(all_shards=True), hosting.ready()
         return self._faster(hosts, ready) if ready.issuperset(hosts.values()) else None
 
     def before_pull(self, hosting: Hosting, now: float, late: Collection[int]) -> Change | None:
         if now - self._looked_at < _INTERVAL_S and not late:
             return None
-        noted, before = hosting.noted(), self._noted
-        self._looked_at, self._noted = now, {number: item.copy() for number, item in noted.items()}
-        self._measure(noted, before)
+        counters, before = hosting.counters(), self._counters
+        self._looked_at, self._counters = now, {number: item.copy() for number, item in counters.items()}
+        self._measure(counters, before)
         hosts, ready = hosting.hosts(), hosting.ready()
         idle = {number for number in hosts.values() if number not in ready}
         if not idle:
@@ -75,14 +75,14 @@ class Balance(Policy):
         elif now - self._unready_since < _GRACE_S and not idle & {*late}:
             return None
         elif change := self._spread(hosts, ready):
-            self._noted = {}
+            self._counters = {}
             return change
         if idle or now < self._rests_until or len(hosts) < 2:
             return None
         if change := self._faster(hosts, ready):
             self._rests_until = now + self._rest_s
             self._rest_s = min(_MOST_REST_S, 2 * self._rest_s)
-            self._noted = {}
+            self._counters = {}
         return change
 
     def _faster(self, hosts: Mapping[int, int], ready: Collection[int]) -> Change | None:
@@ -111,8 +111,8 @@ class Balance(Policy):
         usual = sum(known) / len(known) if known else 1.0
         return {number: self._speeds.get(number, usual) for number in numbers}
 
-    def _measure(self, noted: dict[int, Noted], before: dict[int, Noted]) -> None:
-        for number, item in noted.items():
+    def _measure(self, counters: dict[int, WorkerCounters], before: dict[int, WorkerCounters]) -> None:
+        for number, item in counters.items():
             if self._pids.get(number) != item.pid:
                 self._pids[number] = item.pid
                 self._speeds.pop(number, None)
@@ -127,6 +127,6 @@ class Balance(Policy):
 
 
 def _slowest(hosts: Collection[int], speeds: Mapping[int, float]) -> float:
-    """How long the place takes that takes longest, for one item of each shard, in seconds."""
+    """How long the worker takes that takes longest, for one item of each shard, in seconds."""
     counts = Counter(hosts)
     return max(count / speeds[number] for number, count in counts.items())

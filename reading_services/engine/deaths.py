@@ -1,11 +1,11 @@
-"""What the user is told of a place that has ended: a line for the log, and the error if it is no accident."""
+"""What the user is told of a worker that has ended: a line for the log, and the error if it is no accident."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reading_services.engine.places import End
 from reading_services.engine.recovery import Decision
+from reading_services.engine.workers import End
 from torchpipe.errors import WorkerDiedError
 
 __all__ = ["Death"]
@@ -13,15 +13,15 @@ __all__ = ["Death"]
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """``end`` of the place ``name``. ``num_shards`` is None between epochs. ``batches``: are items what users of
-    torch's loader call batches, and shards their workers?
+    """``end`` of the worker ``name``. ``num_shards`` is None between epochs. ``torch_wording``: say batch and
+    worker, as torch's loader does, for item and shard.
     """
 
     name: str
     end: End
     dispatcher: bool
     num_shards: int | None
-    batches: bool = False
+    torch_wording: bool = False
 
     def __str__(self) -> str:
         pid = "" if self.end.pid is None else f" (pid {self.end.pid})"
@@ -37,13 +37,13 @@ class Death:
 
     @property
     def _unit(self) -> str:
-        return "batch" if self.batches else "item"
+        return "batch" if self.torch_wording else "item"
 
     def _doing(self) -> str:
         end = self.end
         if self.num_shards is None or end.lane < 0:
             return f"making no {self._unit} (starting, or waiting for your loop)"
-        if self.batches:
+        if self.torch_wording:
             what = "a batch" if len(end.items) == 1 else f"one of {len(end.items)} batches"
             return f"making {what}" if end.begun else "making no batch (on its way to the next one)"
         item = f"item {end.items[0]}" if len(end.items) == 1 else f"one of items {end.items[0]} to {end.items[-1]}"
@@ -53,7 +53,7 @@ class Death:
         return f"making {item} of {where}"
 
     def error(self, decision: Decision, max_restarts: int | None) -> WorkerDiedError:
-        """The error for an item or a start that has ended its place too often, or for a budget that is used up."""
+        """The error for an item or a start that has ended its worker too often, or for a budget that is used up."""
         error = WorkerDiedError(self._error_text(decision, max_restarts))
         error.pid, error.exitcode = self.end.pid, self.end.exitcode
         return error
@@ -73,7 +73,7 @@ class Death:
                 "worker_init_fn, files that are opened, items that are made again). If it imports your script as it "
                 'starts (spawn, forkserver), put what the script does behind `if __name__ == "__main__":`'
             )
-        without = "num_workers=0" if self.batches else "num_workers=0, or InProcessReadingService"
+        without = "num_workers=0" if self.torch_wording else "num_workers=0, or InProcessReadingService"
         return (
             f"{text}SIGKILL often means that memory ran out, SIGSEGV a crash in native code, an exit code that user "
             f"code called exit(). Run it without workers ({without}) to see it happen in a debugger. If something "

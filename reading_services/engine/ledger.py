@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from reading_services.engine.messages import Report, ShardStart
-from reading_services.engine.places import Arrival
+from reading_services.engine.workers import Arrival
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.state import Cursor
 
@@ -54,9 +54,9 @@ class ShardLedger:
     over: bool = False  # its end or its error has arrived
     arrived: deque[Arrival] = field(default_factory=deque)
     since: int = 0  # the generation in which it began where it is
-    told: list[Report] = field(default_factory=list)  # of the chunk that comes next
+    reports: list[Report] = field(default_factory=list)  # for the user, with the chunk that comes next
     in_use: bool = False  # True while the consumer has a chunk in hand
-    suspect: int = 0  # one of the items before this one may have ended its place
+    isolate_before: int = 0  # items before this one are each made alone: one of them may have ended its worker
     dealt: DealtEntries | None = None  # where entries are dealt
     first: int = 0  # ``count`` when the epoch began here
     chunks: int = 0  # that have come since, with ``nbytes`` in all
@@ -107,8 +107,8 @@ class ShardLedger:
         return self.arrived.popleft()
 
     def restart(self) -> ShardStart:
-        """How a new place has to go on with this shard: after what has arrived, with what is left of the window."""
-        self.told.clear()
+        """How a new worker has to go on with this shard: after what has arrived, with what is left of the window."""
+        self.reports.clear()
         return ShardStart(
             lane=self.lane,
             branch=self.branch,
@@ -117,5 +117,5 @@ class ShardLedger:
             skip=self.cursor.skip,
             count=self.count,
             held=min(self.window, self.in_use + len(self.arrived)),
-            suspect=self.suspect,
+            isolate_before=self.isolate_before,
         )

@@ -1,8 +1,8 @@
-"""What the engine tells a place, and what a place reports: data, no callables.
+"""What the engine tells a worker, and what a worker reports: data, no callables.
 
 ::
 
-    engine                      place
+    engine                      worker
       | ---- StartEpoch --------> |   begin these shards at these cursors; of the others, let go on what it says
       | ---- Deal --------------> |   what the next items of a lane are to be made of, where the engine deals
       | ---- grant -------------> |   so many chunks of a lane were used: produce as many more
@@ -33,7 +33,7 @@ class ShardStart:
     """Begin ``lane`` after ``snapshot`` (None: the start of the epoch) and ``skip`` dropped items.
 
     It is ``shard`` of ``branch``; ``count`` items of it are before that point. ``held`` chunks of it are still waiting
-    for the consumer. Items before number ``suspect`` are made one by one: one of them may end its place.
+    for the consumer. Items before number ``isolate_before`` are each made alone: one of them may end its worker.
     """
 
     lane: int
@@ -43,13 +43,13 @@ class ShardStart:
     skip: int
     count: int
     held: int
-    suspect: int
+    isolate_before: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartEpoch(Epoch, Message):
-    """Begin ``shards``, let the lanes of ``keep`` go on as they are, and end all others. ``careful``: make items one by
-    one, and note the node at work before each step (slow).
+    """Begin ``shards``, let the lanes of ``keep`` go on as they are, and end all others. ``isolate_items``: make
+    each item alone, and note the node at work before each step (slow).
     """
 
     generation: int
@@ -58,7 +58,7 @@ class StartEpoch(Epoch, Message):
     window: int  # chunks that a lane may be ahead
     window_bytes: int  # and bytes, if that is more than two chunks
     dispatch_branch: int  # the branch that dispatched items go to; -1: there are none
-    careful: bool
+    isolate_items: bool
     dealt: bool = False  # True if every item is made of an entry that the engine deals
 
 
@@ -81,15 +81,16 @@ class StartDispatch(Epoch, Message):
     """Begin the dispatched part after its first ``mark_position`` items, where ``mark_snapshot`` was taken.
 
     ``needed`` has, for each shard that goes on, the first of its items that it has not had. ``fail_at`` is a position
-    that has ended dispatchers, and the error to raise in its place. Items before ``suspect`` are made one by one.
+    that has ended dispatchers, and the error to raise in its place. Items before ``isolate_before`` are each made
+    alone; ``isolate_items``: all of them.
     """
 
     generation: int
     mark_position: int
     mark_snapshot: bytes | None
     needed: tuple[tuple[int, int], ...]
-    suspect: int
-    careful: bool
+    isolate_before: int
+    isolate_items: bool
     fail_at: tuple[int, bytes] | None
 
 

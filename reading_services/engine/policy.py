@@ -1,6 +1,7 @@
-"""What a policy is: it says, before something is pulled, how many places host the shards, and which hosts which.
+"""What a policy is: it says, before something is pulled, how many workers host the shards, and which hosts which.
 
-The supervisor asks, under its lock, and does it. A policy decides from what places have noted, and tells nobody itself.
+The supervisor asks, under its lock, and does it. A policy decides from what it sees in :class:`Hosting`, and does
+nothing itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from reading_services.engine.options import WorkerLimits
-from reading_services.engine.places import Noted
+from reading_services.engine.workers import WorkerCounters
 
 __all__ = ["Change", "Hosting", "Policy"]
 
@@ -24,21 +25,21 @@ class Hosting(Protocol):
     def limits(self) -> WorkerLimits: ...
     @property
     def all_ready(self) -> bool:
-        """True if every place can begin."""
+        """True if every worker can begin."""
 
     def hosts(self, *, all_shards: bool = False) -> dict[int, int]:
-        """shard -> the place that hosts it, of the shards that go on, or of all in this epoch."""
+        """shard -> the worker that hosts it, of the shards that go on, or of all in this epoch."""
 
     def ready(self) -> set[int]:
-        """The numbers of the places that host shards and can begin."""
+        """The numbers of the workers that host shards and can begin."""
 
-    def noted(self) -> dict[int, Noted]:
-        """What each place that hosts shards has done so far, by number."""
+    def counters(self) -> dict[int, WorkerCounters]:
+        """What each worker that hosts shards has done so far, by number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """So many places, so far ahead of the consumer, these hosts of shards; None: as it is. ``why``, in words."""
+    """So many workers, so far ahead of the consumer, these hosts of shards; None: as it is. ``why``, in words."""
 
     workers: int | None = None
     window: int | None = None
@@ -50,7 +51,7 @@ class Policy:
     """Decides nothing: what every policy has."""
 
     def first_workers(self, most: int) -> int:
-        """With how many of at most ``most`` places to begin."""
+        """With how many of at most ``most`` workers to begin."""
         return most
 
     def fewest_workers(self, most: int) -> int:
@@ -58,14 +59,14 @@ class Policy:
         return most
 
     def refused(self, workers: int, now: float) -> None:
-        """There is room for no more than so many places just now."""
+        """There is room for no more than so many workers just now."""
 
     def begin_epoch(self, hosting: Hosting, now: float) -> Change | None:
         """Before any shard of the next epoch begins."""
         return None
 
     def before_pull(self, hosting: Hosting, now: float, late: Collection[int]) -> Change | None:
-        """Asked before each pull, and about once a second while nothing comes. Places of these numbers are late: what
+        """Asked before each pull, and about once a second while nothing comes. Workers of these numbers are late: what
         they still host after this is an error.
         """
         return None

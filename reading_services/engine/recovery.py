@@ -1,12 +1,12 @@
-"""What to do after a place has ended: open it anew, when, or give up. Decisions alone: no I/O, no clock.
+"""What to do after a worker has ended: open it anew, when, or give up. Decisions alone: no I/O, no clock.
 
 The rule:
 
 - A death while an item was being made is charged to that item. Items that were begun together are made one by one from
   then on, so that the next death says which it is. ``max_deaths`` at one item name it: it is an error in its place.
-- A death of a place's own doing (an exit, a crash) while it made nothing is charged to its start, in the same way.
+- A death of a worker's own doing (an exit, a crash) while it made nothing is charged to its start, in the same way.
 - A death from outside (SIGKILL, a node that is gone) while it made nothing is an accident, however often it happens.
-- A place that dies again where it got nowhere rests before the next start: not at first, then 0.1 s, 0.2 s ... 3 s.
+- A worker that dies again where it got nowhere rests before the next start: not at first, then 0.1 s, 0.2 s ... 3 s.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from reading_services.engine.places import End
+from reading_services.engine.workers import End
 
 __all__ = ["SPENT", "Decision", "Plan", "Recovery", "restart_delay_s"]
 
@@ -25,7 +25,8 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 3.0
 class Decision:
     """``deaths`` is how many have been charged to the same item or start; 0 if this one is charged to none.
 
-    If it is not given up, the place is opened anew after ``delay_s``. ``exhausted``: the budget of restarts is used up.
+    If it is not given up, the worker is opened anew after ``delay_s``. ``exhausted``: the budget of restarts is used
+    up.
     """
 
     deaths: int
@@ -35,12 +36,12 @@ class Decision:
 
 
 SPENT = Decision(deaths=0, give_up=True, exhausted=True)
-"""Of any death, when as many places have been replaced as may be."""
+"""Of any death, when as many workers have been replaced as may be."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A place that has ended is opened again at ``start_at``; with ``all_anew``, the others begin anew with it."""
+    """A worker that has ended is opened again at ``start_at``; with ``all_anew``, the others begin anew with it."""
 
     start_at: float
     all_anew: bool
@@ -53,22 +54,22 @@ class Recovery:
         self._max_deaths = max_deaths
         self._charged: dict[Hashable, list[range]] = {}
         self._stuck: dict[int, tuple[Hashable, int]] = {}  # number -> (its progress, deaths since it got there)
-        self._careful: set[int] = set()
+        self._isolated: set[int] = set()
 
     def begin_epoch(self) -> None:
         """Positions mean something else from now on."""
         self._charged.clear()
         self._stuck.clear()
-        self._careful.clear()
+        self._isolated.clear()
 
-    def careful(self, number: int) -> bool:
-        """True if the place, which begins now, notes the node at work: its next death may need a reason."""
-        careful = number in self._careful
-        self._careful.discard(number)
-        return careful
+    def isolate_items(self, number: int) -> bool:
+        """True if the worker, which begins now, is to make each item alone, and to note the node at work."""
+        isolated = number in self._isolated
+        self._isolated.discard(number)
+        return isolated
 
     def record(self, number: int, end: End, progress: Hashable, *, dispatcher: bool) -> Decision:
-        """Note the end of a place that is needed. ``progress``: how far its part of the stream has come."""
+        """Note the end of a worker that is needed. ``progress``: how far its part of the stream has come."""
         before, stuck = self._stuck.get(number, (progress, 0))
         stuck = stuck + 1 if before == progress else 1
         self._stuck[number] = progress, stuck
@@ -83,7 +84,7 @@ class Recovery:
         if dispatcher and end.begun:  # those where it got no further, and nobody knows what it was at
             deaths += len(self._charged.get((number, -1, progress), ()))
         if deaths >= self._max_deaths - 1:
-            self._careful.add(number)
+            self._isolated.add(number)
         return Decision(deaths=deaths, give_up=deaths >= self._max_deaths, delay_s=delay_s)
 
 
@@ -92,7 +93,7 @@ def _overlap(one: range, other: range) -> bool:
 
 
 def restart_delay_s(deaths: int) -> float:
-    """How long to wait with a place that has died ``deaths`` times where it got nowhere, in seconds.
+    """How long to wait with a worker that has died ``deaths`` times where it got nowhere, in seconds.
 
     What ends it (memory that runs out, a disk that is away) gets time to pass.
     """

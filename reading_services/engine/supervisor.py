@@ -1,11 +1,12 @@
-"""The supervisor: decides what each place does, keeps what has arrived, and replaces places that end.
+"""The supervisor: decides what each worker does, keeps what has arrived, and replaces workers that end.
 
 Runs in the main process, without a thread of its own: in the threads that consume the stream. One of them at a time
-waits for the places, without the lock; the others wait for it to say that something has changed. All else happens under
-the lock, except for :meth:`Supervisor.interrupt`. The wait for the places ends now and then, for plans that are due.
+waits for the workers, without the lock; the others wait for it to say that something has changed. All else happens
+under the lock, except for :meth:`Supervisor.interrupt`. The wait for the workers ends now and then, for plans that are
+due.
 
-Recovery is restore: a place that ends is opened anew and begins at the cursors after what has arrived. With a
-dispatcher, any death sets back all: what one place had been dealt can only come again from the dispatcher.
+Recovery is restore: a worker that ends is opened anew and begins at the cursors after what has arrived. With a
+dispatcher, any death sets back all: what one worker had been dealt can only come again from the dispatcher.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from reading_services.engine.accounts import Accounts
 from reading_services.engine.deaths import Death
 from reading_services.engine.ledger import DealtEntries, ShardLedger
 from reading_services.engine.messages import Backlog, Deal, Report, Skipped, StartDispatch, StartEpoch
 from reading_services.engine.options import WorkerLimits
-from reading_services.engine.places import (
+from reading_services.engine.policy import Change, Policy
+from reading_services.engine.recovery import SPENT, Plan, Recovery
+from reading_services.engine.whole_calls import WholeCalls
+from reading_services.engine.worker_stats import WorkerStats
+from reading_services.engine.workers import (
     DISPATCHER,
     Arrival,
-    Came,
+    ChunkArrived,
     End,
     Event,
     Failed,
     Gone,
     Late,
     Leaving,
-    Noted,
-    Place,
-    Places,
+    NoRoomHere,
     Ready,
     Reported,
-    Unplaced,
+    Worker,
+    WorkerCounters,
+    WorkerPool,
 )
-from reading_services.engine.policy import Change, Policy
-from reading_services.engine.recovery import SPENT, Plan, Recovery
-from reading_services.engine.whole_calls import WholeCalls
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
 from torchpipe.execution.dispatch import dispatch_start
 from torchpipe.execution.provider import ShardPosition
@@ -59,14 +60,14 @@ _LOOK_S = 1.0  # a wait as long as this is begun anew: no wait notices a Ctrl-C 
 
 
 class Supervisor:
-    """Lets at most ``most`` places host shards over many epochs; with ``dispatch_branch``, one more hosts what is
+    """Lets at most ``most`` workers host shards over many epochs; with ``dispatch_branch``, one more hosts what is
     dispatched to that branch. ``policies`` say how many, and which hosts which. ``close`` ends them. ``restarts``: of
-    places that were replaced before this one began.
+    workers that were replaced before this one began.
     """
 
     def __init__(
         self,
-        places: Places,
+        pool: WorkerPool,
         most: int,
         limits: WorkerLimits,
         policies: Sequence[Policy] = (),
@@ -81,12 +82,12 @@ class Supervisor:
         self._policies = tuple(policies)
         self.rebuild_s = 0.0
         self.longest_backlog = 0  # items that have waited in the dispatcher for one shard
-        self.accounts = Accounts()
-        self._places, self._dispatch_branch, self._clock = places, dispatch_branch, clock
+        self.stats = WorkerStats()
+        self._pool, self._dispatch_branch, self._clock = pool, dispatch_branch, clock
         self._calls = WholeCalls()  # of its methods from outside
-        self._open: dict[int, Place] = {}
-        self._successors: dict[int, Place] = {}  # of places that are leaving: each takes over when it is ready
-        self._assigned: dict[int, int] = {}  # shard -> the place that hosts it, where that was decided
+        self._open: dict[int, Worker] = {}
+        self._successors: dict[int, Worker] = {}  # of workers that are leaving: each takes over when it is ready
+        self._assigned: dict[int, int] = {}  # shard -> the worker that hosts it, where that was decided
         self._dispatch_suspect = 0  # one of the dispatched items before this one may have ended the dispatcher
         self._fail_at: tuple[int, bytes] | None = None  # a dispatched item that is not to be tried again
         self._recovery = Recovery(limits.max_deaths)
@@ -99,7 +100,7 @@ class Supervisor:
         self._lock = threading.RLock()  # a Condition is taken in Python code, where Ctrl-C would leave it taken
         self._changed = threading.Condition(self._lock)
         self._awaited = self._interrupted = (
-            False  # True while a thread waits for the places, and once it has been told to come back
+            False  # True while a thread waits for the workers, and once it has been told to come back
         )
         self._failed: set[int] = set()  # have said why they cannot go on, and end by themselves
         self._failure: BaseException | None = None
@@ -111,18 +112,18 @@ class Supervisor:
 
     @property
     def all_ready(self) -> bool:
-        """True if every place can begin."""
+        """True if every worker can begin."""
         return all(number in self._open and self._open[number].ready for number in self._numbers())
 
     def start(self) -> None:
-        """Open the places that are not open yet: all of them before any is waited for."""
+        """Open the workers that are not open yet: all of them before any is waited for."""
         with self._calls, self._lock:
             self._open_missing()
 
     def begin_epoch(
         self, start: EpochStart, positions: Sequence[ShardPosition], dealt: Mapping[int, DealtEntries] | None = None
     ) -> None:
-        """Let places produce ``positions``; the shards of this process go to them in turn, in all branches.
+        """Let workers produce ``positions``; the shards of this process go to them in turn, in all branches.
 
         ``dealt``: of each lane, where what items are made of is dealt."""
         with self._calls, self._lock:
@@ -139,30 +140,30 @@ class Supervisor:
             for policy in self._policies:
                 if change := policy.begin_epoch(self, self._clock()):
                     self._grant(change, begun=False)
-            self.accounts.begin_epoch(self._open.values())
+            self.stats.begin_epoch(self._open.values())
             self._begin_all()
 
     def end_epoch(self) -> None:
-        """Let the places stop producing; they stay for the next epoch. Idempotent."""
+        """Let the workers stop producing; they stay for the next epoch. Idempotent."""
         if not self.usable:
             return  # the next epoch has other ones
         with self._calls, self._lock:
             if self._epoch is None:
                 return
-            self.accounts.figures = self.figures()
+            self.stats.figures = self.figures()
             self._epoch = None
             self._failure = None  # not in begin_epoch: a failure between two epochs is the next one's
             self._ledgers = {}
             self._plans.clear()
-            for place in self._open.values():
-                place.end(self._generation)
+            for worker in self._open.values():
+                worker.end(self._generation)
 
     def pull_any(self, lanes: Collection[int], timeout_s: float | None = None) -> tuple[int, Chunk]:
         """(a lane, its next chunk), of whichever of ``lanes`` has one first; the one before it has been used up.
 
         Several threads may pull different lanes. Raises: WorkerDiedError in the chunk if an item keeps ending its
-        place; IteratorInvalidated after :meth:`interrupt`; RuntimeError, in torch's words, after ``timeout_s``; what
-        a place could not start with.
+        worker; IteratorInvalidated after :meth:`interrupt`; RuntimeError, in torch's words, after ``timeout_s``; what
+        a worker could not start with.
         """
         began = self._clock()
         with self._calls:
@@ -193,7 +194,7 @@ class Supervisor:
         return self._ledgers[lane].outstanding
 
     def resize(self, workers: int, window: int | None = None) -> None:
-        """Let so many places host the shards; ``window``: how far they may run ahead. The stream stays the same.
+        """Let so many workers host the shards; ``window``: how far they may run ahead. The stream stays the same.
 
         Between two pulls. Those that are too many end once they have made what they are at. Shards that stay where they
         are go on; the others begin anew where they stand. Raises: ValueError for more than ``most``; OSError if one
@@ -205,54 +206,54 @@ class Supervisor:
             self._carry_out(Change(workers=workers, window=window, why="as told"), self._opened(workers))
             self._fewest = workers
 
-    def assign(self, places: Mapping[int, int]) -> None:
-        """Let place ``places[shard]`` host each shard, in this epoch and the next ones. The stream stays the same.
+    def assign(self, hosts: Mapping[int, int]) -> None:
+        """Let worker ``hosts[shard]`` host each shard, in this epoch and the next ones. The stream stays the same.
 
         Between two pulls. Shards that are moved begin anew where they stand.
         """
         with self._calls, self._lock:
-            self._carry_out(Change(hosts=places, why="as told"))
+            self._carry_out(Change(hosts=hosts, why="as told"))
 
     def hosts(self, *, all_shards: bool = False) -> dict[int, int]:
-        """shard -> the place that hosts it, of the shards that go on, or of all in this epoch."""
+        """shard -> the worker that hosts it, of the shards that go on, or of all in this epoch."""
         with self._lock:
             shards = {ledger.shard for ledger in self._ledgers.values() if all_shards or not ledger.over}
             return {shard: self._worker_of(shard) for shard in sorted(shards)}
 
     def ready(self) -> set[int]:
-        """The numbers of the places that host shards and can begin."""
-        return {place.number for place in self._in_order() if place.ready and place.number != DISPATCHER}
+        """The numbers of the workers that host shards and can begin."""
+        return {worker.number for worker in self._in_order() if worker.ready and worker.number != DISPATCHER}
 
     def interrupt(self) -> None:
         """Make a :meth:`pull_any` in another thread return at once. Thread-safe."""
         self._interrupted = True
-        self._places.wake()
+        self._pool.wake()
 
     def figures(self) -> ServiceFigures:
-        """What the places have done in this epoch, or in the last one. Asks nobody. Any thread."""
+        """What the workers have done in this epoch, or in the last one. Asks nobody. Any thread."""
         if self._epoch is None:
-            return self.accounts.figures
-        told = self.accounts.read(self._in_order(), list(self._ledgers.values()), self._worker_of)
-        return replace(told, restarts=self.restarts, method=self._places.method)
+            return self.stats.figures
+        told = self.stats.read(self._in_order(), list(self._ledgers.values()), self._worker_of)
+        return replace(told, restarts=self.restarts, method=self._pool.method)
 
     def measure_nodes(self, wanted: bool) -> None:
         """Time the nodes of passes that begin from now on, or do not."""
-        self._places.measure_nodes(wanted)
+        self._pool.measure_nodes(wanted)
 
-    def noted(self) -> dict[int, Noted]:
-        """What each place that hosts shards has done so far, by number."""
-        workers = [place for place in self._in_order() if place.number != DISPATCHER]
-        return {place.number: noted for place in workers if (noted := place.noted()) is not None}
+    def counters(self) -> dict[int, WorkerCounters]:
+        """What each worker that hosts shards has done so far, by number."""
+        workers = [worker for worker in self._in_order() if worker.number != DISPATCHER]
+        return {worker.number: counters for worker in workers if (counters := worker.counters()) is not None}
 
     def close(self) -> None:
-        """End all places. Idempotent."""
+        """End all workers. Idempotent."""
         try:
             with self._lock:
-                self.accounts.figures = self.figures()
+                self.stats.figures = self.figures()
                 self._epoch = None
                 self._ledgers = {}
         finally:
-            self._places.close()
+            self._pool.close()
 
     # --- what has arrived
 
@@ -279,7 +280,7 @@ class Supervisor:
                 left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - self._clock())
                 if left_s <= 0:
                     awaited = {self._worker_of(ledger.shard) for ledger in wanted}
-                    names = ", ".join(_named(place) for number, place in self._open.items() if number in awaited)
+                    names = ", ".join(_named(worker) for number, worker in self._open.items() if number in awaited)
                     return RuntimeError(f"DataLoader timed out after {timeout_s:g} seconds, waiting for {names}")
                 if self._awaited:
                     self._changed.wait(left_s)
@@ -289,12 +290,12 @@ class Supervisor:
     def _wait(self, at_most_s: float) -> None:
         """Wait for anything to happen, without the lock, and handle it."""
         now = self._clock()
-        # Of one that is late, the place is being started: an event will say when it is ready
+        # Of one that is late, the worker is being started: an event will say when it is ready
         waits = [plan.start_at - now for plan in self._plans.values() if plan.start_at > now]
         self._awaited = True
         try:
             self._lock.release()  # in the try: an interrupt may come as soon as it returns
-            events = self._places.wait(min([*waits, at_most_s]))
+            events = self._pool.wait(min([*waits, at_most_s]))
         finally:
             self._lock.acquire()
             self._awaited = False
@@ -306,7 +307,7 @@ class Supervisor:
         """Raises: the first of what handling them has raised, when all is handled: nothing must be lost."""
         trouble: list[Exception] = []
         for event in events:
-            if self._open.get(event.place.number) is not event.place:
+            if self._open.get(event.worker.number) is not event.worker:
                 self._handle_successor(event)  # or it was let go of
                 continue
             try:
@@ -318,55 +319,55 @@ class Supervisor:
 
     def _handle_one(self, event: Event, recover: bool) -> None:
         match event:
-            case Came(place=place, generation=generation, lane=lane, arrival=arrival):
+            case ChunkArrived(worker=worker, generation=generation, lane=lane, arrival=arrival):
                 if (ledger := self._wanted(lane, generation)) is not None:
-                    told, ledger.told = ledger.told, []
+                    told, ledger.reports = ledger.reports, []
                     for report in told:
-                        self.accounts.hear(place.name, report)
+                        self.stats.record(worker.name, report)
                     ledger.arrive(arrival)
-            case Reported(place=place, report=report):
-                self._hear(place, report)
-            case Failed(place=place, error=error):
-                self._failed.add(place.number)
+            case Reported(worker=worker, report=report):
+                self._hear(worker, report)
+            case Failed(worker=worker, error=error):
+                self._failed.add(worker.number)
                 self._failure = error
-            case Gone(place=place, end=end):
+            case Gone(worker=worker, end=end):
                 if recover:
-                    self._recover(place, end)
+                    self._recover(worker, end)
                 else:
-                    self._lose(place, self._death(place, end))
-            case Leaving(place=place):
-                self._open_successor(place)
-            case Unplaced(place=place):
-                if not place.ready:  # else it has found room meanwhile
-                    self._open_anew(place)
-            case Late(place=place):
-                self._late.add(place.number)
+                    self._lose(worker, self._death(worker, end))
+            case Leaving(worker=worker):
+                self._open_successor(worker)
+            case NoRoomHere(worker=worker):
+                if not worker.ready:  # else it has found room meanwhile
+                    self._open_anew(worker)
+            case Late(worker=worker):
+                self._late.add(worker.number)
             case Ready():
-                pass  # the place knows; plans are carried out with each wait
+                pass  # the worker knows; plans are carried out with each wait
 
     def _wanted(self, lane: int, generation: int) -> ShardLedger | None:
         """The lane that something of this generation is of, unless it has begun anew since."""
         ledger = self._ledgers.get(lane)
         return ledger if ledger is not None and generation >= ledger.since else None
 
-    def _hear(self, place: Place, report: Report) -> None:
+    def _hear(self, worker: Worker, report: Report) -> None:
         if isinstance(report, Skipped) and report.lane >= 0:
             if (ledger := self._wanted(report.lane, report.generation)) is not None:
-                ledger.told.append(report)  # until its chunk has come: else another place makes that again
+                ledger.reports.append(report)  # until its chunk has come: else another worker makes that again
             return
         if isinstance(report, Backlog):
             self._note_backlog(report.items)
-        self.accounts.hear(place.name, report)
+        self.stats.record(worker.name, report)
 
     def _note_backlog(self, items: int) -> None:
         self.longest_backlog = max(self.longest_backlog, items)
         level = logging.WARNING if items >= _LONG_BACKLOG else logging.DEBUG
         _log.log(level, "%d dispatched items wait for a shard that drops less than others", items)
 
-    # --- who hosts what, and what if a place is late
+    # --- who hosts what, and what if a worker is late
 
     def _consult(self) -> None:
-        """Do what the policies say. A place that is late and hosts what goes on all the same is an error; but one that
+        """Do what the policies say. A worker that is late and hosts what goes on all the same is an error; but one that
         a policy alone has wished for is let go of.
         """
         late = {number for number in self._late if number in self._open and not self._open[number].ready}
@@ -383,16 +384,16 @@ class Supervisor:
         surplus = min(len(late - {DISPATCHER}), self.num_workers - self._fewest)
         if surplus > 0 and DISPATCHER not in late:  # the last ones leave their room to those that have none
             number = min(late)
-            place = self._open[number]
+            worker = self._open[number]
             for number in late:
                 self._plans.pop(number, None)
                 self._let_go(number)
-            self._withdraw(self.num_workers - surplus, place)
+            self._withdraw(self.num_workers - surplus, worker)
             return
         for number in late:
             if self._failure is None:
                 self._failed.add(number)
-                self._failure = self._places.late_error(self._open[number])
+                self._failure = self._pool.late_error(self._open[number])
                 self._plans.pop(number, None)
                 self._let_go(number)
 
@@ -404,35 +405,35 @@ class Supervisor:
             self._refuse(f"going on with {self.num_workers} workers: another one cannot be started ({error})")
             return
         _log.info("%s", change.why)
-        self.accounts.events.tell("tuned", "main", change.why)
+        self.stats.events.tell("tuned", "main", change.why)
         self._carry_out(change, opened, begun=begun)
 
-    def _withdraw(self, workers: int, late: Place) -> None:
+    def _withdraw(self, workers: int, late: Worker) -> None:
         """Go on with so many: no more than that have found room."""
-        why = f"going on with {workers} workers: {self._places.late_error(late)}"
+        why = f"going on with {workers} workers: {self._pool.late_error(late)}"
         self._carry_out(Change(workers=workers, why=why))
         self._refuse(why)
 
     def _refuse(self, why: str) -> None:
         _log.warning("%s", why)
-        self.accounts.events.tell("tuned", "main", why)
+        self.stats.events.tell("tuned", "main", why)
         for policy in self._policies:
             policy.refused(self.num_workers, self._clock())
 
-    def _opened(self, workers: int | None) -> dict[int, Place]:
+    def _opened(self, workers: int | None) -> dict[int, Worker]:
         """What is missing of so many, opened: all of them or none. Raises: OSError."""
-        opened: dict[int, Place] = {}
+        opened: dict[int, Worker] = {}
         try:
             for number in range(self.num_workers, workers or 0):
-                opened[number] = self._places.open(number)
+                opened[number] = self._pool.open(number)
         except BaseException:
-            for place in opened.values():
-                self._places.drop(place)
+            for worker in opened.values():
+                self._pool.drop(worker)
             raise
         return opened
 
-    def _carry_out(self, change: Change, opened: Mapping[int, Place] | None = None, *, begun: bool = True) -> None:
-        """``opened``: the places that come with it. ``begun``: have the shards of the epoch begun, so that those that
+    def _carry_out(self, change: Change, opened: Mapping[int, Worker] | None = None, *, begun: bool = True) -> None:
+        """``opened``: the workers that come with it. ``begun``: have the shards of the epoch begun, so that those that
         move begin anew?
         """
         before = self._hosts()
@@ -446,7 +447,7 @@ class Supervisor:
                 self._let_go(number)
                 self._plans.pop(number, None)
             for number in [number for number in self._successors if number >= change.workers]:
-                self._places.drop(self._successors.pop(number))
+                self._pool.drop(self._successors.pop(number))
             for number in [number for number in self._lost if number >= change.workers]:
                 del self._lost[number]  # nobody misses it
             self.num_workers = change.workers
@@ -457,64 +458,64 @@ class Supervisor:
             self._open_missing()
             self._move(before)
 
-    # --- places that will end, or have ended
+    # --- workers that will end, or have ended
 
-    def _open_successor(self, place: Place) -> None:
-        number = place.number
+    def _open_successor(self, worker: Worker) -> None:
+        number = worker.number
         if number not in self._successors:
-            _log.warning("%s will end soon: starting another one to take over", place.name)
-            self.accounts.events.tell("restart", place.name, f"{place.name} will end soon: another one takes over")
-            self._successors[number] = self._places.open(number)
+            _log.warning("%s will end soon: starting another one to take over", worker.name)
+            self.stats.events.tell("restart", worker.name, f"{worker.name} will end soon: another one takes over")
+            self._successors[number] = self._pool.open(number)
 
     def _handle_successor(self, event: Event) -> None:
         """One that ends before it has taken over is opened again when its predecessor has ended."""
-        number = event.place.number
-        if self._successors.get(number) is event.place and isinstance(event, Failed | Gone):
-            self._places.drop(self._successors.pop(number))
+        number = event.worker.number
+        if self._successors.get(number) is event.worker and isinstance(event, Failed | Gone):
+            self._pool.drop(self._successors.pop(number))
 
     def _take_over(self) -> None:
-        """Let successors that are ready take the places of their predecessors, which still live."""
-        for number, place in list(self._successors.items()):
-            if place.ready and number in self._open and number not in self._plans:
+        """Let successors that are ready take the workers of their predecessors, which still live."""
+        for number, worker in list(self._successors.items()):
+            if worker.ready and number in self._open and number not in self._plans:
                 dispatched = self._dispatch_branch >= 0
                 self._let_go(number)
                 self._open[number] = self._successors.pop(number)
                 if self._epoch is not None:
                     self._plans[number] = Plan(self._clock(), all_anew=dispatched)
 
-    def _open_anew(self, place: Place) -> None:
+    def _open_anew(self, worker: Worker) -> None:
         """It has been told what to begin, and has begun nothing."""
-        number, plan = place.number, self._plans.pop(place.number, None)
-        _log.info("%s has found no room where it was put: opening it anew", place.name)
+        number, plan = worker.number, self._plans.pop(worker.number, None)
+        _log.info("%s has found no room where it was put: opening it anew", worker.name)
         self._let_go(number)
         self._open[number] = self._new_place(number)
         if self._epoch is not None:
             self._plans[number] = plan or Plan(self._clock(), self._dispatch_branch >= 0 and number == DISPATCHER)
 
-    def _new_place(self, number: int) -> Place:
-        return self._successors.pop(number, None) or self._places.open(number)
+    def _new_place(self, number: int) -> Worker:
+        return self._successors.pop(number, None) or self._pool.open(number)
 
-    def _death(self, place: Place, end: End) -> Death:
+    def _death(self, worker: Worker, end: End) -> Death:
         return Death(
-            name=place.name,
+            name=worker.name,
             end=end,
-            dispatcher=place.number == DISPATCHER,
+            dispatcher=worker.number == DISPATCHER,
             num_shards=None if self._epoch is None else self._epoch.num_shards,
-            batches=self.limits.batches,
+            torch_wording=self.limits.torch_wording,
         )
 
-    def _recover(self, place: Place, end: End) -> None:
-        """A place has ended: plan to open it anew, or record what has ended it too often."""
-        number, death, mine = place.number, self._death(place, end), self._mine(place.number)
+    def _recover(self, worker: Worker, end: End) -> None:
+        """A worker has ended: plan to open it anew, or record what has ended it too often."""
+        number, death, mine = worker.number, self._death(worker, end), self._mine(worker.number)
         going_on = any(not item.over for item in mine)
         # One that hosts nothing just now may be given shards again
         in_reserve = not mine and bool(self._assigned) and any(not item.over for item in self._ledgers.values())
         if self._failure is not None or not (going_on or in_reserve):
-            self._lose(place, death)
+            self._lose(worker, death)
             return
         # A worker that ends before it is ready has been dealt nothing in this generation; a dispatcher is waited for
         before = self._plans.pop(number, None)
-        dealt = place.ready or number == DISPATCHER if before is None else before.all_anew
+        dealt = worker.ready or number == DISPATCHER if before is None else before.all_anew
         all_anew = self._dispatch_branch >= 0 and dealt
         self._let_go(number)
         if self.limits.spent(self.restarts):
@@ -529,24 +530,24 @@ class Supervisor:
             _log.warning("%s: %s", death, death.consequence(decision, self.limits.max_deaths, self.restarts + 1))
         if any(not item.over for item in mine) or not decision.give_up:
             self.restarts += 1
-            self.accounts.restarted(number, place.name, str(death))
+            self.stats.restarted(number, worker.name, str(death))
             self._plans[number] = Plan(self._clock() + decision.delay_s, all_anew)
             self._carry_out_plans()
 
-    def _lose(self, place: Place, death: Death) -> None:
+    def _lose(self, worker: Worker, death: Death) -> None:
         """Nothing more is needed of it in this epoch."""
-        self._plans.pop(place.number, None)
-        if place.number not in self._failed:  # else it has said why, and its error is raised
+        self._plans.pop(worker.number, None)
+        if worker.number not in self._failed:  # else it has said why, and its error is raised
             _log.warning("%s: nothing is needed of it before the next epoch", death)
-            self._lost[place.number] = death
-            self.accounts.events.tell("lost", place.name, str(death))
-        self._let_go(place.number)
+            self._lost[worker.number] = death
+            self.stats.events.tell("lost", worker.name, str(death))
+        self._let_go(worker.number)
 
     def _let_go(self, number: int) -> None:
-        place = self._open.pop(number)
-        self.accounts.ended(place)
+        worker = self._open.pop(number)
+        self.stats.ended(worker)
         self._failed.discard(number)
-        self._places.drop(place)
+        self._pool.drop(worker)
 
     def _suspect(self, death: Death) -> None:
         """Let the items that may be to blame be made one by one from now on."""
@@ -557,12 +558,12 @@ class Supervisor:
             self._dispatch_suspect = max(self._dispatch_suspect, end.items.stop)
         elif end.lane in self._ledgers:
             ledger = self._ledgers[end.lane]
-            ledger.suspect = max(ledger.suspect, end.items.stop)
+            ledger.isolate_before = max(ledger.isolate_before, end.items.stop)
 
     def _give_up(self, death: Death, mine: list[ShardLedger], error: WorkerDiedError, *, alone: bool) -> None:
-        """The error takes the place of the item; without a culprit, of the next one of every shard of that place.
+        """The error takes the place of the item; without a culprit, of the next one of every shard of that worker.
 
-        ``alone``: that item is all that cannot be had; otherwise, the place itself.
+        ``alone``: that item is all that cannot be had; otherwise, the worker itself.
         """
         if alone and death.dispatcher and death.end.begun:
             self._fail_at = (death.end.items[0], dump_error(error))
@@ -571,15 +572,15 @@ class Supervisor:
             if not ledger.over and (death.dispatcher or not alone or death.end.lane in (ledger.lane, -1)):
                 ledger.arrive(Arrival(error=error))
 
-    # --- places that begin
+    # --- workers that begin
 
     def _numbers(self) -> list[int]:
-        """The places that there should be: the dispatcher first."""
+        """The workers that there should be: the dispatcher first."""
         return ([] if self._dispatch_branch < 0 else [DISPATCHER]) + list(range(self.num_workers))
 
     def _open_missing(self) -> None:
-        for place in list(self._open.values()):
-            self._handle(self._places.pending(place), recover=False)
+        for worker in list(self._open.values()):
+            self._handle(self._pool.pending(worker), recover=False)
         for number in [number for number in self._numbers() if number not in self._open]:
             if number not in self._lost or not self.limits.spent(self.restarts):
                 self._open[number] = self._new_place(number)
@@ -589,7 +590,7 @@ class Supervisor:
                 self._give_up(death, self._mine(number), death.error(SPENT, self.limits.max_restarts), alone=False)
 
     def _carry_out_plans(self) -> None:
-        """Open anew the places whose time has come, and let begin those that are ready."""
+        """Open anew the workers whose time has come, and let begin those that are ready."""
         self._take_over()
         now = self._clock()
         for number, plan in list(self._plans.items()):
@@ -607,19 +608,19 @@ class Supervisor:
         """Begin a new generation: the dispatcher at the newest mark that serves all shards, and every worker."""
         self._move({})
 
-    def _hosts(self) -> dict[int, Place]:
-        """The places at work, by the lanes that they host."""
-        begun = {number: place for number, place in self._open.items() if number not in self._plans}
+    def _hosts(self) -> dict[int, Worker]:
+        """The workers at work, by the lanes that they host."""
+        begun = {number: worker for number, worker in self._open.items() if number not in self._plans}
         hosts = {item.lane: begun.get(self._worker_of(item.shard)) for item in self._ledgers.values()}
-        return {lane: place for lane, place in hosts.items() if place is not None}
+        return {lane: worker for lane, worker in hosts.items() if worker is not None}
 
-    def _move(self, before: Mapping[int, Place]) -> None:
-        """Begin a new generation, in which lanes go on that have the place they had ``before``; but where items are
+    def _move(self, before: Mapping[int, Worker]) -> None:
+        """Begin a new generation, in which lanes go on that have the worker they had ``before``; but where items are
         dispatched, since these come again from the dispatcher alone.
         """
         self._generation += 1
         after = self._hosts() if self._dispatch_branch < 0 else {}
-        kept = {lane for lane, place in after.items() if before.get(lane) is place}
+        kept = {lane for lane, worker in after.items() if before.get(lane) is worker}
         for ledger in self._ledgers.values():
             if ledger.lane not in kept:
                 ledger.since = self._generation
@@ -652,7 +653,7 @@ class Supervisor:
             window=self.limits.window,
             window_bytes=self.limits.window_bytes,
             dispatch_branch=self._dispatch_branch,
-            careful=self._recovery.careful(number),
+            isolate_items=self._recovery.isolate_items(number),
             dealt=dealt,
         )
 
@@ -667,14 +668,14 @@ class Supervisor:
             mark_position=start.mark.position,
             mark_snapshot=start.mark.snapshot,
             needed=tuple(start.needed.items()),
-            suspect=self._dispatch_suspect,
-            careful=self._recovery.careful(DISPATCHER),
+            isolate_before=self._dispatch_suspect,
+            isolate_items=self._recovery.isolate_items(DISPATCHER),
             fail_at=self._fail_at,
         )
 
-    def _in_order(self) -> list[Place]:
-        places = list(self._open.values())  # a copy: another thread may ask while one is being replaced
-        return sorted(places, key=lambda place: place.number)
+    def _in_order(self) -> list[Worker]:
+        workers = list(self._open.values())  # a copy: another thread may ask while one is being replaced
+        return sorted(workers, key=lambda worker: worker.number)
 
     def _worker_of(self, shard: int) -> int:
         if (number := self._assigned.get(shard)) is not None:
@@ -682,11 +683,11 @@ class Supervisor:
         return (0 if self._epoch is None else self._epoch.shards.index(shard)) % self.num_workers
 
     def _mine(self, number: int) -> list[ShardLedger]:
-        """The lanes that need the place."""
+        """The lanes that need the worker."""
         ledgers = self._ledgers.values()
         return [item for item in ledgers if number == DISPATCHER or self._worker_of(item.shard) == number]
 
 
-def _named(place: Place) -> str:
-    noted = place.noted()
-    return f"{place.name} (pid {noted.pid})" if noted is not None and noted.pid else place.name
+def _named(worker: Worker) -> str:
+    counters = worker.counters()
+    return f"{worker.name} (pid {counters.pid})" if counters is not None and counters.pid else worker.name

@@ -1,7 +1,7 @@
 """Knows whether a call was left in its midst.
 
 Ctrl-C, or a signal handler that raises, may leave the supervisor between two halves of a message: nobody can say then
-what has been received and what was sent. Its places are not used again.
+what has been received and what was sent. Its workers are not used again.
 """
 
 from __future__ import annotations

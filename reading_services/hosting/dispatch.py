@@ -1,4 +1,4 @@
-"""The dispatched part of a graph inside a place: run once, its items handed to the shards that ask for them.
+"""The dispatched part of a graph inside a worker: run once, its items handed to the shards that ask for them.
 
 A shard asks for its next items; what it has not asked for stays here, so that nobody blocks on a slow one.
 """
@@ -14,7 +14,7 @@ from functools import partial
 from reading_services.engine.messages import Backlog, Notice, Report, StartDispatch
 from reading_services.hosting.items import Images, unsendable
 from reading_services.hosting.left_out import LeftOutItems
-from reading_services.hosting.shards import Watch
+from reading_services.hosting.shards import ProgressNote
 from torchpipe.errors import ReplayWarning
 from torchpipe.execution.dispatch import DispatchSource, DispatchStart, Entry, Mark
 from torchpipe.node.failures.failure import add_note
@@ -41,9 +41,11 @@ class Portion:
 class DispatchHost:
     """Runs ``graph``. ``where``, for notes on errors."""
 
-    def __init__(self, graph: DataPipe, policy: Callable[[], SnapshotPolicy], watch: Watch, where: str) -> None:
+    def __init__(
+        self, graph: DataPipe, policy: Callable[[], SnapshotPolicy], progress: ProgressNote, where: str
+    ) -> None:
         self._open = partial(DispatchSource.open, graph, policy=policy, passing=(SystemExit,))
-        self._watch, self._where = watch, where
+        self._progress, self._where = progress, where
         self._source: DispatchSource | None = None
         self.epoch: StartDispatch | None = None
         self._report_at = _FIRST_REPORT_ITEMS
@@ -60,7 +62,7 @@ class DispatchHost:
         """End the epoch before, and bring the source to its mark."""
         self.end()
         self.epoch = start
-        self._watch.approach(0, start.mark_position)
+        self._progress.skipping_to(0, start.mark_position)
         at = DispatchStart(mark=Mark(start.mark_position, start.mark_snapshot), needed=dict(start.needed))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -68,14 +70,14 @@ class DispatchHost:
                 self._source = self._open(
                     start.spec(0),
                     at,
-                    trace=self._watch.trace(careful=start.careful),
+                    trace=self._progress.trace(note_steps=start.isolate_items),
                     on_left_out=partial(self._left_out.note, None),
-                    on_again=self._watch.again,
+                    on_again=self._progress.remade,
                 )
             except Exception as error:
                 add_note(error, "torchpipe: while the dispatcher was starting")
                 self._source = DispatchSource.failed(error, at)
-        self._watch.rest()
+        self._progress.idle()
         self._reports += [Notice(category=item.category.__name__, text=str(item.message)) for item in caught]
         if start.fail_at is not None:
             position, data = start.fail_at
@@ -100,9 +102,9 @@ class DispatchHost:
         source, epoch = self._source, self.epoch
         assert source is not None
         assert epoch is not None
-        one_by_one = epoch.careful or source.position < epoch.suspect
-        chunk = source.advance(1 if one_by_one else _CHUNK_ITEMS, _CHUNK_S, partial(self._watch.begin, 0), self._images)
-        self._watch.rest()
+        alone = epoch.isolate_items or source.position < epoch.isolate_before
+        chunk = source.advance(1 if alone else _CHUNK_ITEMS, _CHUNK_S, partial(self._progress.making, 0), self._images)
+        self._progress.idle()
         if chunk.error is not None and (source.fail_at is None or chunk.error is not source.fail_at[1]):
             add_note(chunk.error, self._where)
         if chunk.notice is not None:

@@ -1,4 +1,4 @@
-"""What a place has been dealt by the engine and has not made items of yet. Nothing waits here: a lane without an entry
+"""What a worker has been dealt by the engine and has not made items of yet. Nothing waits here: a lane without an entry
 is not asked for an item.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["DealtSupply"]
 
 
 class DealtSupply(Supply):
-    """The entries of a place's lanes, in one generation. A lane is a shard: such a graph has one branch."""
+    """The entries of a worker's lanes, in one generation. A lane is a shard: such a graph has one branch."""
 
     def __init__(self) -> None:
         self._entries: dict[int, deque[bytes]] = {}

@@ -1,4 +1,4 @@
-"""A chunk's items <-> bytes, inside places and in the main process.
+"""A chunk's items <-> bytes, inside workers and in the main process.
 
 Pickle protocol 5. Plain CPU tensors and numpy arrays travel by their bytes: large ones out of band, as buffers of
 their own, small ones within the pickle.
@@ -88,7 +88,7 @@ def _item_of(body: bytes, buffers: list[Any]) -> Any:
 
 
 class Images:
-    """Makes of an item what a place keeps of it while it makes others: code of the user's may fill the same object
+    """Makes of an item what a worker keeps of it while it makes others: code of the user's may fill the same object
     again. Calling it costs some 0.2 us for a dict or a list of numbers, and little more than sending it for the rest.
     ``new_tensors``: True if nobody else holds the tensors in an item, which are then kept as they are. Not thread-safe.
     """

@@ -1,4 +1,4 @@
-"""What a place leaves out because of an error, until the main process is told.
+"""What a worker leaves out because of an error, until the main process is told.
 
 It is told with the chunk that the item is missing from: what is made again, after a death, a move or for a resume, is
 then not told again.

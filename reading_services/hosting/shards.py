@@ -1,4 +1,4 @@
-"""Shards at work inside a place: begun at cursors, producing chunks, closed. The same for every kind of place."""
+"""Shards at work inside a worker: begun at cursors, producing chunks, closed. The same for every kind of worker."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from torchpipe.node.failures.failure import add_note
 from torchpipe.node.traits import DataPipe
 from torchpipe.state import Cursor, SnapshotPolicy
 
-__all__ = ["ShardHost", "Supply", "Watch", "keep_sendable"]
+__all__ = ["ProgressNote", "ShardHost", "Supply", "keep_sendable"]
 
 
-class Watch(Protocol):
+class ProgressNote(Protocol):
     """Notes what is being made, so that somebody can tell after a death."""
 
-    def approach(self, lane: int, index: int) -> None:
+    def skipping_to(self, lane: int, index: int) -> None:
         """``lane`` is being brought to item ``index``, which is not begun yet."""
 
-    def begin(self, lane: int, index: int, count: int) -> None:
+    def making(self, lane: int, index: int, count: int) -> None:
         """``count`` items from ``index`` on of ``lane`` are being made from now on."""
 
-    def again(self) -> None:
+    def remade(self) -> None:
         """An item before that one was made again."""
 
-    def rest(self) -> None:
+    def idle(self) -> None:
         """Nothing is being made."""
 
-    def trace(self, *, careful: bool) -> Trace | None:
-        """What sees each node at work: with ``careful``, to name a culprit; else, to time nodes, if that is wanted."""
+    def trace(self, *, note_steps: bool) -> Trace | None:
+        """What sees each node at work: with ``note_steps`` to name a culprit; else to time nodes, if that is wanted."""
 
 
 class Supply(DispatchSupply):
-    """What comes from elsewhere for the shards of a place."""
+    """What comes from elsewhere for the shards of a worker."""
 
     def check(self) -> None:
         """Raises: whatever says that the items are not wanted any more."""
@@ -54,7 +54,7 @@ class Supply(DispatchSupply):
 @dataclass(slots=True)
 class _Lane:
     shard: Shard
-    suspect: int
+    isolate_before: int
     images: Images
 
 
@@ -70,12 +70,17 @@ class ShardHost:
         init_fn: InitFn | None,
         reset_fn: ResetFn | None,
         policy: Callable[[], SnapshotPolicy],
-        watch: Watch,
+        progress: ProgressNote,
         *,
         memory: Callable[[int], Any] | None = None,
         passing: tuple[type[BaseException], ...] = (),
     ) -> None:
-        self._graphs, self._reset_fn, self._policy, self._watch = ShardGraphs(graphs, init_fn), reset_fn, policy, watch
+        self._graphs, self._reset_fn, self._policy, self._progress = (
+            ShardGraphs(graphs, init_fn),
+            reset_fn,
+            policy,
+            progress,
+        )
         self._memory, self._passing = memory, passing
         self.epoch: StartEpoch | None = None
         self.supply: Supply | None = None
@@ -102,7 +107,7 @@ class ShardHost:
         elif supply is not self.supply and self.supply is not None:
             self.supply.close()
         for number in [number for number in self.lanes if number not in start.keep]:
-            self._graphs.forget(self._lanes[number].shard.spec)  # another place goes on with it
+            self._graphs.forget(self._lanes[number].shard.spec)  # another worker goes on with it
             self.retire(number)
         self.epoch, self.supply = start, supply
 
@@ -110,7 +115,7 @@ class ShardHost:
         """Bring a shard to its cursor. None, or the chunk of one that cannot be started: its error."""
         epoch, supply = self.epoch, self.supply
         assert epoch is not None
-        self._watch.approach(start.lane, start.count)
+        self._progress.skipping_to(start.lane, start.count)
         spec = epoch.spec(start.shard)
         self._install(None)
         with warnings.catch_warnings(record=True) as caught:
@@ -123,35 +128,35 @@ class ShardHost:
                     reset_fn=self._reset_fn,
                     policy=self._policy,
                     supply=supply,
-                    trace=self._watch.trace(careful=epoch.careful),
+                    trace=self._progress.trace(note_steps=epoch.isolate_items),
                     memory=self._memory,
                     on_left_out=partial(self._left_out.note, start.shard, lane=start.lane),
-                    on_again=self._watch.again,
+                    on_again=self._progress.remade,
                     passing=(SystemExit, *self._passing),
                 )
                 shard.within(partial(shard.start, Cursor(start.snapshot, start.skip), start.count))
                 self._check_wanted()
-                self._lanes[start.lane] = _Lane(shard, start.suspect, Images(shard.yields_new_tensors))
+                self._lanes[start.lane] = _Lane(shard, start.isolate_before, Images(shard.yields_new_tensors))
                 return None
             except Exception as error:
                 self._check_wanted()
                 add_note(error, f"torchpipe: while shard {start.shard} of {epoch.num_shards} was being started")
                 return Chunk(error=error)
             finally:
-                self._watch.rest()
+                self._progress.idle()
                 self._reports += [Notice(category=item.category.__name__, text=str(item.message)) for item in caught]
 
     def produce(self, number: int, limit: int, seconds: float) -> Chunk:
         """The next chunk of a lane: at most ``limit`` items, of which none is begun after ``seconds``."""
         lane = self._lanes[number]
         assert self.epoch is not None
-        if self.epoch.careful or lane.shard.produced < lane.suspect:
+        if self.epoch.isolate_items or lane.shard.produced < lane.isolate_before:
             limit = 1
         self._install(lane.shard)
         keep = lane.images if limit > 1 else None  # one alone is sent before the next is begun
-        chunk = lane.shard.produce(limit, seconds, partial(self._watch.begin, number), keep)
+        chunk = lane.shard.produce(limit, seconds, partial(self._progress.making, number), keep)
         self._check_wanted()
-        self._watch.rest()
+        self._progress.idle()
         if chunk.notice is not None:
             self._reports.append(Notice(category=ReplayWarning.__name__, text=chunk.notice))
         return chunk
@@ -164,7 +169,7 @@ class ShardHost:
         self._install(None)
 
     def leave(self) -> None:
-        """Put the global random states back that the place had: somebody else is at work in its process."""
+        """Put the global random states back that the worker had: somebody else is at work in its process."""
         self._install(None)
 
     def end(self) -> None:

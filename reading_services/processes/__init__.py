@@ -1,3 +1,3 @@
-"""Places that are processes of this machine: how they start, talk, share memory and end."""
+"""Workers that are processes of this machine: how they start, talk, share memory and end."""
 
 __all__: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reading_services.engine.places import Arrival
+from reading_services.engine.workers import Arrival
 from reading_services.processes.payloads import Delivery, Receiver
 from reading_services.processes.wire import ChunkMessage
 from torchpipe.execution.shard import Chunk

@@ -1,7 +1,7 @@
 """The connection between a worker and the dispatcher: how it is made, and what each side does with it.
 
 Runs in workers (:class:`RemoteSupply`, :func:`connect`), in the dispatcher (:class:`Link`) and in the main process
-(:class:`Listener`), which owns the listening socket for as long as its places live: workers can connect while a
+(:class:`Listener`), which owns the listening socket for as long as its workers live: workers can connect while a
 dispatcher is being replaced.
 
 The worker's wait for a dispatched item ends with the item, or with a message of the main process that changes all.
@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from reading_services.hosting.asking import Asked, AskingSupply
+from reading_services.hosting.prefetching import PrefetchingSupply, ShardQueue
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import Channel, ChannelClosed, Frame, SocketChannel
 from reading_services.processes.payloads import Packer, Receiver
@@ -98,7 +98,7 @@ class Link:
             self._arena.close()
 
 
-class RemoteSupply(AskingSupply):
+class RemoteSupply(PrefetchingSupply):
     """The dispatched items of a worker's shards, in one generation. Waits are spent inside ``waiting()``."""
 
     def __init__(
@@ -138,7 +138,7 @@ class RemoteSupply(AskingSupply):
             self._cut_off = True  # the dispatcher has died: the main process will say what is to be done
         return True
 
-    def _wait(self, mine: Asked) -> None:
+    def _wait(self, mine: ShardQueue) -> None:
         poller = select.poll()
         if isinstance(self._control, SocketChannel):
             poller.register(self._control.fileno(), select.POLLIN)

@@ -1,6 +1,6 @@
 """One process, its connection, its page and its shared memory, from its start until it is let go of.
 
-Runs in the main process. Owner: ProcessPlaces, which alone creates and ends these. A pidfd tells whether it lives: also
+Runs in the main process. Owner: ProcessPool, which alone creates and ends these. A pidfd tells whether it lives: also
 of one that somebody else has waited for, or whose forkserver is gone.
 """
 
@@ -19,7 +19,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from reading_services.engine.messages import Deal, Message, StartDispatch, StartEpoch
-from reading_services.engine.places import End, Noted
+from reading_services.engine.workers import End, WorkerCounters
 from reading_services.processes.arena import Arena
 from reading_services.processes.channel import SocketChannel, socket_pair
 from reading_services.processes.main_module import check_main_module
@@ -31,7 +31,7 @@ from reading_services.processes.wire import EndEpoch, Grant
 from reading_services.processes.worker import WorkerSetup
 from torchpipe.stats.sheet import STARTING
 
-__all__ = ["ProcessPlace"]
+__all__ = ["ProcessWorker"]
 
 _REAP_S = 1.0
 _STARTUP_S = 120.0  # importing torch included
@@ -42,8 +42,8 @@ _OWN_SIGNALS = frozenset(
 )
 
 
-class ProcessPlace:
-    """A place that is a process: see :class:`reading_services.engine.places.Place`.
+class ProcessWorker:
+    """A worker that is a process: see :class:`reading_services.engine.workers.Worker`.
 
     ``target(setup, socket, page, arena, *arguments)`` is what it runs. ``node_names``: those of its nodes, by their
     numbers. ``send`` takes a message to it.
@@ -58,7 +58,7 @@ class ProcessPlace:
         target: Callable[..., None],
         arguments: Sequence[Any],
         node_names: Mapping[int, str],
-        send: Callable[[ProcessPlace, Message], None],
+        send: Callable[[ProcessWorker, Message], None],
     ) -> None:
         self.number, self.name, self.ready = number, name, False
         self.silenced = False  # killed because it showed no sign of life
@@ -97,9 +97,11 @@ class ProcessPlace:
     def end(self, generation: int) -> None:
         self._send(self, EndEpoch(generation=generation))
 
-    def noted(self) -> Noted | None:
+    def counters(self) -> WorkerCounters | None:
         try:
-            return Noted(self.page.times.read(), self.page.sheet.read() if self.page.times.wanted else [], self.pid)
+            return WorkerCounters(
+                self.page.times.read(), self.page.sheet.read() if self.page.times.wanted else [], self.pid
+            )
         except ValueError:  # its page has gone a moment ago
             return None
 

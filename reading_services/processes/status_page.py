@@ -67,7 +67,7 @@ class StatusPage(SharedFile):
         for field, value in zip(Field, (0, -1, 0, 1, -1, 0, 0)):
             self._fields[field] = value
 
-    def begin(self, lane: int, index: int, count: int) -> None:
+    def making(self, lane: int, index: int, count: int) -> None:
         """``count`` items from ``index`` on of ``lane`` are being made from now on."""
         fields = self._fields
         fields[_BEGUN] = 0  # whoever dies in between has begun neither the ones nor the others
@@ -76,18 +76,18 @@ class StatusPage(SharedFile):
         fields[_LANE] = lane
         fields[_BEGUN] = time.monotonic_ns()
 
-    def approach(self, lane: int, index: int) -> None:
+    def skipping_to(self, lane: int, index: int) -> None:
         """``lane`` is being brought to item ``index``, which is not begun yet."""
         self._fields[_BEGUN] = 0
         self._fields[_INDEX] = index
         self._fields[_COUNT] = 1
         self._fields[_LANE] = lane
 
-    def again(self) -> None:
+    def remade(self) -> None:
         """An item before that one was made again."""
         self._fields[_AGAIN] += 1
 
-    def rest(self) -> None:
+    def idle(self) -> None:
         """Nothing is being made."""
         self._fields[_LANE] = -1
 
@@ -109,9 +109,9 @@ class StatusPage(SharedFile):
             self.times.turn_to(MAKING)
             self._fields[_BEGUN] = time.monotonic_ns() if begun else 0
 
-    def trace(self, *, careful: bool) -> Trace | None:
-        """What sees each node at work: with ``careful``, to name a culprit; else, to time nodes, if that is wanted."""
-        if careful:
+    def trace(self, *, note_steps: bool) -> Trace | None:
+        """What sees each node at work: with ``note_steps`` to name a culprit; else to time nodes, if that is wanted."""
+        if note_steps:
             return PageTrace(self)
         return Tracing(self.sheet) if self.times.wanted else None
 

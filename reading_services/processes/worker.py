@@ -37,7 +37,7 @@ from torchpipe.node.traits import DataPipe
 from torchpipe.state import SnapshotPolicy
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, IDLE, MAKING, SENDING, STARTING
 
-__all__ = ["Worker", "WorkerSetup", "run_worker", "serve"]
+__all__ = ["WorkerLoop", "WorkerSetup", "run_worker", "serve"]
 
 _CHUNK_S = 0.002  # no further item is begun after this: longer chunks would keep a waiting consumer waiting
 _HUNGRY_S = 0.0003  # the same, if the consumer has used up all: long enough to make up for the cost of a chunk
@@ -69,8 +69,8 @@ def run_worker(
     def run(channel: SocketChannel) -> None:
         parts = image.load()
         image.close()
-        with closing(Worker(setup.number, channel, page, *parts, arena=arena, dispatcher=dispatcher)) as worker:
-            worker.run()
+        with closing(WorkerLoop(setup.number, channel, page, *parts, arena=arena, dispatcher=dispatcher)) as loop:
+            loop.run()
 
     serve(setup, sock, page, run)
 
@@ -113,7 +113,7 @@ def _set_signals(ignored: tuple[int, ...]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, *ignored])  # blocked while it was being started
 
 
-class Worker:
+class WorkerLoop:
     """The loop itself, apart from the process around it."""
 
     def __init__(
@@ -156,7 +156,7 @@ class Worker:
                 elif lane is not None:
                     self._produce(lane)
             except Superseded as superseded:
-                self._page.rest()
+                self._page.idle()
                 frame = superseded.frame
                 if frame is None:
                     raise ChannelClosed("the main process is gone") from None
@@ -178,11 +178,11 @@ class Worker:
         epoch, supply = self._host.epoch, self._host.supply
         if epoch is not None:
             dealt = supply if isinstance(supply, DealtSupply) else None
-            for place, lane in enumerate(self._turns):
+            for turn, lane in enumerate(self._turns):
                 at_hand = dealt is None or dealt.left(lane)
                 credit = self._credits[lane]
                 if at_hand and credit.may_go_on(epoch.window, epoch.window_bytes, dealt=dealt is not None):
-                    self._turns.append(self._turns.pop(place))  # the next turn is another's
+                    self._turns.append(self._turns.pop(turn))  # the next turn is another's
                     return lane
         return None
 

@@ -55,8 +55,8 @@ def dispatcher(graph: DataPipe, *, num_shards: int) -> Iterator[tuple[str, Socke
                 mark_position=0,
                 mark_snapshot=None,
                 needed=tuple((shard, 0) for shard in range(num_shards)),
-                suspect=0,
-                careful=False,
+                isolate_before=0,
+                isolate_items=False,
                 fail_at=None,
             )
         )

@@ -1,4 +1,4 @@
-"""Who hosts which shards, and what if a place is late: on places that start late or never, and are fast or slow."""
+"""Who hosts which shards, and what if a worker is late: on workers that start late or never, and are fast or slow."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from reading_services.engine.autotune import Autotune
 from reading_services.engine.balance import Balance, apportion, moved
-from reading_services.engine.places import DISPATCHER
 from reading_services.engine.policy import Change, Hosting, Policy
-from tests.engine.memory_places import NEVER, MemoryReadingService
+from reading_services.engine.workers import DISPATCHER
+from tests.engine.memory_pool import NEVER, MemoryReadingService
 from tests.laws.executors import make_loader, make_service, oracle
 from torchpipe.iter import IterableWrapper
 from torchpipe.stats import Budget
@@ -38,13 +38,13 @@ def test_a_place_of_a_third_of_the_speed_gets_a_third_of_the_shards() -> None:
 
 
 @given(st.lists(st.integers(0, 4), max_size=30), SPEEDS)
-def test_no_more_shards_move_than_must(places: list[int], speeds: dict[int, float]) -> None:
-    hosts = dict(enumerate(places))
+def test_no_more_shards_move_than_must(workers: list[int], speeds: dict[int, float]) -> None:
+    hosts = dict(enumerate(workers))
     counts = apportion(len(hosts), speeds)
     after = moved(hosts, counts)
     assert set(after) == set(hosts)
     assert {number: list(after.values()).count(number) for number in counts} == counts
-    stay = sum(min(places.count(number), count) for number, count in counts.items())
+    stay = sum(min(workers.count(number), count) for number, count in counts.items())
     assert sum(hosts[shard] == after[shard] for shard in hosts) == stay
 
 
@@ -62,7 +62,7 @@ def dispatched(length: int) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """Drawn from a seed: what runs, where, and what is wrong with these places."""
+    """Drawn from a seed: what runs, where, and what is wrong with these workers."""
 
     graph: Any
     length: int
@@ -102,7 +102,7 @@ class Case:
             self.workers,
             self.chance,
             policies=[*policies, Balance()] if self.balances else policies,
-            of_places={
+            of_pool={
                 "starts": self.starts,
                 "elsewhere": self.elsewhere,
                 "speeds": self.speeds,
@@ -115,7 +115,7 @@ class Case:
 
     @property
     def may_fail(self) -> bool:
-        """Is there a place whose work nobody else can do in time?"""
+        """Is there a worker whose work nobody else can do in time?"""
         late = {number for number, start in (self.starts | self.elsewhere).items() if start > 20}
         if self.graph is dispatched and DISPATCHER in late:
             return True
@@ -138,7 +138,7 @@ def test_L7_whoever_starts_late_or_never_or_dies_the_stream_goes_on_or_says_why(
                     for item in loader:
                         found.append(repr(item))
                         if case.kills and case.chance.random() < 0.05:
-                            service.places.kill(case.chance.randrange(case.workers), own=False, begun=False)
+                            service.pool.kill(case.chance.randrange(case.workers), own=False, begun=False)
                 except TimeoutError as error:
                     assert case.may_fail, (seed, str(error))
                     with make_loader(graph, make_service(None, case.shards)) as other:
@@ -149,7 +149,7 @@ def test_L7_whoever_starts_late_or_never_or_dies_the_stream_goes_on_or_says_why(
 
 def test_L7_where_nobody_may_take_its_shards_a_place_that_never_starts_is_an_error() -> None:
     service = MemoryReadingService(
-        2, random.Random(0), num_shards=4, of_places={"starts": {1: NEVER}, "start_timeout_s": 5.0}
+        2, random.Random(0), num_shards=4, of_pool={"starts": {1: NEVER}, "start_timeout_s": 5.0}
     )
     with make_loader(plain(20), service) as loader:
         for _ in range(2):  # the next epoch starts it anew
@@ -185,15 +185,15 @@ class Wishes(Policy):
 def test_L7_workers_that_cannot_be_opened_leave_all_as_it_was(kind: Any) -> None:
     wishes = Wishes()
     opened = 4 if kind is dispatched else 3
-    service = MemoryReadingService(4, random.Random(2), policies=[wishes], of_places={"room": opened}, num_shards=4)
+    service = MemoryReadingService(4, random.Random(2), policies=[wishes], of_pool={"room": opened}, num_shards=4)
     graph = kind(80)
     with make_loader(graph, service) as loader:
         assert [repr(item) for item in loader] == oracle(graph, 4, 1)[0]
         assert wishes.refusals == [2, 2, 2]
         assert service.workers is not None
-        assert service.places is not None
+        assert service.pool is not None
         assert (service.workers.num_workers, service.workers.limits.window) == (2, 10)
-        assert {*service.places.open_places} == {0, 1} | ({DISPATCHER} if kind is dispatched else set())
+        assert {*service.pool.open_workers} == {0, 1} | ({DISPATCHER} if kind is dispatched else set())
         told = [event.text for event in loader.stats().events if "Too many open files" in event.text]
         assert len(told) == 3
         with pytest.raises(OSError, match="Too many open files"):
@@ -204,8 +204,8 @@ def test_L7_workers_that_cannot_be_opened_leave_all_as_it_was(kind: Any) -> None
 @pytest.mark.parametrize("never", [{2}, {3}, {2, 3}, {1}, {0, 3}])
 def test_L7_workers_that_nobody_has_asked_for_are_let_go_of_where_they_find_no_room(never: set[int]) -> None:
     wishes = Wishes()
-    places = {"starts": dict.fromkeys(never, NEVER), "start_timeout_s": 5.0, "step_s": 0.05}
-    service = MemoryReadingService(4, random.Random(3), policies=[wishes], of_places=places, num_shards=4)
+    of_pool = {"starts": dict.fromkeys(never, NEVER), "start_timeout_s": 5.0, "step_s": 0.05}
+    service = MemoryReadingService(4, random.Random(3), policies=[wishes], of_pool=of_pool, num_shards=4)
     graph = plain(60)
     with make_loader(graph, service) as loader:
         found: list[str] = []
@@ -224,20 +224,20 @@ def test_L7_workers_that_nobody_has_asked_for_are_let_go_of_where_they_find_no_r
 @pytest.mark.parametrize("kind", [plain, dispatched])
 def test_L7_one_that_finds_no_room_where_it_was_put_starts_elsewhere(kind: Any) -> None:
     starts = {DISPATCHER: NEVER, 1: NEVER, 2: 3.0}
-    places = {"starts": starts, "elsewhere": {DISPATCHER: 1.0, 1: 1.0}, "start_timeout_s": 30.0, "step_s": 0.05}
-    service = MemoryReadingService(3, random.Random(4), of_places=places, num_shards=6)
+    of_pool = {"starts": starts, "elsewhere": {DISPATCHER: 1.0, 1: 1.0}, "start_timeout_s": 30.0, "step_s": 0.05}
+    service = MemoryReadingService(3, random.Random(4), of_pool=of_pool, num_shards=6)
     graph = kind(90)
     with make_loader(graph, service) as loader:
         assert [[repr(item) for item in loader] for _ in range(2)] == oracle(graph, 6)
         assert service.restarts == 0
-        assert service.places is not None
-        assert next(service.places.opened) == (6 if kind is dispatched else 4)
+        assert service.pool is not None
+        assert next(service.pool.opened) == (6 if kind is dispatched else 4)
 
 
 def test_an_epoch_begins_as_balanced_as_the_one_before_was() -> None:
     speeds = {0: 0.2, 1: 1.0, 2: 1.0}
     service = MemoryReadingService(
-        3, random.Random(1), policies=[Balance()], of_places={"speeds": speeds, "step_s": 0.05}, num_shards=12
+        3, random.Random(1), policies=[Balance()], of_pool={"speeds": speeds, "step_s": 0.05}, num_shards=12
     )
     with make_loader(plain(1500), service) as loader:
         begun: list[list[int]] = []
@@ -246,6 +246,6 @@ def test_an_epoch_begins_as_balanced_as_the_one_before_was() -> None:
                 if number == 0:
                     assert service.workers is not None
                     hosts = [*service.workers.hosts(all_shards=True).values()]
-                    begun.append([hosts.count(place) for place in range(3)])
+                    begun.append([hosts.count(worker) for worker in range(3)])
     assert begun[0] == [4, 4, 4]
     assert all(counts[0] <= 2 for counts in begun[1:])

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reading_services.engine.ledger import ShardLedger
 from reading_services.engine.messages import ShardStart
-from reading_services.engine.places import Arrival
+from reading_services.engine.workers import Arrival
 from torchpipe.execution.provider import ShardPosition
 from torchpipe.state import Cursor
 
@@ -167,9 +167,9 @@ def test_an_error_in_place_of_an_item_does_not_exceed_the_window() -> None:
 
 def test_a_restart_says_which_items_are_suspect() -> None:
     ledger = ShardLedger.begin(ShardPosition(lane=0, shard=0, cursor=Cursor(), count=0), 4)
-    assert ledger.restart().suspect == 0
-    ledger.suspect = 17
-    assert ledger.restart().suspect == 17
+    assert ledger.restart().isolate_before == 0
+    ledger.isolate_before = 17
+    assert ledger.restart().isolate_before == 17
 
 
 def test_behind_an_error_nothing_counts_any_more() -> None:

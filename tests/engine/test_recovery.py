@@ -1,4 +1,4 @@
-"""What is decided after a place has ended: charged to an item, to a start, or to nobody."""
+"""What is decided after a worker has ended: charged to an item, to a start, or to nobody."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reading_services.engine.places import End
 from reading_services.engine.recovery import Decision, Recovery, restart_delay_s
+from reading_services.engine.workers import End
 
 
 def at(items: range, *, own: bool = False, lane: int = 0) -> End:
@@ -45,7 +45,7 @@ def test_what_a_death_is_charged_to(ends: list[End], charged: list[int]) -> None
     assert not any(decision.exhausted for decision in decisions)
 
 
-def test_deaths_at_an_item_add_up_over_places_and_those_at_starts_do_not() -> None:
+def test_deaths_at_an_item_add_up_over_workers_and_those_at_starts_do_not() -> None:
     recovery = Recovery(3)
     assert [recovery.record(number, at(ONE), 0, dispatcher=False).deaths for number in range(3)] == [1, 2, 3]
     assert [recovery.record(number, idle(own=True), 0, dispatcher=False).deaths for number in range(3)] == [1, 1, 1]
@@ -58,24 +58,24 @@ def test_the_next_epoch_has_other_items() -> None:
     for _ in range(2):
         recovery.record(0, at(ONE), 0, dispatcher=False)
     recovery.begin_epoch()
-    assert not recovery.careful(0)
+    assert not recovery.isolate_items(0)
     assert recovery.record(0, at(ONE), 0, dispatcher=False) == Decision(deaths=1)
 
 
 def test_the_node_at_work_is_noted_before_the_death_that_may_be_the_last() -> None:
     recovery = Recovery(3)
     recovery.record(0, at(ONE), 0, dispatcher=False)
-    assert not recovery.careful(0)
+    assert not recovery.isolate_items(0)
     recovery.record(0, at(ONE), 0, dispatcher=False)
-    assert recovery.careful(0)
-    assert not recovery.careful(0)  # of the place that begins now
+    assert recovery.isolate_items(0)
+    assert not recovery.isolate_items(0)  # of the worker that begins now
 
 
 def test_one_that_gets_nowhere_rests_before_it_is_opened_anew() -> None:
     recovery = Recovery(1000)
     delays = [recovery.record(0, idle(own=False), 7, dispatcher=False).delay_s for _ in range(9)]
     assert delays == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3, 3, 3]
-    assert recovery.record(1, idle(own=False), 7, dispatcher=False).delay_s == 0  # of another place
+    assert recovery.record(1, idle(own=False), 7, dispatcher=False).delay_s == 0  # of another worker
     assert recovery.record(0, at(ONE), 8, dispatcher=False).delay_s == 0  # it got on
     assert restart_delay_s(10_000) == 3
 
@@ -99,7 +99,7 @@ def test_deaths_of_a_dispatcher_of_which_nobody_knows_what_it_was_at_count_for_t
     recovery = Recovery(3)
     ends = [idle(own=True, lane=-1), idle(own=True, lane=-1), at(ONE, own=True)]
     assert [recovery.record(-1, end, 7, dispatcher=True).deaths for end in ends] == [1, 2, 3]
-    assert recovery.careful(-1)
+    assert recovery.isolate_items(-1)
     recovery.begin_epoch()
     progress = [6, 6, 7]  # it has got on since
     assert [recovery.record(-1, end, at, dispatcher=True).deaths for end, at in zip(ends, progress)] == [1, 2, 1]

@@ -1,4 +1,4 @@
-"""The engine on places in memory: whatever ends, is late or is resized, the stream is the oracle's (L1, L2, L4)."""
+"""The engine on workers in memory: whatever ends, is late or is resized, the stream is the oracle's (L1, L2, L4)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from reading_services.engine.places import DISPATCHER
-from tests.engine.memory_places import MemoryReadingService
+from reading_services.engine.workers import DISPATCHER
+from tests.engine.memory_pool import MemoryReadingService
 from tests.laws.executors import make_loader, make_service, oracle
 from tests.laws.graphs import GraphSpec, graph_specs
 from torchpipe.errors import IteratorInvalidated, WorkerDiedError
@@ -25,7 +25,7 @@ NUMBERS = st.integers(DISPATCHER, SHARDS - 1)
 
 
 class Engine(RuleBasedStateMachine):
-    """A loader on places in memory, beside what in-process execution gives."""
+    """A loader on workers in memory, beside what in-process execution gives."""
 
     @initialize(spec=graph_specs(max_length=30), seed=st.integers(0, 1 << 16), workers=st.integers(1, SHARDS))
     def begin(self, spec: GraphSpec, seed: int, workers: int) -> None:
@@ -56,19 +56,19 @@ class Engine(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, own=st.booleans(), begun=st.booleans())
     def kill(self, number: int, own: bool, begun: bool) -> None:
-        if self.service.places is not None:
-            self.service.places.kill(number, own=own, begun=begun)
+        if self.service.pool is not None:
+            self.service.pool.kill(number, own=own, begun=begun)
 
     @rule(number=NUMBERS)
     def leave(self, number: int) -> None:
-        if self.service.places is not None:
-            self.service.places.leave(number)
+        if self.service.pool is not None:
+            self.service.pool.leave(number)
 
-    @rule(places=st.lists(st.integers(0, SHARDS - 1), min_size=SHARDS, max_size=SHARDS))
-    def assign(self, places: list[int]) -> None:
+    @rule(hosts=st.lists(st.integers(0, SHARDS - 1), min_size=SHARDS, max_size=SHARDS))
+    def assign(self, hosts: list[int]) -> None:
         current = self.service.workers
         if current is not None:
-            current.assign({shard: place % current.num_workers for shard, place in enumerate(places)})
+            current.assign({shard: number % current.num_workers for shard, number in enumerate(hosts)})
 
     @rule(workers=st.integers(1, SHARDS), window=st.sampled_from([None, 1, 2, 20]))
     def resize(self, workers: int, window: int | None) -> None:
@@ -118,11 +118,11 @@ def test_L4_a_successor_takes_over_before_a_place_ends() -> None:
         found = []
         for number, item in enumerate(loader):
             found.append(repr(item))
-            assert service.places is not None
-            service.places.leave(number % 3 - 1)
+            assert service.pool is not None
+            service.pool.leave(number % 3 - 1)
         assert found == oracle(graph, SHARDS, 1)[0]
         assert service.restarts == 0
-        assert next(service.places.opened) > 6
+        assert next(service.pool.opened) > 6
 
 
 def test_L1_only_shards_that_move_begin_anew() -> None:
@@ -131,8 +131,8 @@ def test_L1_only_shards_that_move_begin_anew() -> None:
     with make_loader(graph, service) as loader:
         stream = iter(loader)
         found = [next(stream) for _ in range(30)]
-        places, workers = service.places, service.workers
-        assert places is not None
+        pool, workers = service.pool, service.workers
+        assert pool is not None
         assert workers is not None
         for change, moved in (
             (lambda: workers.resize(2), [2]),
@@ -140,10 +140,10 @@ def test_L1_only_shards_that_move_begin_anew() -> None:
             (lambda: workers.assign({0: 0, 1: 0, 2: 1}), [1, 2]),
             (lambda: workers.resize(3), [1, 2]),
         ):
-            places.begun.clear()
+            pool.begun.clear()
             change()
             found += [next(stream) for _ in range(30)]
-            assert sorted(places.begun) == moved
+            assert sorted(pool.begun) == moved
         assert found + list(stream) == list(range(300))
 
 
@@ -161,12 +161,12 @@ def test_L7_what_is_left_out_is_told_once_whoever_moves_or_ends(seed: int) -> No
     with make_loader(graph, service) as loader:
         for _ in loader:
             assert service.workers is not None
-            assert service.places is not None
+            assert service.pool is not None
             match chance.randrange(6):
                 case 0:
                     service.workers.resize(chance.randint(1, 3))
                 case 1:
-                    service.places.kill(chance.randrange(3), own=False, begun=False)
+                    service.pool.kill(chance.randrange(3), own=False, begun=False)
         skips = [event.text for event in loader.stats().events if event.kind == "skip"]
     assert len(skips) == len(set(skips)) == 12
 
@@ -183,17 +183,17 @@ def exit_at_seven(item: int) -> int:
 def test_L4_deaths_at_one_item_name_it(own: bool, dispatched: bool, seed: int) -> None:
     graph: Any = IterableWrapper(range(12))
     if dispatched:
-        graph, place = graph.map(exit_at_seven).sharding_round_robin_dispatch(), "item 7 of the dispatched stream"
+        graph, where = graph.map(exit_at_seven).sharding_round_robin_dispatch(), "item 7 of the dispatched stream"
     else:
-        graph, place = graph.sharding_filter().map(exit_at_seven), "item 3 of shard 1"
+        graph, where = graph.sharding_filter().map(exit_at_seven), "item 3 of shard 1"
     service = MemoryReadingService(2, random.Random(seed), num_shards=2, max_deaths=3)
     with make_loader(graph, service) as loader:
         found: list[int] = []
-        with pytest.raises(WorkerDiedError, match=rf"while making {place}.*: it has died 3 times here"):
+        with pytest.raises(WorkerDiedError, match=rf"while making {where}.*: it has died 3 times here"):
             for item in loader:
                 found.append(item)
-                assert service.places is not None
-                service.places.own = own
+                assert service.pool is not None
+                service.pool.own = own
         assert found == list(range(7))
         assert service.restarts >= 2
 
@@ -204,8 +204,8 @@ def test_L4_accidents_that_began_nothing_end_no_run() -> None:
     with make_loader(graph, service) as loader:
         for index, item in enumerate(loader):
             assert item == index
-            assert service.places is not None
-            service.places.kill(index % 2, own=False, begun=False)
+            assert service.pool is not None
+            service.pool.kill(index % 2, own=False, begun=False)
         assert service.restarts > 5
 
 
@@ -218,8 +218,8 @@ def test_L4_the_budget_of_restarts_ends_a_run(budget: int, seed: int) -> None:
         with pytest.raises(WorkerDiedError, match=f"max_restarts={budget} allows"):
             for item in loader:
                 found.append(item)
-                assert service.places is not None
-                service.places.kill(item % 2, own=False, begun=False)
+                assert service.pool is not None
+                service.pool.kill(item % 2, own=False, begun=False)
         assert found == list(range(len(found)))
         assert service.restarts == budget
 
@@ -236,7 +236,7 @@ def test_L7_a_pull_that_is_interrupted_says_so() -> None:
             list(iterator)
 
 
-def test_states_move_between_places_in_memory_and_processes() -> None:
+def test_states_move_between_workers_in_memory_and_processes() -> None:
     graph = IterableWrapper(range(30)).shuffle(buffer_size=7).sharding_round_robin_dispatch().shuffle(buffer_size=4)
     expected = oracle(graph, SHARDS, 1)[0]
     found: list[str] = []

@@ -29,7 +29,7 @@ from torchpipe.stats import Budget
 _PROCESSES = "reading_services.processes."
 _PLACES = (
     "reading_services.engine",
-    *(_PROCESSES + name for name in ("places", "process", "signals", "stopping")),
+    *(_PROCESSES + name for name in ("pool", "process", "signals", "stopping")),
 )
 
 

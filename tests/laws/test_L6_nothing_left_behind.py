@@ -29,7 +29,7 @@ from torchpipe.testing import sample_graph
 _PROCESSES = "reading_services.processes."
 _PLACES = (
     "reading_services.engine",
-    *(_PROCESSES + name for name in ("places", "process", "signals", "stopping")),
+    *(_PROCESSES + name for name in ("pool", "process", "signals", "stopping")),
 )
 
 ENDINGS = (

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from reading_services.processes.process import ProcessPlace
+from reading_services.processes.process import ProcessWorker
 from reading_services.processes.status_page import Field, StatusPage
 from tests.sources import wait_until
 
@@ -19,26 +19,26 @@ __all__ = ["BUSY", "close_and_sleep", "kill_itself", "leave", "made", "sleep", "
 BUSY = 1  # what a process notes on its page once it does what the test is about
 
 
-def made(target: Callable[..., None], *arguments: Any, method: str = "fork", number: int = 0) -> ProcessPlace:
-    return ProcessPlace(
+def made(target: Callable[..., None], *arguments: Any, method: str = "fork", number: int = 0) -> ProcessWorker:
+    return ProcessWorker(
         number,
         f"worker {number}",
         context=multiprocessing.get_context(method),
         target=target,
         arguments=arguments,
         node_names={},
-        send=lambda place, message: place.channel.send(message),
+        send=lambda worker, message: worker.channel.send(message),
     )
 
 
-def started(target: Callable[..., None], *arguments: Any, method: str = "fork", number: int = 0) -> ProcessPlace:
-    place = made(target, *arguments, method=method, number=number)
-    place.start(())
-    return place
+def started(target: Callable[..., None], *arguments: Any, method: str = "fork", number: int = 0) -> ProcessWorker:
+    worker = made(target, *arguments, method=method, number=number)
+    worker.start(())
+    return worker
 
 
-def wait_busy(place: ProcessPlace) -> None:
-    wait_until(lambda: place.page[Field.LANE] == BUSY)
+def wait_busy(worker: ProcessWorker) -> None:
+    wait_until(lambda: worker.page[Field.LANE] == BUSY)
 
 
 def sleep(setup: Any, sock: Any, page: StatusPage, *_: Any) -> None:

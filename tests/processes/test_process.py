@@ -33,48 +33,48 @@ from tests.processes.rig import BUSY, close_and_sleep, kill_itself, leave, made,
     ],
 )
 def test_how_it_ended_and_what_it_was_at(target: Callable[..., None], argument: int, cause: str, own: bool) -> None:
-    place = started(target, argument)
-    place.process.join()
-    place.page.approach(5, 17)
-    end = place.examine()
+    worker = started(target, argument)
+    worker.process.join()
+    worker.page.skipping_to(5, 17)
+    end = worker.examine()
     assert (end.cause, end.own, end.lane, end.items, end.begun) == (cause, own, 5, range(17, 18), False)
-    assert (end.pid, end.exitcode) == (place.pid, place.process.exitcode)
-    place.page.begin(5, 17, 2)
-    end = place.examine()
+    assert (end.pid, end.exitcode) == (worker.pid, worker.process.exitcode)
+    worker.page.making(5, 17, 2)
+    end = worker.examine()
     assert (end.items, end.begun) == (range(17, 19), True)
-    place.release()
-    place.release()  # idempotent
-    assert not place.is_alive()
+    worker.release()
+    worker.release()  # idempotent
+    assert not worker.is_alive()
     with pytest.raises(ChannelClosed):
-        place.channel.receive(wait=False)
+        worker.channel.receive(wait=False)
 
 
 @pytest.mark.parametrize(("code", "cause"), [(3, "exited with code 3"), (255, "or its forkserver has died")])
 def test_how_one_of_the_forkserver_ended(code: int, cause: str) -> None:
     """255 is also what multiprocessing says when the server is gone."""
-    place = started(leave, code, method="forkserver")
-    assert place.wait_end(100)
-    end = place.examine()
+    worker = started(leave, code, method="forkserver")
+    assert worker.wait_end(100)
+    end = worker.examine()
     assert cause in end.cause
     assert end.own
-    stop_all([place])
+    stop_all([worker])
 
 
 def test_a_start_that_fails_leaves_nothing() -> None:
-    place = made(sleep, threading.Lock(), method="spawn")
+    worker = made(sleep, threading.Lock(), method="spawn")
     with pytest.raises(TypeError, match="cannot pickle"):
-        place.start(())
-    assert not place.is_alive()
-    stop_all([place])
+        worker.start(())
+    assert not worker.is_alive()
+    stop_all([worker])
 
 
 def lose_two() -> None:
     """In a process of its own, whose multiprocessing keeps what it cannot wait for."""
     dead, ended = started(sleep), started(sleep, number=1)
-    for place in (dead, ended):
-        wait_busy(place)
-        os.kill(place.pid, signal.SIGKILL)
-        os.waitpid(place.pid, 0)
+    for worker in (dead, ended):
+        wait_busy(worker)
+        os.kill(worker.pid, signal.SIGKILL)
+        os.waitpid(worker.pid, 0)
     end = dead.examine()
     assert (end.own, end.exitcode, end.cause) == (False, None, "has ended (nobody knows how)")
     stop_all([dead, ended])
@@ -91,22 +91,22 @@ def test_of_one_that_somebody_else_has_waited_for_nobody_knows_how_it_ended() ->
 
 
 def test_one_that_closes_all_its_files_and_lives_on_is_killed() -> None:
-    place = started(close_and_sleep)
-    wait_busy(place)
-    assert place.examine().exitcode == -signal.SIGKILL
-    stop_all([place])
+    worker = started(close_and_sleep)
+    wait_busy(worker)
+    assert worker.examine().exitcode == -signal.SIGKILL
+    stop_all([worker])
 
 
 def test_one_that_was_killed_as_it_was_silent_is_said_to_be() -> None:
-    place = started(sleep)
-    wait_busy(place)
+    worker = started(sleep)
+    wait_busy(worker)
     for ready in (True, False):
-        place.ready, place.silenced = ready, True
-        place.signal(signal.SIGKILL)
-        assert place.wait_end(100)
-        end = place.examine()
+        worker.ready, worker.silenced = ready, True
+        worker.signal(signal.SIGKILL)
+        assert worker.wait_end(100)
+        end = worker.examine()
         assert end.own != ready  # one that never began will not begin the next time either
-    stop_all([place])
+    stop_all([worker])
 
 
 def report_signals(setup: Any, sock: Any, page: StatusPage, *_: Any) -> None:
@@ -126,10 +126,10 @@ def test_a_worker_ignores_ctrl_c_and_has_none_of_the_main_process_s_handlers(met
     """A handler that saves a checkpoint on SIGTERM, say, must not run in every forked worker."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        place = started(report_signals, method=method)
-        wait_busy(place)
-        assert place.page[Field.INDEX] == 1
-        stop_all([place])
+        worker = started(report_signals, method=method)
+        wait_busy(worker)
+        assert worker.page[Field.INDEX] == 1
+        stop_all([worker])
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -152,46 +152,46 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def missing(place: Any, clock: Clock, after_s: float, limit_s: float | None = 30) -> bool:
+def missing(worker: Any, clock: Clock, after_s: float, limit_s: float | None = 30) -> bool:
     """Is it, when it was looked at every 5 s?"""
     for _ in range(round(after_s / 5)):
         clock.now_s += 5
-        found = place.is_missing(limit_s)
+        found = worker.is_missing(limit_s)
     return bool(found)
 
 
 def test_L4_a_slow_start_is_no_silence(clock: Clock) -> None:
     """A process that took longer to start than the timeout was killed as it became ready, again and again."""
-    place = made(sleep)
-    assert not missing(place, clock, 60)  # it is still starting
-    place.ready = True
-    place.seen()
-    assert not missing(place, clock, 30)
-    assert missing(place, clock, 5)
-    place.release()
+    worker = made(sleep)
+    assert not missing(worker, clock, 60)  # it is still starting
+    worker.ready = True
+    worker.seen()
+    assert not missing(worker, clock, 30)
+    assert missing(worker, clock, 5)
+    worker.release()
 
 
 def test_L7_one_that_does_not_start_is_missing_after_two_minutes(clock: Clock) -> None:
     """Without a timeout as well: a fork may wait for ever for a lock that another thread held."""
-    place = made(sleep)
-    assert not missing(place, clock, 120, None)
-    assert missing(place, clock, 10, None)
-    place.ready = True
-    place.seen()
-    assert not missing(place, clock, 3600, None)
-    place.release()
+    worker = made(sleep)
+    assert not missing(worker, clock, 120, None)
+    assert missing(worker, clock, 10, None)
+    worker.ready = True
+    worker.seen()
+    assert not missing(worker, clock, 3600, None)
+    worker.release()
 
 
 def test_L4_a_time_in_which_nobody_looked_is_no_silence(clock: Clock) -> None:
     """Both sides may have been stopped."""
-    place = made(sleep)
-    place.ready = True
-    place.seen()
-    assert not missing(place, clock, 15)
+    worker = made(sleep)
+    worker.ready = True
+    worker.seen()
+    assert not missing(worker, clock, 15)
     clock.now_s += 3600
-    assert not missing(place, clock, 5)  # the process has had no time to beat
-    assert missing(place, clock, 15)
-    place.page[Field.BEAT] += 1
-    assert not missing(place, clock, 30)
-    assert missing(place, clock, 10)
-    place.release()
+    assert not missing(worker, clock, 5)  # the process has had no time to beat
+    assert missing(worker, clock, 15)
+    worker.page[Field.BEAT] += 1
+    assert not missing(worker, clock, 30)
+    assert missing(worker, clock, 10)
+    worker.release()

@@ -38,12 +38,12 @@ def test_a_fresh_board_says_that_nothing_has_begun(page: StatusPage) -> None:
 
 
 def test_items_are_begun_when_they_are_made_and_not_on_the_way_there(page: StatusPage) -> None:
-    page.approach(2, 17)
+    page.skipping_to(2, 17)
     assert fields(page)[:-1] == [0, 2, 17, 1, -1, 0]
     with page.waiting():
         assert not page[Field.BEGUN]
     assert not page[Field.BEGUN]  # it had not begun before
-    page.begin(2, 17, 4)
+    page.making(2, 17, 4)
     begun = page[Field.BEGUN]
     assert fields(page)[:-2] == [0, 2, 17, 4, -1]
     assert begun > 0
@@ -51,7 +51,7 @@ def test_items_are_begun_when_they_are_made_and_not_on_the_way_there(page: Statu
         assert not page[Field.BEGUN]
         assert page[Field.INDEX] == 17
     assert page[Field.BEGUN] >= begun
-    page.rest()
+    page.idle()
     assert page[Field.LANE] == -1
 
 
@@ -62,9 +62,9 @@ def test_each_item_that_is_made_or_made_again_is_a_step_and_waiting_for_others_i
     page.times.turn_to(STARTING)
     steps.append(page.step)
     for _ in range(2):
-        page.again()
+        page.remade()
         steps.append(page.step)
-    page.begin(0, 0, 1)
+    page.making(0, 0, 1)
     steps.append(page.step)
     with page.waiting():
         assert page.step is None

@@ -94,7 +94,7 @@ def test_the_first_item_is_sent_at_once_and_chunks_are_no_larger_than_wanted(
 def test_suspect_items_are_sent_one_by_one(rig: MakeRig, items_a_chunk: ItemsAChunk) -> None:
     """So that the one that kills its process takes no other with it, and is known."""
     items_a_chunk(100)
-    sent = rig(IterableWrapper(range(20))).run(epoch(shard(suspect=6, skip=2)))
+    sent = rig(IterableWrapper(range(20))).run(epoch(shard(isolate_before=6, skip=2)))
     assert [items for _, items in chunks(sent)] == [[2], [3], [4], [5], list(range(6, 20))]
 
 

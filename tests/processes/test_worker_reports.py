@@ -152,7 +152,7 @@ def test_suspect_items_are_noted_one_by_one(rig: MakeRig) -> None:
         return item
 
     worker = rig(IterableWrapper(range(100)).map(look))
-    worker.run(epoch(shard(suspect=70)))
+    worker.run(epoch(shard(isolate_before=70)))
     assert noted[:70] == [(index, 1) for index in range(70)]
 
 
@@ -166,7 +166,7 @@ def test_careful_sends_one_by_one_and_notes_the_node(rig: MakeRig) -> None:
 
     graph = IterableWrapper(range(4)).map(look).batch(2).map(lambda batch: look(len(batch)))
     worker = rig(graph)
-    sent = worker.run(epoch(shard(), careful=True))
+    sent = worker.run(epoch(shard(), isolate_items=True))
     assert [items for _, items in chunks(sent)] == [[2], [2], []]
     numbers = GraphIndex.of(graph).numbers
     names = {numbers[id(node)]: type(node).__name__ for node in walk(graph)}

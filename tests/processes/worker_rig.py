@@ -16,7 +16,7 @@ from reading_services.processes.channel import ChannelClosed
 from reading_services.processes.payloads import Receiver
 from reading_services.processes.status_page import StatusPage
 from reading_services.processes.wire import ChunkMessage, Grant
-from reading_services.processes.worker import Worker
+from reading_services.processes.worker import WorkerLoop
 from tests.processes.memory_channel import MemoryChannel
 from torchpipe import SnapshotPolicy
 from torchpipe.node.failures.remote_error import load_error
@@ -49,7 +49,7 @@ def epoch(
     num_shards: int = 1,
     window: int = WINDOW,
     window_bytes: int = 1 << 40,
-    careful: bool = False,
+    isolate_items: bool = False,
 ) -> StartEpoch:
     return StartEpoch(
         generation=generation,
@@ -62,15 +62,22 @@ def epoch(
         window=window,
         window_bytes=window_bytes,
         dispatch_branch=-1,
-        careful=careful,
+        isolate_items=isolate_items,
     )
 
 
 def shard(
-    number: int = 0, *, held: int = 0, skip: int = 0, snapshot: bytes | None = None, suspect: int = 0
+    number: int = 0, *, held: int = 0, skip: int = 0, snapshot: bytes | None = None, isolate_before: int = 0
 ) -> ShardStart:
     return ShardStart(
-        lane=number, branch=0, shard=number, snapshot=snapshot, skip=skip, count=skip, held=held, suspect=suspect
+        lane=number,
+        branch=0,
+        shard=number,
+        snapshot=snapshot,
+        skip=skip,
+        count=skip,
+        held=held,
+        isolate_before=isolate_before,
     )
 
 
@@ -98,7 +105,7 @@ class Rig:
         ours, workers = self._arenas or (None, None)
         self._receiver = Receiver(ours)
         policy = partial(SnapshotPolicy, every=every)
-        self._worker = Worker(3, theirs, self.page, (graph,), init_fn, reset_fn, policy, arena=workers)
+        self._worker = WorkerLoop(3, theirs, self.page, (graph,), init_fn, reset_fn, policy, arena=workers)
 
     def run(self, *messages: Message) -> Sent:
         """What is sent: (message, the items that it carries)."""

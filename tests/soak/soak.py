@@ -164,8 +164,8 @@ class Killer(threading.Thread):
 
     def _ready(self) -> list[int]:
         """Only these: one that stops while it starts is given 120 s, since importing torch can take that long."""
-        places = self.loader.reading_service._places or ()
-        return [place.pid for place in places if place.ready and place.is_alive()]
+        workers = self.loader.reading_service._pool or ()
+        return [worker.pid for worker in workers if worker.ready and worker.is_alive()]
 
 
 def run_case(case: Case, seed: int = 0) -> Outcome:

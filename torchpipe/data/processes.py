@@ -60,7 +60,7 @@ def begin_dealt(
                 window_bytes=_NO_LIMIT,
                 max_deaths=loader.max_deaths,
                 max_restarts=0 if loader.on_worker_death == "raise" else loader.max_restarts,
-                batches=True,
+                torch_wording=True,
             ),
             # With each batch, so that what was dealt before one is never needed again; without a state, never
             policy=SnapshotPolicy.never if graph.stateless else partial(SnapshotPolicy, every=1),

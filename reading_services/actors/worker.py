@@ -27,15 +27,15 @@ from reading_services.actors.cluster import living_nodes
 from reading_services.actors.replies import Begun, Hello, Produced, Status, arrival_of
 from reading_services.engine.credit import ChunkSize, Credit
 from reading_services.engine.messages import Deal, Report, StartDispatch, StartEpoch
-from reading_services.engine.places import Came, End, Event, Failed, Gone, Noted, Ready, Reported
+from reading_services.engine.workers import ChunkArrived, End, Event, Failed, Gone, Ready, Reported, WorkerCounters
 from torchpipe.node.failures.remote_error import load_error
 from torchpipe.stats.sheet import Times
 
-__all__ = ["ActorPlace"]
+__all__ = ["ActorWorker"]
 
 _MOST_CALLS = 4  # of a lane: enough to keep the actor and the way between busy
 _CHUNK_SIZE = ChunkSize(nbytes=8 << 20, pickle_bytes=4 << 20)
-_PARTS = 16  # in which suspects are made
+_PARTS = 16  # in which the items before ``isolate_before`` are made
 _CHUNK_S = 0.02  # no further item is begun after this
 _HUNGRY_S = 0.002  # the same, if the consumer has used up all
 
@@ -55,17 +55,17 @@ class _Lane:
     credit: Credit
     since: int  # the generation in which it began here
     count: int  # items of the shard before the next chunk
-    suspect: int  # one of those before this one may have ended an actor
+    isolate_before: int  # one of those before this one may have ended an actor
     last: int = 1  # items of the last chunk
     calls: int = 0  # on their way
     pending: deque[bytes] = field(default_factory=deque)  # entries that are dealt and not sent yet
     sent: int = 0  # entries that the actor has and has not made items of
     over: bool = False  # True if there are no more entries
-    told_over: bool = False
+    end_sent: bool = False
     done: bool = False
 
 
-class ActorPlace:
+class ActorWorker:
     """``watch(number, future)`` lets the driver's wait see the answer; ``dispatcher()``: the actor to ask for items."""
 
     def __init__(
@@ -84,8 +84,8 @@ class ActorPlace:
         self.dispatches = False  # True once it has begun to run the dispatched part
         self.asked: Future[Any] | None = None  # how it is
         self.asked_at = 0.0
-        self._at = -1  # the item of the dispatched stream that it is about to make, where it tells each
-        self._tells = self._measures_nodes = False
+        self._at = -1  # the item of the dispatched stream that it is about to make, where it announces each
+        self._announces = self._measures_nodes = False
         self._watch, self._dispatcher = watch, dispatcher
         self._nodes = living_nodes()  # when it was opened
         self._calls: deque[_Call] = deque()
@@ -93,7 +93,7 @@ class ActorPlace:
         self._generation = 0
         self._lanes: dict[int, _Lane] = {}
         self._turns: deque[int] = deque()
-        self._noted: Noted | None = None
+        self._counters: WorkerCounters | None = None
 
     # --- what the engine tells it
 
@@ -113,7 +113,7 @@ class ActorPlace:
         self._turns = deque(number for number in self._turns if number in self._lanes)
         if isinstance(start, StartDispatch):
             self._epoch, self.dispatches = None, True
-            self._at, self._tells = -1, start.careful or start.suspect > start.mark_position
+            self._at, self._announces = -1, start.isolate_items or start.isolate_before > start.mark_position
             self._call("begin", self.actor.begin, start)
             return
         dispatcher = self._dispatcher() if start.dispatch_branch >= 0 else None
@@ -121,10 +121,12 @@ class ActorPlace:
             self._epoch = None
             return  # it has ended: when there is another one, all begin anew
         for item in start.shards:
-            self._lanes[item.lane] = _Lane(Credit(deque([0] * item.held)), start.generation, item.count, item.suspect)
+            self._lanes[item.lane] = _Lane(
+                Credit(deque([0] * item.held)), start.generation, item.count, item.isolate_before
+            )
             self._turns.append(item.lane)
-        # How many suspects are made together is decided here: see _limit
-        start = self._epoch = replace(start, shards=tuple(replace(item, suspect=0) for item in start.shards))
+        # How many items before isolate_before are made together is decided here: see _limit
+        start = self._epoch = replace(start, shards=tuple(replace(item, isolate_before=0) for item in start.shards))
         self._call("begin", self.actor.begin, start, dispatcher)
         for deal in deals:
             self._take(deal)
@@ -148,8 +150,8 @@ class ActorPlace:
             self.actor.supersede.remote(generation)
             self.actor.end.remote(generation)
 
-    def noted(self) -> Noted | None:
-        return self._noted
+    def counters(self) -> WorkerCounters | None:
+        return self._counters
 
     # --- what comes of it
 
@@ -161,10 +163,10 @@ class ActorPlace:
             error = call.future.exception()
             events += self._settled(call, call.future.result()) if error is None else self._failed(error, call)
         if self.asked is not None and self.asked.done() and not self.gone:
-            events += self._heard(self.asked)
+            events += self._answered(self.asked)
         if not self.gone:
             self._ask()
-            if self._tells:  # it waits for us
+            if self._announces:  # it waits for us
                 self.ask_status(self._measures_nodes)
         return events
 
@@ -179,7 +181,7 @@ class ActorPlace:
                 else:
                     self.ready = True
                     self.name = f"{self.name} on {answer.host}"
-                    self._noted = Noted(Times(), [], answer.pid)
+                    self._counters = WorkerCounters(Times(), [], answer.pid)
                     yield Ready(self)
             case Begun():
                 yield from (Reported(self, report) for report in answer.reports)
@@ -211,8 +213,8 @@ class ActorPlace:
 
     def _came(self, produced: Produced) -> Iterator[Event]:
         if produced.times is not None and self.hello is not None:
-            nodes = list(produced.nodes) or ([] if self._noted is None else self._noted.nodes)
-            self._noted = Noted(produced.times, nodes, self.hello.pid)
+            nodes = list(produced.nodes) or ([] if self._counters is None else self._counters.nodes)
+            self._counters = WorkerCounters(produced.times, nodes, self.hello.pid)
         lane = self._wanted(produced.lane, produced.generation)
         if lane is None:
             return
@@ -225,7 +227,7 @@ class ActorPlace:
             self._turns.remove(produced.lane)
         elif produced.packed is not None:
             lane.credit.add(arrival.count, produced.packed.sizes, _CHUNK_SIZE)
-        yield Came(self, produced.generation, produced.lane, arrival)
+        yield ChunkArrived(self, produced.generation, produced.lane, arrival)
 
     def _failed(self, error: BaseException, call: _Call | None = None) -> Iterator[Event]:
         """Whichever call says so first, a death is the same one. ``call``: that was the next to be answered."""
@@ -260,15 +262,15 @@ class ActorPlace:
         items = range(count, count + asked)
         return End(cause=_cause(error), own=own, lane=lane_number, items=items, begun=True, pid=pid)
 
-    def _heard(self, future: Future[Any]) -> Iterator[Event]:
+    def _answered(self, future: Future[Any]) -> Iterator[Event]:
         self.asked = None
         error = future.exception()
         if error is not None:
             yield from self._failed(error)
             return
         status: Status = future.result()
-        self._at = status.at if self._tells else -1
-        self._noted = status.noted(0 if self.hello is None else self.hello.pid)
+        self._at = status.at if self._announces else -1
+        self._counters = status.counters(0 if self.hello is None else self.hello.pid)
         reports: Sequence[Report] = status.reports
         yield from (Reported(self, report) for report in reports)
 
@@ -306,15 +308,17 @@ class ActorPlace:
 
     def _one_at_a_time(self) -> bool:
         """Something here has ended an actor."""
-        careful = self._epoch is not None and self._epoch.careful
-        return careful or any(not lane.done and lane.count < lane.suspect for lane in self._lanes.values())
+        alone = self._epoch is not None and self._epoch.isolate_items
+        return alone or any(not lane.done and lane.count < lane.isolate_before for lane in self._lanes.values())
 
     def _limit(self, epoch: StartEpoch, lane: _Lane) -> int:
-        """How many items at most: of suspects, a part, so that the next death says which part it is."""
-        if epoch.careful:
+        """How many items at most; before ``isolate_before`` a part, so that the next death says which part it is."""
+        if epoch.isolate_items:
             return 1
         usual = min(lane.credit.limit, 2 * lane.last)
-        return usual if lane.count >= lane.suspect else min(usual, -(-(lane.suspect - lane.count) // _PARTS))
+        return (
+            usual if lane.count >= lane.isolate_before else min(usual, -(-(lane.isolate_before - lane.count) // _PARTS))
+        )
 
     def _ask_for(self, epoch: StartEpoch, number: int) -> None:
         lane = self._lanes[number]
@@ -323,10 +327,10 @@ class ActorPlace:
         if epoch.dealt:
             entries = tuple(lane.pending.popleft() for _ in range(min(limit, len(lane.pending))))
             over = lane.over and not lane.pending
-            if entries or (over and not lane.told_over):
+            if entries or (over and not lane.end_sent):
                 deal = Deal.of(epoch.generation, number, entries, over)
                 lane.sent += len(entries)
-                lane.told_over = lane.told_over or over
+                lane.end_sent = lane.end_sent or over
         seconds = _CHUNK_S if lane.credit.ahead or lane.calls else _HUNGRY_S
         lane.calls += 1
         self._call(

@@ -1,7 +1,7 @@
-"""The seam: a place hosts shards, or the dispatched part of the graph; the engine decides what each place does.
+"""The seam: workers run shards, or, as the dispatcher, the dispatched part; the engine decides what each of them does.
 
-A place is a process of this machine, an actor on another one, or, in tests, an object in memory. The engine knows its
-number, sends it messages and handles events; it never learns how a place runs.
+A worker is a process of this machine, an actor on another one, or, in tests, an object in memory. The engine knows its
+number, sends it messages and handles events; it never learns how a worker runs. Runs in the main process.
 """
 
 from __future__ import annotations
@@ -16,15 +16,31 @@ from torchpipe.execution.shard import Chunk
 from torchpipe.stats.node_sheet import Figures
 from torchpipe.stats.sheet import Times
 
-__all__ = ["DISPATCHER", "Arrival", "Came", "End", "Event", "Failed", "Figures", "Gone", "Late", "Leaving", "Noted",
-           "Place", "Places", "Ready", "Reported", "Unplaced"]  # fmt: skip
+__all__ = [
+    "DISPATCHER",
+    "Arrival",
+    "ChunkArrived",
+    "End",
+    "Event",
+    "Failed",
+    "Figures",
+    "Gone",
+    "Late",
+    "Leaving",
+    "NoRoomHere",
+    "Ready",
+    "Reported",
+    "Worker",
+    "WorkerCounters",
+    "WorkerPool",
+]  # fmt: skip
 
 DISPATCHER = -1
-"""The number of the place that hosts the dispatched part. The others count from 0."""
+"""The number of the worker that hosts the dispatched part. The others count from 0."""
 
 
-class Place(Protocol):
-    """A place that was opened. Sending to one that has ended does nothing: an event tells of its end."""
+class Worker(Protocol):
+    """A worker that was opened. Sending to one that has ended does nothing: an event tells of its end."""
 
     number: int
     name: str
@@ -43,12 +59,12 @@ class Place(Protocol):
     def end(self, generation: int) -> None:
         """Stop producing."""
 
-    def noted(self) -> Noted | None:
+    def counters(self) -> WorkerCounters | None:
         """What it has done so far. Asks nobody; None if that is not known."""
 
 
-class Places(ABC):
-    """Opens places and lets go of them. One thread at a time waits; all else may be called by any thread.
+class WorkerPool(ABC):
+    """Opens workers and lets go of them. One thread at a time waits; all else may be called by any thread.
 
     ``method``: how they start, in a word.
     """
@@ -56,27 +72,27 @@ class Places(ABC):
     method = "memory"
 
     @abstractmethod
-    def open(self, number: int) -> Place:
-        """Start the place of this number. Raises: OSError if it cannot be started.
+    def open(self, number: int) -> Worker:
+        """Start the worker of this number. Raises: OSError if it cannot be started.
 
-        Once one has been told to be leaving, its successor is opened beside it.
+        Once :class:`Leaving` has come of one, its successor is opened beside it.
         """
 
     @abstractmethod
     def wait(self, timeout_s: float) -> list[Event]:
-        """What has happened; waits for it. Events of one place are in their order."""
+        """What has happened; waits for it. Events of one worker are in their order."""
 
     @abstractmethod
-    def drop(self, place: Place) -> None:
-        """Let go of a place: after its end, or before, to let it end by itself. No event of it comes any more."""
+    def drop(self, worker: Worker) -> None:
+        """Let go of a worker: after its end, or before, to let it end by itself. No event of it comes any more."""
 
     @abstractmethod
-    def pending(self, place: Place) -> list[Event]:
-        """What is known of a place already, without a wait. The last event is :class:`Gone` if it has ended."""
+    def pending(self, worker: Worker) -> list[Event]:
+        """What is known of a worker already, without a wait. The last event is :class:`Gone` if it has ended."""
 
-    def late_error(self, place: Place) -> Exception:
-        """Of a place that was told to be late: what it waits for, as an error that says what to do."""
-        return TimeoutError(f"{place.name} has not started in time")
+    def late_error(self, worker: Worker) -> Exception:
+        """Of a worker of which :class:`Late` has come: what it waits for, as an error that says what to do."""
+        return TimeoutError(f"{worker.name} has not started in time")
 
     @abstractmethod
     def wake(self) -> None:
@@ -84,11 +100,11 @@ class Places(ABC):
 
     @abstractmethod
     def measure_nodes(self, wanted: bool) -> None:
-        """Let places time the nodes of passes that begin from now on, or not."""
+        """Let workers time the nodes of passes that begin from now on, or not."""
 
     @abstractmethod
     def close(self) -> None:
-        """End all places. Idempotent."""
+        """End all workers. Idempotent."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,7 +126,7 @@ class Arrival(Chunk):
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """How a place ended, and what it was at.
+    """How a worker ended, and what it was at.
 
     ``own``: it brought about its end, by an exit or a crash; otherwise somebody else may have ended it. ``lane`` and
     ``items`` are what it was making, or on its way to (``begun`` False); lane -1: nothing. Items that were begun
@@ -128,19 +144,19 @@ class End:
 
 
 @dataclass
-class Noted:
-    """What a place has done since it was opened; ``nodes`` is empty where nodes are not timed."""
+class WorkerCounters:
+    """What a worker has done since it was opened; ``nodes`` is empty where nodes are not timed."""
 
     times: Times
     nodes: list[Figures] = field(default_factory=list)
     pid: int = 0
 
-    def copy(self) -> Noted:
-        copied = Noted(Times(), [Figures() for _ in self.nodes], self.pid)
+    def copy(self) -> WorkerCounters:
+        copied = WorkerCounters(Times(), [Figures() for _ in self.nodes], self.pid)
         copied.add(self)
         return copied
 
-    def add(self, other: Noted, sign: int = 1) -> None:
+    def add(self, other: WorkerCounters, sign: int = 1) -> None:
         self.times.add(other.times, sign)
         for mine, theirs in zip(self.nodes, other.nodes):
             mine.add(theirs, sign)
@@ -148,16 +164,16 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The place can begin."""
+    """The worker can begin."""
 
-    place: Place
+    worker: Worker
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class ChunkArrived:
     """Items of a lane have come."""
 
-    place: Place
+    worker: Worker
     generation: int
     lane: int
     arrival: Arrival
@@ -165,47 +181,47 @@ class Came:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The place has something to tell the user."""
+    """The worker has something to tell the user."""
 
-    place: Place
+    worker: Worker
     report: Report
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The place cannot go on, for this reason, and will end. Starting another one would be of no use."""
+    """The worker cannot go on, for this reason, and will end. Starting another one would be of no use."""
 
-    place: Place
+    worker: Worker
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The place has ended."""
+    """The worker has ended."""
 
-    place: Place
+    worker: Worker
     end: End
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The place will end soon: another one is to be ready by then."""
+    """The worker will end soon: another one is to be ready by then."""
 
-    place: Place
+    worker: Worker
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The place has not started for as long as it may. Told again and again: what it means is not decided here."""
+    """The worker has not started for as long as it may. Comes again and again: what it means is not decided here."""
 
-    place: Place
+    worker: Worker
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
-    """The place has been put where there is no room for it, while there is elsewhere: it is to be opened anew."""
+class NoRoomHere:
+    """The worker has been put where there is no room for it, while there is elsewhere: it is to be opened anew."""
 
-    place: Place
+    worker: Worker
 
 
-Event: TypeAlias = Ready | Came | Reported | Failed | Gone | Leaving | Late | Unplaced
+Event: TypeAlias = Ready | ChunkArrived | Reported | Failed | Gone | Leaving | Late | NoRoomHere

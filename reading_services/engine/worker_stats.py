@@ -1,4 +1,4 @@
-"""What places have done in an epoch, those that have ended in it included. Nobody is asked."""
+"""What workers have done in an epoch, those that have ended in it included. Nobody is asked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from reading_services.engine.ledger import ShardLedger
 from reading_services.engine.messages import Backlog, Notice, Report, Skipped
-from reading_services.engine.places import DISPATCHER, Noted, Place
+from reading_services.engine.workers import DISPATCHER, Worker, WorkerCounters
 from torchpipe.errors import ReplayWarning
 from torchpipe.node.announce import warn_user
 from torchpipe.stats import ProcessStats, QueueStats
@@ -15,37 +15,37 @@ from torchpipe.stats.nodes import Made
 from torchpipe.stats.service import EventLog, ServiceFigures
 from torchpipe.stats.sheet import AWAITING_CREDIT, AWAITING_INPUT, MAKING, SENDING, Times
 
-__all__ = ["Accounts"]
+__all__ = ["WorkerStats"]
 
 
-class Accounts:
+class WorkerStats:
     """Of the epoch that has begun last. ``figures`` are those of its end, once it is over."""
 
     def __init__(self) -> None:
-        self._before: dict[int, Noted] = {}  # what they had done when the epoch began
-        self._ended: dict[int, Noted] = {}  # what those did in it that have ended
+        self._before: dict[int, WorkerCounters] = {}  # what they had done when the epoch began
+        self._ended: dict[int, WorkerCounters] = {}  # what those did in it that have ended
         self._restarts: dict[int, int] = {}
         self.events = EventLog()
         self.figures = ServiceFigures()
 
-    def begin_epoch(self, places: Iterable[Place]) -> None:
-        self._before = {place.number: noted for place in places if (noted := place.noted()) is not None}
+    def begin_epoch(self, workers: Iterable[Worker]) -> None:
+        self._before = {worker.number: counters for worker in workers if (counters := worker.counters()) is not None}
         self._ended.clear()
         self._restarts.clear()
 
-    def ended(self, place: Place) -> None:
-        """It has ended, and what it has noted is about to go."""
-        noted = place.noted()
-        if noted is not None:
-            self._ended[place.number] = self._since(place.number, noted)
-        self._before.pop(place.number, None)
+    def ended(self, worker: Worker) -> None:
+        """It has ended, and what it has counters is about to go."""
+        counters = worker.counters()
+        if counters is not None:
+            self._ended[worker.number] = self._since(worker.number, counters)
+        self._before.pop(worker.number, None)
 
     def restarted(self, number: int, name: str, text: str) -> None:
         self._restarts[number] = self._restarts.get(number, 0) + 1
         self.events.tell("restart", name, text)
 
-    def hear(self, name: str, report: Report) -> None:
-        """A place has something for the user to know: it becomes an event, or a warning, or both."""
+    def record(self, name: str, report: Report) -> None:
+        """A worker has something for the user to know: it becomes an event, or a warning, or both."""
         if isinstance(report, Skipped):
             self.events.skipped(name, report.shard, report.node, report.error, report.item, report.at)
         elif isinstance(report, Backlog):
@@ -57,19 +57,19 @@ class Accounts:
             warn_user(report.text, ReplayWarning if replay else UserWarning)
 
     def read(
-        self, places: Iterable[Place], ledgers: Iterable[ShardLedger], worker_of: Callable[[int], int]
+        self, workers: Iterable[Worker], ledgers: Iterable[ShardLedger], worker_of: Callable[[int], int]
     ) -> ServiceFigures:
         """What they have done in this epoch so far."""
         of_worker: dict[int, list[ShardLedger]] = {}
         for ledger in ledgers:
             of_worker.setdefault(worker_of(ledger.shard), []).append(ledger)
         rows, made = [], dict[Section, list[Made]]()
-        for place in places:
-            noted = place.noted()
-            if noted is not None:
-                since = self._since(place.number, noted)
-                rows.append(self._row(place, noted, since.times, of_worker.get(place.number, [])))
-                section: Section = "dispatch" if place.number == DISPATCHER else "shard"
+        for worker in workers:
+            counters = worker.counters()
+            if counters is not None:
+                since = self._since(worker.number, counters)
+                rows.append(self._row(worker, counters, since.times, of_worker.get(worker.number, [])))
+                section: Section = "dispatch" if worker.number == DISPATCHER else "shard"
                 busy = rows[-1].busy_share > 0.5
                 made.setdefault(section, []).append(Made(since.nodes, since.times.made, busy))
         queues = tuple(
@@ -92,12 +92,12 @@ class Accounts:
             made={section: tuple(items) for section, items in made.items()},
         )
 
-    def _row(self, place: Place, noted: Noted, spent: Times, mine: list[ShardLedger]) -> ProcessStats:
-        number, times = place.number, noted.times
+    def _row(self, worker: Worker, counters: WorkerCounters, spent: Times, mine: list[ShardLedger]) -> ProcessStats:
+        number, times = worker.number, counters.times
         return ProcessStats(
-            name=place.name,
+            name=worker.name,
             kind="dispatcher" if number == DISPATCHER else "worker",
-            pid=noted.pid,
+            pid=counters.pid,
             doing=times.doing,
             doing_s=times.doing_ns / 1e9,
             node=None if times.node < 0 else times.node,
@@ -114,9 +114,9 @@ class Accounts:
             memory_bytes=times.memory_bytes or None,
         )
 
-    def _since(self, number: int, noted: Noted) -> Noted:
+    def _since(self, number: int, counters: WorkerCounters) -> WorkerCounters:
         """What was done after the epoch began, by those before it as well."""
-        since = noted.copy()
+        since = counters.copy()
         if number in self._before:
             since.add(self._before[number], -1)
         if number in self._ended:

@@ -1,4 +1,4 @@
-"""Places without processes: shards run in this thread, in an order that a test draws. What they send may be lost.
+"""A pool of workers in memory: shards run in this thread, in an order that a test draws. What they send may be lost.
 
 ``MemoryReadingService`` is ``MultiProcessingReadingService`` on them, so that a whole loader runs on the engine.
 """
@@ -14,24 +14,24 @@ from typing import Any
 
 from reading_services import MultiProcessingReadingService
 from reading_services.engine.messages import Deal, Notice, StartDispatch, StartEpoch
-from reading_services.engine.places import (
+from reading_services.engine.policy import Policy
+from reading_services.engine.supervisor import Supervisor
+from reading_services.engine.workers import (
     DISPATCHER,
     Arrival,
-    Came,
+    ChunkArrived,
     End,
     Event,
     Gone,
     Late,
     Leaving,
-    Noted,
-    Place,
-    Places,
+    NoRoomHere,
     Ready,
     Reported,
-    Unplaced,
+    Worker,
+    WorkerCounters,
+    WorkerPool,
 )
-from reading_services.engine.policy import Policy
-from reading_services.engine.supervisor import Supervisor
 from reading_services.hosting.dispatch import DispatchHost
 from reading_services.hosting.entries import DealtSupply
 from reading_services.hosting.items import dump_items, load_items
@@ -41,57 +41,57 @@ from torchpipe.node.context import Trace
 from torchpipe.state import SnapshotPolicy
 from torchpipe.stats.sheet import MAKING, Times
 
-__all__ = ["NEVER", "MemoryPlace", "MemoryPlaces", "MemoryReadingService"]
+__all__ = ["NEVER", "MemoryPool", "MemoryReadingService", "MemoryWorker"]
 
 NEVER = 1e12
-_PLACE_S = 2.0
+_PLACEMENT_S = 2.0
 _IDLE = 5_000  # waits in which nothing happens: then the engine waits for ever
 
 
-class _Watch:
+class _ProgressNote:
     def __init__(self) -> None:
         self.lane, self.items, self.begun = -1, range(1), False
 
-    def approach(self, lane: int, index: int) -> None:
+    def skipping_to(self, lane: int, index: int) -> None:
         self.lane, self.items, self.begun = lane, range(index, index + 1), False
 
-    def begin(self, lane: int, index: int, count: int) -> None:
+    def making(self, lane: int, index: int, count: int) -> None:
         self.lane, self.items, self.begun = lane, range(index, index + count), True
 
-    def again(self) -> None:
+    def remade(self) -> None:
         pass
 
-    def rest(self) -> None:
+    def idle(self) -> None:
         self.lane = -1
 
-    def trace(self, *, careful: bool) -> Trace | None:
+    def trace(self, *, note_steps: bool) -> Trace | None:
         return None
 
 
-class MemoryPlace:
+class MemoryWorker:
     """What it has sent and nobody has had yet is in ``sent``; ``inbox``: what it has been told and has not read."""
 
-    def __init__(self, number: int, places: MemoryPlaces) -> None:
+    def __init__(self, number: int, pool: MemoryPool) -> None:
         self.number, self.name, self.ready = number, "dispatcher" if number < 0 else f"worker {number}", False
         self.sent: deque[Event] = deque()
         self.alive, self.leaving = True, False
-        self.pinned = number in places.elsewhere and number not in places.unplaced
-        self.starts_s = (places.elsewhere if number in places.unplaced else places.starts).get(number, 0.0)
-        places.unplaced.discard(number)
-        self.watch = _Watch()
-        self._places = places
-        self.opened_at, self.speed = places.now, places.speeds.get(number, 1.0)
+        self.pinned = number in pool.elsewhere and number not in pool.without_room
+        self.starts_s = (pool.elsewhere if number in pool.without_room else pool.starts).get(number, 0.0)
+        pool.without_room.discard(number)
+        self.progress = _ProgressNote()
+        self._pool = pool
+        self.opened_at, self.speed = pool.now, pool.speeds.get(number, 1.0)
         self._times = Times()
-        self._pid = 1000 + next(places.opened)
+        self._pid = 1000 + next(pool.opened)
         self._inbox: deque[Any] = deque()
         self._credit: dict[int, int] = {}  # chunks that a lane may send
-        parts: Any = places.parts
+        parts: Any = pool.parts
         self.host: ShardHost | None = None
         self.dispatch: DispatchHost | None = None
         if number == DISPATCHER:
-            self.dispatch = DispatchHost(places.dispatched, places.policy, self.watch, "in memory")
+            self.dispatch = DispatchHost(pool.dispatched, pool.policy, self.progress, "in memory")
         else:
-            self.host = ShardHost(*parts, places.policy, self.watch)
+            self.host = ShardHost(*parts, pool.policy, self.progress)
 
     def begin(self, start: StartEpoch | StartDispatch, deals: Sequence[Deal] = ()) -> None:
         self._inbox.append((start, deals))
@@ -105,8 +105,10 @@ class MemoryPlace:
     def end(self, generation: int) -> None:
         self._inbox.append(("end", generation))
 
-    def noted(self) -> Noted | None:
-        return Noted(Times(list(self._times.spent), made=self._times.made), pid=self._pid) if self.ready else None
+    def counters(self) -> WorkerCounters | None:
+        return (
+            WorkerCounters(Times(list(self._times.spent), made=self._times.made), pid=self._pid) if self.ready else None
+        )
 
     def step(self) -> bool:
         """Do something: read a message, or make a chunk. Is there anything to do?"""
@@ -128,7 +130,7 @@ class MemoryPlace:
         lanes = [] if host is None else [lane for lane in host.lanes if self._may_send(lane)]
         if host is None or not lanes:
             return False
-        self._make(host, self._places.chance.choice(lanes))
+        self._make(host, self._pool.chance.choice(lanes))
         return True
 
     def _waits(self) -> bool:
@@ -137,7 +139,7 @@ class MemoryPlace:
         later = any(isinstance(item, tuple) and isinstance(item[0], StartEpoch) for item in list(self._inbox)[1:])
         if not isinstance(start, StartEpoch) or start.dispatch_branch < 0 or later:
             return False
-        dispatcher = self._places.open_places.get(DISPATCHER)
+        dispatcher = self._pool.open_workers.get(DISPATCHER)
         host = None if dispatcher is None else dispatcher.dispatch
         return host is None or host.epoch is None or host.epoch.generation < start.generation
 
@@ -176,12 +178,12 @@ class MemoryPlace:
             for deal in deals:
                 dealt.add(deal)
         elif start.dispatch_branch >= 0:
-            supply = _MemorySupply(self._places, start.generation)
+            supply = _MemorySupply(self._pool, start.generation)
         self.host.begin(start, supply)
         kept = {lane: credit for lane, credit in self._credit.items() if lane in start.keep}
         self._credit = kept | {item.lane: start.window - item.held for item in start.shards}
         for item in start.shards:
-            self._places.begun.append(item.lane)
+            self._pool.begun.append(item.lane)
             try:
                 failed = self.host.start(item)
             except _Starved:  # it has no dispatcher to skip items of: there will be another generation
@@ -190,14 +192,14 @@ class MemoryPlace:
                 self._send(start, item.lane, failed)
 
     def _make(self, host: ShardHost, lane: int) -> None:
-        epoch, chance = host.epoch, self._places.chance
+        epoch, chance = host.epoch, self._pool.chance
         assert epoch is not None
         try:
             chunk = host.produce(lane, chance.randint(1, 4), 1.0)
         except _Starved:
             return
         except SystemExit:
-            self.die(self.watch)
+            self.die(self.progress)
             return
         self._credit[lane] -= 1
         self._times.made += len(chunk.items)
@@ -210,17 +212,17 @@ class MemoryPlace:
         if over:
             host.retire(lane)
 
-    def die(self, watch: _Watch) -> None:
-        """A function of the user's has ended the place."""
+    def die(self, progress: _ProgressNote) -> None:
+        """A function of the user's has ended the worker."""
         self.alive = False
-        cause = "exited with code 1" if self._places.own else "was killed by SIGKILL (signal 9)"
-        end = End(cause=cause, own=self._places.own, lane=watch.lane, items=watch.items, begun=watch.begun)
+        cause = "exited with code 1" if self._pool.own else "was killed by SIGKILL (signal 9)"
+        end = End(cause=cause, own=self._pool.own, lane=progress.lane, items=progress.items, begun=progress.begun)
         self.sent.append(Gone(self, end))
 
     def _send(self, epoch: StartEpoch, lane: int, chunk: Any) -> None:
         items = load_items(*dump_items(chunk.items))
         arrival = Arrival(items=items, snapshot=chunk.snapshot, ended=chunk.ended, error=chunk.error, count=len(items))
-        self.sent.append(Came(self, epoch.generation, lane, arrival))
+        self.sent.append(ChunkArrived(self, epoch.generation, lane, arrival))
 
 
 class _Starved(BaseException):
@@ -230,8 +232,8 @@ class _Starved(BaseException):
 class _MemorySupply(Supply):
     """Asks the dispatcher directly. Once it has no answer, its shards make nothing more: they begin anew."""
 
-    def __init__(self, places: MemoryPlaces, generation: int) -> None:
-        self._places, self._generation, self._starved = places, generation, False
+    def __init__(self, pool: MemoryPool, generation: int) -> None:
+        self._pool, self._generation, self._starved = pool, generation, False
 
     def check(self) -> None:
         if self._starved:
@@ -239,7 +241,7 @@ class _MemorySupply(Supply):
 
     def take(self, shard: int) -> Entry | None:
         self.check()
-        dispatcher = self._places.open_places.get(DISPATCHER)
+        dispatcher = self._pool.open_workers.get(DISPATCHER)
         host = None if dispatcher is None or not dispatcher.alive else dispatcher.dispatch
         if host is None or host.epoch is None or host.epoch.generation != self._generation:
             self._starved = True
@@ -249,7 +251,7 @@ class _MemorySupply(Supply):
                 host.produce()
         except SystemExit:
             assert dispatcher is not None
-            dispatcher.die(dispatcher.watch)
+            dispatcher.die(dispatcher.progress)
             self._starved = True
             raise _Starved from None
         portion = host.take(shard, 1)
@@ -263,13 +265,14 @@ class _MemorySupply(Supply):
         return entry  # type: ignore[no-any-return]
 
 
-class MemoryPlaces(Places):
+class MemoryPool(WorkerPool):
     """``chance`` decides who does what next, and what of it arrives. ``now`` is the engine's clock.
 
-    ``starts``: how long after it was opened a place can begin, by number, in seconds; one that has not after
-    ``start_timeout_s`` is late. ``speeds``: items a second that a place notes, by number. ``step_s``: how
+    ``starts``: how long after it was opened a worker can begin, by number, in seconds; one that has not after
+    ``start_timeout_s`` is late. ``speeds``: items a second that a worker notes, by number. ``step_s``: how
     long a wait takes in which something happens. ``room``: so many can be open at a time, whatever their numbers.
-    ``elsewhere``: the numbers of those that are told to be unplaced, and how long they take once they are opened anew.
+    ``elsewhere``: the numbers of those that have no room where they are put, and how long they take once they are
+    opened anew.
     """
 
     def __init__(
@@ -291,11 +294,11 @@ class MemoryPlaces(Places):
         self.parts, self.dispatched, self.policy, self.chance = parts, dispatched, policy, chance
         self.now = 0.0
         self.step_s = step_s
-        self.open_places: dict[int, MemoryPlace] = {}
-        self.successors: dict[int, MemoryPlace] = {}  # of places that are leaving
+        self.open_workers: dict[int, MemoryWorker] = {}
+        self.successors: dict[int, MemoryWorker] = {}  # of workers that are leaving
         self.opened = itertools.count()
         self.closed = False
-        self.unplaced: set[int] = set()
+        self.without_room: set[int] = set()
         self.refusals = 0
         self.begun: list[int] = []  # lanes, each time one begins
         self.own = True  # is a death by a function of the user's one that looks like its own?
@@ -304,86 +307,86 @@ class MemoryPlaces(Places):
     def clock(self) -> float:
         return self.now
 
-    def open(self, number: int) -> Place:
+    def open(self, number: int) -> Worker:
         assert not self.closed
-        if self.room is not None and len(self.open_places) >= self.room:
+        if self.room is not None and len(self.open_workers) >= self.room:
             self.refusals += 1
             raise OSError(errno.EMFILE, "Too many open files")
-        place = MemoryPlace(number, self)
-        if number in self.open_places:
-            assert self.open_places[number].leaving
+        worker = MemoryWorker(number, self)
+        if number in self.open_workers:
+            assert self.open_workers[number].leaving
             assert number not in self.successors
-            self.successors[number] = place
+            self.successors[number] = worker
         else:
-            self.open_places[number] = place
-        return place
+            self.open_workers[number] = worker
+        return worker
 
     def wait(self, timeout_s: float) -> list[Event]:
-        places = [*self.open_places.values(), *self.successors.values()]
-        for place in places:
-            since = self.now - place.opened_at
-            if not place.alive or place.ready:
+        workers = [*self.open_workers.values(), *self.successors.values()]
+        for worker in workers:
+            since = self.now - worker.opened_at
+            if not worker.alive or worker.ready:
                 continue
-            if place.pinned and since >= _PLACE_S:
-                place.pinned = False
-                self.unplaced.add(place.number)
-                place.sent.append(Unplaced(place))
-            elif since >= place.starts_s and self.chance.random() < 0.5:
-                place.ready = True
-                place.sent.append(Ready(place))
-            elif since >= self.start_timeout_s and Late(place) not in place.sent:
-                place.sent.append(Late(place))
-        worked = [self.chance.choice(places).step() for _ in range(self.chance.randint(0, 3)) if places]
-        events = [event for place in places for event in self._some_of(place)]
+            if worker.pinned and since >= _PLACEMENT_S:
+                worker.pinned = False
+                self.without_room.add(worker.number)
+                worker.sent.append(NoRoomHere(worker))
+            elif since >= worker.starts_s and self.chance.random() < 0.5:
+                worker.ready = True
+                worker.sent.append(Ready(worker))
+            elif since >= self.start_timeout_s and Late(worker) not in worker.sent:
+                worker.sent.append(Late(worker))
+        worked = [self.chance.choice(workers).step() for _ in range(self.chance.randint(0, 3)) if workers]
+        events = [event for worker in workers for event in self._some_of(worker)]
         self.now += timeout_s if not any(worked) and not events else self.step_s
         told = [event for event in events if not isinstance(event, Late)]
         self._idle = 0 if any(worked) or told else self._idle + 1
         assert self._idle < _IDLE, "the engine waits for ever"
         return events
 
-    def _some_of(self, place: MemoryPlace) -> list[Event]:
-        return [place.sent.popleft() for _ in range(self.chance.randint(0, len(place.sent)))]
+    def _some_of(self, worker: MemoryWorker) -> list[Event]:
+        return [worker.sent.popleft() for _ in range(self.chance.randint(0, len(worker.sent)))]
 
     def kill(self, number: int, *, own: bool, begun: bool) -> None:
-        """End a place; some of what it had sent still arrives."""
-        place = self.open_places.get(number)
-        if place is None or not place.alive:
+        """End a worker; some of what it had sent still arrives."""
+        worker = self.open_workers.get(number)
+        if worker is None or not worker.alive:
             return
-        place.alive = False
-        for _ in range(self.chance.randint(0, len(place.sent))):
-            place.sent.pop()
+        worker.alive = False
+        for _ in range(self.chance.randint(0, len(worker.sent))):
+            worker.sent.pop()
         lane, items = -1, range(1)
-        if begun and place.host is not None and place.host.lanes:
-            lane = self.chance.choice(place.host.lanes)
-            items = _next(place.host._lanes[lane].shard.produced)
-        elif begun and place.dispatch is not None and place.dispatch._source is not None:
-            lane, items = 0, _next(place.dispatch._source.position)
+        if begun and worker.host is not None and worker.host.lanes:
+            lane = self.chance.choice(worker.host.lanes)
+            items = _next(worker.host._lanes[lane].shard.produced)
+        elif begun and worker.dispatch is not None and worker.dispatch._source is not None:
+            lane, items = 0, _next(worker.dispatch._source.position)
         cause = "exited with code 1" if own else "was killed by SIGKILL (signal 9)"
-        place.sent.append(Gone(place, End(cause=cause, own=own, lane=lane, items=items, begun=lane >= 0)))
+        worker.sent.append(Gone(worker, End(cause=cause, own=own, lane=lane, items=items, begun=lane >= 0)))
 
     def leave(self, number: int) -> None:
-        """Say that a place will end soon."""
-        place = self.open_places.get(number)
-        if place is not None and place.alive and not place.leaving:
-            place.leaving = True
-            place.sent.append(Leaving(place))
+        """Say that a worker will end soon."""
+        worker = self.open_workers.get(number)
+        if worker is not None and worker.alive and not worker.leaving:
+            worker.leaving = True
+            worker.sent.append(Leaving(worker))
 
-    def drop(self, place: Place) -> None:
-        assert isinstance(place, MemoryPlace)
-        for places in (self.open_places, self.successors):
-            if places.get(place.number) is place:
-                del places[place.number]
-        if place.number in self.successors and place.number not in self.open_places:
-            self.open_places[place.number] = self.successors.pop(place.number)
-        place.alive = False
-        host = place.host or place.dispatch
+    def drop(self, worker: Worker) -> None:
+        assert isinstance(worker, MemoryWorker)
+        for workers in (self.open_workers, self.successors):
+            if workers.get(worker.number) is worker:
+                del workers[worker.number]
+        if worker.number in self.successors and worker.number not in self.open_workers:
+            self.open_workers[worker.number] = self.successors.pop(worker.number)
+        worker.alive = False
+        host = worker.host or worker.dispatch
         assert host is not None
         host.end()
 
-    def pending(self, place: Place) -> list[Event]:
-        assert isinstance(place, MemoryPlace)
-        events = list(place.sent)
-        place.sent.clear()
+    def pending(self, worker: Worker) -> list[Event]:
+        assert isinstance(worker, MemoryWorker)
+        events = list(worker.sent)
+        worker.sent.clear()
         return events
 
     def wake(self) -> None:
@@ -394,8 +397,8 @@ class MemoryPlaces(Places):
 
     def close(self) -> None:
         self.closed = True
-        for place in list(self.open_places.values()):
-            self.drop(place)
+        for worker in list(self.open_workers.values()):
+            self.drop(worker)
 
 
 def _next(item: int) -> range:
@@ -403,7 +406,7 @@ def _next(item: int) -> range:
 
 
 class MemoryReadingService(MultiProcessingReadingService):
-    """Workers that are objects. ``places`` are those of its present workers."""
+    """Its workers are objects in ``pool``; ``workers`` is what decides for them."""
 
     def __init__(
         self,
@@ -411,13 +414,13 @@ class MemoryReadingService(MultiProcessingReadingService):
         chance: random.Random,
         *,
         policies: Sequence[Policy] = (),
-        of_places: Mapping[str, Any] | None = None,
+        of_pool: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(num_workers, "fork", main_prefetch_cnt=0, **options)
-        self._policies, self._of_places = policies, of_places or {}
+        self._policies, self._of_pool = policies, of_pool or {}
         self._chance = chance
-        self.places: MemoryPlaces | None = None
+        self.pool: MemoryPool | None = None
         self.workers: Supervisor | None = None
 
     def _make_images(self) -> None:
@@ -425,15 +428,15 @@ class MemoryReadingService(MultiProcessingReadingService):
 
     def _new_workers(self, most: int) -> Supervisor:
         parts = (self._graphs.branches, self._init_fn, self._reset_fn)
-        self.places = MemoryPlaces(parts, self.plan.dispatch, self._policy, self._chance, **self._of_places)
+        self.pool = MemoryPool(parts, self.plan.dispatch, self._policy, self._chance, **self._of_pool)
         branch = -1 if self.plan.dispatch is None else self.plan.dispatch_branch
         self.workers = Supervisor(
-            self.places,
+            self.pool,
             most,
             self._limits,
             self._policies,
             dispatch_branch=branch,
             restarts=self._earlier_restarts,
-            clock=self.places.clock,
+            clock=self.pool.clock,
         )
         return self.workers

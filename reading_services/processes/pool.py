@@ -1,4 +1,4 @@
-"""Places that are processes of this machine, and the one wait for all that can happen to them.
+"""Workers that are processes of this machine, and the one wait for all that can happen to them.
 
 Runs in the main process. Owns the processes with their sockets and pages, the selector and the wake-up sockets. The
 wait covers messages, room in sockets, the wake-up and the ends of processes; it ends with any of them, or after the
@@ -25,21 +25,31 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from reading_services.engine.messages import Message, Report
-from reading_services.engine.places import DISPATCHER, Came, Event, Failed, Gone, Place, Places, Ready, Reported
+from reading_services.engine.workers import (
+    DISPATCHER,
+    ChunkArrived,
+    Event,
+    Failed,
+    Gone,
+    Ready,
+    Reported,
+    Worker,
+    WorkerPool,
+)
 from reading_services.processes import wire
 from reading_services.processes.arrivals import arrival_of
 from reading_services.processes.channel import ChannelClosed, Frame
 from reading_services.processes.dispatch_link import Listener
 from reading_services.processes.dispatcher import run_dispatcher
 from reading_services.processes.graph_image import GraphImage
-from reading_services.processes.process import ProcessPlace
+from reading_services.processes.process import ProcessWorker
 from reading_services.processes.stopping import ask_to_stop, stop_all
 from reading_services.processes.worker import run_worker
 from torchpipe.ahead.at_exit import begin_exit, is_cut_off
 from torchpipe.errors import IteratorInvalidated
 from torchpipe.node.failures.remote_error import load_error
 
-__all__ = ["ProcessPlaces", "Section"]
+__all__ = ["ProcessPool", "Section"]
 
 _IN_USE_S = 5.0  # a call takes as long as starting a process does
 _LOOK_S = 0.5  # for signs of life
@@ -55,7 +65,7 @@ class Section:
     node_names: Mapping[int, str]
 
 
-class ProcessPlaces(Places):
+class ProcessPool(WorkerPool):
     """``close`` ends all processes; forgotten ones end with the object, or at exit.
 
     ``silent_s``: after how long without a sign of life one is killed (None: never).
@@ -67,8 +77,8 @@ class ProcessPlaces(Places):
         self._context, self._shards, self._dispatched, self._silent_s = context, shards, dispatched, silent_s
         self.method = context.get_start_method()
         self._lock = threading.RLock()  # held by whoever is at it, but for the wait itself
-        self._places: dict[int, ProcessPlace] = {}
-        self._leaving: list[ProcessPlace] = []  # let go of, until their end
+        self._workers: dict[int, ProcessWorker] = {}
+        self._leaving: list[ProcessWorker] = []  # let go of, until their end
         self._measures_nodes = False
         self._looked_at = time.monotonic()
         self._selector = selectors.DefaultSelector()
@@ -78,27 +88,27 @@ class ProcessPlaces(Places):
             end.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
         closed = (self._selector, self._woken, self._waker, *([] if self._listener is None else [self._listener]))
-        self._owned = (os.getpid(), self._lock, self._places, self._leaving, closed)
+        self._owned = (os.getpid(), self._lock, self._workers, self._leaving, closed)
         self._finalizer = weakref.finalize(self, _finalize_forgotten, *self._owned)
         # Before multiprocessing's own hook, which asks daemonic processes to end and waits for ever for one that is
         # stopped or deaf; and at the end of a process that multiprocessing itself has started, which has no other hook.
         util.Finalize(self, self._finalizer, exitpriority=0)
         _tell_of_the_end()
 
-    def __iter__(self) -> Iterator[ProcessPlace]:
+    def __iter__(self) -> Iterator[ProcessWorker]:
         """The processes that were opened and not let go of, in the order of their numbers."""
         # One that is being started has no pid yet: whoever kills what is given here would kill their own process group
-        return iter([place for _, place in sorted(self._places.items()) if place.pid])
+        return iter([worker for _, worker in sorted(self._workers.items()) if worker.pid])
 
     def pids(self) -> list[int]:
         """The ids of the processes that are alive: the dispatcher's, if there is one, then the workers'."""
-        return [place.pid for place in self if place.is_alive()]
+        return [worker.pid for worker in self if worker.is_alive()]
 
     def processes(self) -> list[Any]:
         """The ``multiprocessing`` processes that run just now, in the order of their numbers."""
-        return [place.process for place in self]
+        return [worker.process for worker in self]
 
-    def open(self, number: int) -> Place:
+    def open(self, number: int) -> Worker:
         with self._lock:
             self._check_not_cut_off()
             self._forget_left()
@@ -111,31 +121,31 @@ class ProcessPlaces(Places):
                 target = run_worker
                 extra = () if self._listener is None else (self._listener.address,)
             assert section is not None
-            place = ProcessPlace(
+            worker = ProcessWorker(
                 number,
                 name,
                 context=self._context,
                 target=target,
                 arguments=(section.image, *extra),
                 node_names=section.node_names,
-                send=partial(_send, self._lock, self._selector),  # not a method: a place does not keep all of them
+                send=partial(_send, self._lock, self._selector),  # not a method: a worker does not keep all of them
             )
-            place.page.times.wanted = self._measures_nodes
+            worker.page.times.wanted = self._measures_nodes
             ours = [other.channel.fileno() for other in self]
             ours += [self._woken.fileno(), self._waker.fileno()]
             if self._listener is not None and number != DISPATCHER:
                 ours.append(self._listener.socket.fileno())
-            self._places[number] = place  # first: whatever a Ctrl-C leaves of it is ended with the others
+            self._workers[number] = worker  # first: whatever a Ctrl-C leaves of it is ended with the others
             try:
-                place.start(tuple(ours))
+                worker.start(tuple(ours))
             except Exception:
-                if place.process is None:  # else it was a signal's handler that raised, and the process is there
-                    del self._places[number]
+                if worker.process is None:  # else it was a signal's handler that raised, and the process is there
+                    del self._workers[number]
                 raise
-            self._selector.register(place.channel, selectors.EVENT_READ, place)
-            if place.handle is not None:
-                self._selector.register(place.handle, selectors.EVENT_READ, place)
-            return place
+            self._selector.register(worker.channel, selectors.EVENT_READ, worker)
+            if worker.handle is not None:
+                self._selector.register(worker.handle, selectors.EVENT_READ, worker)
+            return worker
 
     def wait(self, timeout_s: float) -> list[Event]:
         ready = self._selector.select(min(timeout_s, self._look_s))
@@ -143,33 +153,33 @@ class ProcessPlaces(Places):
         events: list[Event] = []
         with self._lock:
             for key, mask in ready:
-                place: ProcessPlace | None = key.data
-                if place is None:
+                worker: ProcessWorker | None = key.data
+                if worker is None:
                     self._drain_wake_up()
-                elif self._places.get(place.number) is place:  # not let go of meanwhile
+                elif self._workers.get(worker.number) is worker:  # not let go of meanwhile
                     if mask & selectors.EVENT_WRITE:
-                        self._flush(place)
-                    events += self._events_of(place, ended=key.fd == place.handle)
+                        self._flush(worker)
+                    events += self._events_of(worker, ended=key.fd == worker.handle)
             if time.monotonic() - self._looked_at >= self._look_s:
                 events += self._missing()
         return events
 
-    def pending(self, place: Place) -> list[Event]:
-        assert isinstance(place, ProcessPlace)
+    def pending(self, worker: Worker) -> list[Event]:
+        assert isinstance(worker, ProcessWorker)
         with self._lock:
-            return self._events_of(place, ended=not place.is_alive())
+            return self._events_of(worker, ended=not worker.is_alive())
 
-    def drop(self, place: Place) -> None:
-        assert isinstance(place, ProcessPlace)
+    def drop(self, worker: Worker) -> None:
+        assert isinstance(worker, ProcessWorker)
         with self._lock:
-            if self._places.get(place.number) is place:
-                del self._places[place.number]
-            if place.ignored:  # it has ended, or is of no use
-                place.signal(signal.SIGKILL)
+            if self._workers.get(worker.number) is worker:
+                del self._workers[worker.number]
+            if worker.ignored:  # it has ended, or is of no use
+                worker.signal(signal.SIGKILL)
             else:
-                self._ignore(place)
-                ask_to_stop(place)
-            self._leaving.append(place)
+                self._ignore(worker)
+                ask_to_stop(worker)
+            self._leaving.append(worker)
             self._forget_left()
 
     def wake(self) -> None:
@@ -179,8 +189,8 @@ class ProcessPlaces(Places):
     def measure_nodes(self, wanted: bool) -> None:
         with self._lock:
             self._measures_nodes = wanted
-            for place in self:
-                place.page.times.wanted = wanted
+            for worker in self:
+                worker.page.times.wanted = wanted
 
     def close(self) -> None:
         """End all processes: about 3 s at most. Idempotent. What an interrupt leaves here ends at exit."""
@@ -192,61 +202,61 @@ class ProcessPlaces(Places):
     def _look_s(self) -> float:
         return _LOOK_S if self._silent_s is None else min(_LOOK_S, self._silent_s / 4)
 
-    def _flush(self, place: ProcessPlace) -> None:
-        if not place.ignored:
+    def _flush(self, worker: ProcessWorker) -> None:
+        if not worker.ignored:
             with contextlib.suppress(ChannelClosed):
-                place.channel.flush()
-                _watch_outbox(self._selector, place)
+                worker.channel.flush()
+                _watch_outbox(self._selector, worker)
 
-    def _events_of(self, place: ProcessPlace, *, ended: bool) -> list[Event]:
+    def _events_of(self, worker: ProcessWorker, *, ended: bool) -> list[Event]:
         """What it has sent whole, and its end. What one that has ended had sent is as good as any."""
-        if place.ignored:
+        if worker.ignored:
             return []
         events: list[Event] = []
         try:
-            while (frame := place.channel.receive(wait=False)) is not None:
-                events.append(_event_of(place, frame))
+            while (frame := worker.channel.receive(wait=False)) is not None:
+                events.append(_event_of(worker, frame))
         except ChannelClosed:
             ended = True
         if ended:
-            self._ignore(place)
-            events.append(Gone(place, place.examine()))
+            self._ignore(worker)
+            events.append(Gone(worker, worker.examine()))
         return events
 
-    def _ignore(self, place: ProcessPlace) -> None:
+    def _ignore(self, worker: ProcessWorker) -> None:
         """Nothing more is read of it."""
-        if not place.ignored:
-            place.ignored = True
-            self._selector.unregister(place.channel)
-            if place.handle is not None:
-                self._selector.unregister(place.handle)
+        if not worker.ignored:
+            worker.ignored = True
+            self._selector.unregister(worker.channel)
+            if worker.handle is not None:
+                self._selector.unregister(worker.handle)
 
     def _missing(self) -> list[Event]:
         """Kill those that have shown no sign of life for too long."""
         self._looked_at = time.monotonic()
         events: list[Event] = []
-        for place in self:
-            if place.ignored or not place.is_missing(self._silent_s):
+        for worker in self:
+            if worker.ignored or not worker.is_missing(self._silent_s):
                 continue
-            took = f" for {self._silent_s:g} s" if place.ready else " since it was started"
+            took = f" for {self._silent_s:g} s" if worker.ready else " since it was started"
             why = (
                 f"has got no further{took}: killing it (does a read hang? timeout= is how long an item, or what comes "
                 "before the first one, may take)"
-                if place.stuck
+                if worker.stuck
                 else f"showed no sign of life{took}: killing it (was it stopped, or does native code keep the "
                 "interpreter lock?)"
             )
-            _log.warning("%s (pid %d) %s", place.name, place.pid, why)
-            place.silenced = True
-            place.signal(signal.SIGKILL)
-            place.wait_end(_LOOK_S)
-            events += self._events_of(place, ended=True)
+            _log.warning("%s (pid %d) %s", worker.name, worker.pid, why)
+            worker.silenced = True
+            worker.signal(signal.SIGKILL)
+            worker.wait_end(_LOOK_S)
+            events += self._events_of(worker, ended=True)
         return events
 
     def _forget_left(self) -> None:
-        for place in [place for place in self._leaving if not place.is_alive()]:
-            self._leaving.remove(place)
-            place.release()
+        for worker in [worker for worker in self._leaving if not worker.is_alive()]:
+            self._leaving.remove(worker)
+            worker.release()
 
     def _check_not_cut_off(self) -> None:
         """At exit, processes that have ended have not died, and are not replaced. Raises: IteratorInvalidated."""
@@ -259,33 +269,33 @@ class ProcessPlaces(Places):
                 pass
 
 
-def _send(lock: threading.RLock, selector: selectors.BaseSelector, place: ProcessPlace, message: Message) -> None:
+def _send(lock: threading.RLock, selector: selectors.BaseSelector, worker: ProcessWorker, message: Message) -> None:
     """Now, or when there is room. To one that has ended, nothing: the wait will tell."""
     with lock:
-        if not place.ignored:
+        if not worker.ignored:
             with contextlib.suppress(ChannelClosed):
-                place.channel.send(message)
-                _watch_outbox(selector, place)
+                worker.channel.send(message)
+                _watch_outbox(selector, worker)
 
 
-def _watch_outbox(selector: selectors.BaseSelector, place: ProcessPlace) -> None:
-    events = selectors.EVENT_READ | (selectors.EVENT_WRITE if place.channel.has_outbox else 0)
-    selector.modify(place.channel, events, place)
+def _watch_outbox(selector: selectors.BaseSelector, worker: ProcessWorker) -> None:
+    events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.channel.has_outbox else 0)
+    selector.modify(worker.channel, events, worker)
 
 
-def _event_of(place: ProcessPlace, frame: Frame) -> Event:
+def _event_of(worker: ProcessWorker, frame: Frame) -> Event:
     message, payload = frame
     match message:
         case wire.ChunkMessage():  # the slot of one that nobody wants is given back with the arrival
-            return Came(place, message.generation, message.lane, arrival_of(message, payload, place.receiver))
+            return ChunkArrived(worker, message.generation, message.lane, arrival_of(message, payload, worker.receiver))
         case wire.Ready():
-            place.ready = True
-            place.seen()
-            return Ready(place)
+            worker.ready = True
+            worker.seen()
+            return Ready(worker)
         case Report():
-            return Reported(place, message)
+            return Reported(worker, message)
         case wire.Failed(error=data):
-            return Failed(place, load_error(data))
+            return Failed(worker, load_error(data))
         case _:
             raise TypeError(f"the main process cannot handle {message!r}")
 
@@ -304,7 +314,7 @@ def _tell_of_the_end() -> None:
 
 
 def _finalize_forgotten(pid: int, lock: threading.RLock, *owned: Any) -> None:
-    """When the places are collected, or at exit: then a daemon thread may be in the midst of using them."""
+    """When the workers are collected, or at exit: then a daemon thread may be in the midst of using them."""
     if os.getpid() != pid:  # where the lock may have been taken for ever
         return
     free = lock.acquire(timeout=_IN_USE_S)
@@ -318,8 +328,8 @@ def _finalize_forgotten(pid: int, lock: threading.RLock, *owned: Any) -> None:
 def _finalize(
     pid: int,
     lock: threading.RLock,
-    places: dict[int, ProcessPlace],
-    leaving: list[ProcessPlace],
+    workers: dict[int, ProcessWorker],
+    leaving: list[ProcessWorker],
     resources: tuple[Any, ...],
 ) -> None:
     """End all processes, and close ``resources``. Never in a forked child. Idempotent."""
@@ -328,11 +338,11 @@ def _finalize(
     began = time.monotonic()
     with lock:
         try:
-            stop_all([*places.values(), *leaving])
+            stop_all([*workers.values(), *leaving])
         finally:  # also when it was interrupted: what has not been let go of is left to the next call
-            for number in [number for number, place in places.items() if place.process is None]:
-                del places[number]
-            leaving[:] = [place for place in leaving if place.process is not None]
+            for number in [number for number, worker in workers.items() if worker.process is None]:
+                del workers[number]
+            leaving[:] = [worker for worker in leaving if worker.process is not None]
             with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises
                 for resource in resources:
                     stack.callback(resource.close)

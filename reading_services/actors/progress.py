@@ -9,52 +9,52 @@ from contextlib import contextmanager
 
 from reading_services.actors.replies import Status
 from reading_services.engine.messages import Report
-from reading_services.engine.places import Figures
+from reading_services.engine.workers import Figures
 from torchpipe.node.context import Trace
 from torchpipe.stats.node_sheet import NodeSheet
 from torchpipe.stats.sheet import AWAITING_INPUT, MAKING, TimeSheet
 from torchpipe.stats.tracing import Tracing
 
-__all__ = ["Memo"]
+__all__ = ["ActorProgress"]
 
 
-class Memo:
-    """A hosting ``Watch``, for ``nodes`` nodes."""
+class ActorProgress:
+    """A hosting ``ProgressNote``, for ``nodes`` nodes."""
 
     def __init__(self, nodes: int) -> None:
         self.times = TimeSheet([0] * TimeSheet.SIZE)
         self._sheet = NodeSheet([0] * (nodes * NodeSheet.STRIDE))
         self._reports: deque[Report] = deque()
-        self._at = -1  # the item that is being made, while each is told before
-        self._untold = 0  # how many more are to be told
-        self._tells = False
+        self._at = -1  # the item that is being made, while each is announced
+        self._to_announce = 0  # how many more are to be announced
+        self._announces = False
         self._seen = threading.Event()
 
-    def tell_items(self, count: int) -> None:
+    def announce_items(self, count: int) -> None:
         """Begin the next so many items, one by one, only once the driver has seen which it is; 0: do not wait."""
-        self._untold, self._tells = count, count > 0
+        self._to_announce, self._announces = count, count > 0
         self._seen.set()
 
-    def approach(self, lane: int, index: int) -> None:
+    def skipping_to(self, lane: int, index: int) -> None:
         """Nobody could read it after a death: the driver goes by what it has asked for."""
 
-    def begin(self, lane: int, index: int, count: int) -> None:
+    def making(self, lane: int, index: int, count: int) -> None:
         """As above; but in an actor that is to be asked for it."""
-        if self._untold > 0:
-            self._untold -= 1
+        if self._to_announce > 0:
+            self._to_announce -= 1
             self._seen.clear()
             self._at = index
-            if self._tells:  # else it was called off before
+            if self._announces:  # else it was called off before
                 self._seen.wait()
 
-    def again(self) -> None:
+    def remade(self) -> None:
         """As above."""
 
-    def rest(self) -> None:
+    def idle(self) -> None:
         """Nothing is being made."""
         self._at = -1
 
-    def trace(self, *, careful: bool) -> Trace | None:
+    def trace(self, *, note_steps: bool) -> Trace | None:
         return Tracing(self._sheet) if self.times.wanted else None
 
     @contextmanager

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from reading_services.engine.messages import ShardStart, StartEpoch
-from reading_services.engine.places import Came, Event, Gone, Ready
-from reading_services.processes import places as module
+from reading_services.engine.workers import ChunkArrived, Event, Gone, Ready
+from reading_services.processes import pool as module
 from reading_services.processes import process, stopping
 from reading_services.processes.graph_image import GraphImage
-from reading_services.processes.places import ProcessPlaces, Section
-from reading_services.processes.process import ProcessPlace
+from reading_services.processes.pool import ProcessPool, Section
+from reading_services.processes.process import ProcessWorker
 from tests import leaks
 from tests.laws.interrupts import Interrupt, Interrupter
 from tests.processes.rig import close_and_sleep, leave, sleep, sleep_deaf, wait_busy
@@ -27,9 +27,9 @@ from torchpipe import SnapshotPolicy
 from torchpipe.iter import IterableWrapper
 
 
-def places_of(image: GraphImage | None = None, context: Any = None, **options: Any) -> ProcessPlaces:
+def pool_of(image: GraphImage | None = None, context: Any = None, **options: Any) -> ProcessPool:
     context = context or multiprocessing.get_context("fork")
-    return ProcessPlaces(context, Section(image or GraphImage(b""), {}), **options)
+    return ProcessPool(context, Section(image or GraphImage(b""), {}), **options)
 
 
 @pytest.fixture
@@ -38,28 +38,28 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., None]], 
     return lambda target: monkeypatch.setattr(module, "run_worker", target)
 
 
-def opened(places: ProcessPlaces, number: int = 0) -> ProcessPlace:
-    place = places.open(number)
-    assert isinstance(place, ProcessPlace)
-    wait_busy(place)
-    return place
+def opened(pool: ProcessPool, number: int = 0) -> ProcessWorker:
+    worker = pool.open(number)
+    assert isinstance(worker, ProcessWorker)
+    wait_busy(worker)
+    return worker
 
 
-def wait_for(places: ProcessPlaces, kind: type[Event]) -> list[Any]:
+def wait_for(pool: ProcessPool, kind: type[Event]) -> list[Any]:
     """What has happened, up to the first of this kind."""
     seen: list[Any] = []
     while not any(isinstance(event, kind) for event in seen):
-        seen += places.wait(60)
+        seen += pool.wait(60)
     return seen
 
 
 def test_what_it_had_sent_is_told_before_its_end() -> None:
     image = GraphImage.of((IterableWrapper(range(100)),), None, None, SnapshotPolicy)
-    places = places_of(image)
-    place = places.open(0)
-    assert [type(event) for event in wait_for(places, Ready)] == [Ready]
-    start = ShardStart(lane=4, branch=0, shard=0, snapshot=None, skip=0, count=0, held=0, suspect=0)
-    place.begin(
+    pool = pool_of(image)
+    worker = pool.open(0)
+    assert [type(event) for event in wait_for(pool, Ready)] == [Ready]
+    start = ShardStart(lane=4, branch=0, shard=0, snapshot=None, skip=0, count=0, held=0, isolate_before=0)
+    worker.begin(
         StartEpoch(
             generation=1,
             seed=5,
@@ -71,68 +71,68 @@ def test_what_it_had_sent_is_told_before_its_end() -> None:
             window=1000,
             window_bytes=1 << 30,
             dispatch_branch=-1,
-            careful=False,
+            isolate_items=False,
         )
     )
-    assert isinstance(place, ProcessPlace)
+    assert isinstance(worker, ProcessWorker)
     ended = False
     items: list[int] = []
     while not ended:
-        for event in places.wait(60):
-            assert isinstance(event, Came)
-            assert (event.place, event.generation, event.lane) == (place, 1, 4)
+        for event in pool.wait(60):
+            assert isinstance(event, ChunkArrived)
+            assert (event.worker, event.generation, event.lane) == (worker, 1, 4)
             items += event.arrival.open(0).items
             ended = event.arrival.ended
     assert items == list(range(100))
-    place.signal(signal.SIGKILL)
-    *before, gone = wait_for(places, Gone)
+    worker.signal(signal.SIGKILL)
+    *before, gone = wait_for(pool, Gone)
     assert before == []
     assert gone.end.cause == "was killed by SIGKILL (signal 9)"
-    assert places.pending(place) == []
-    places.drop(place)
-    assert places.pids() == []
-    places.close()
+    assert pool.pending(worker) == []
+    pool.drop(worker)
+    assert pool.pids() == []
+    pool.close()
 
 
 def test_one_that_is_let_go_of_ends_by_itself_and_is_heard_of_no_more() -> None:
-    places = places_of(GraphImage.of((IterableWrapper(range(9)),), None, None, SnapshotPolicy))
-    first = places.open(0)
-    wait_for(places, Ready)
-    places.drop(first)
-    second = places.open(0)
-    assert [event.place for event in wait_for(places, Ready)] == [second]
-    places.drop(second)
-    places.close()
+    pool = pool_of(GraphImage.of((IterableWrapper(range(9)),), None, None, SnapshotPolicy))
+    first = pool.open(0)
+    wait_for(pool, Ready)
+    pool.drop(first)
+    second = pool.open(0)
+    assert [event.worker for event in wait_for(pool, Ready)] == [second]
+    pool.drop(second)
+    pool.close()
 
 
 def test_a_wake_up_ends_a_wait_and_goes_nowhere_after_the_close() -> None:
     """The wake-up's descriptor may be another file by then."""
-    places = places_of()
-    places.wake()
-    assert places.wait(1000) == []
-    places.close()
+    pool = pool_of()
+    pool.wake()
+    assert pool.wait(1000) == []
+    pool.close()
     ends = [os.pipe() for _ in range(8)]  # some of these have the numbers of the closed ones
-    places.wake()
+    pool.wake()
     for read, write in ends:
         os.set_blocking(read, False)
         with pytest.raises(BlockingIOError):
             os.read(read, 1)
         os.close(read)
         os.close(write)
-    places.close()  # idempotent
+    pool.close()  # idempotent
 
 
 def test_L7_one_that_never_gets_ready_is_killed(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is forked while another thread holds a lock may wait for it for ever."""
     monkeypatch.setattr(process, "_STARTUP_S", 0.5)
     running(sleep)
-    places = places_of()
-    place = opened(places)
-    (gone,) = wait_for(places, Gone)
+    pool = pool_of()
+    worker = opened(pool)
+    (gone,) = wait_for(pool, Gone)
     assert gone.end.own
     assert gone.end.cause == "was killed by SIGKILL (signal 9)"
-    places.drop(place)
-    places.close()
+    pool.drop(worker)
+    pool.close()
 
 
 @pytest.mark.nightly
@@ -143,35 +143,35 @@ def test_L6_an_interrupt_at_any_instruction_while_processes_end(running: Any, mo
     number, beyond = 0, False
     while not beyond:
         number += 1
-        places = places_of()
-        place = opened(places)
+        pool = pool_of()
+        worker = opened(pool)
         interrupter = Interrupter(number, ("reading_services",))
         try:
             with interrupter:
-                places.close()
+                pool.close()
             assert interrupter.hit is None
             beyond = True
         except Interrupt:
-            places.close()
-        assert not place.is_alive(), interrupter.hit
-        assert list(places) == [], interrupter.hit
+            pool.close()
+        assert not worker.is_alive(), interrupter.hit
+        assert list(pool) == [], interrupter.hit
     assert number > 50
 
 
 def test_L6_forgotten_ones_end(running: Any) -> None:
     """Without a collection, also if somebody still holds one of them."""
     running(sleep)
-    places = places_of()
-    place = opened(places)
-    del places
-    assert not place.is_alive()
+    pool = pool_of()
+    worker = opened(pool)
+    del pool
+    assert not worker.is_alive()
 
 
 def leave_a_stopped_worker() -> None:
     module.run_worker = sleep
-    places = places_of()
-    os.kill(opened(places).pid, signal.SIGSTOP)
-    multiprocessing.current_process().places = places  # type: ignore[attr-defined]  # it lives until the end
+    pool = pool_of()
+    os.kill(opened(pool).pid, signal.SIGSTOP)
+    multiprocessing.current_process().pool = pool  # type: ignore[attr-defined]  # it lives until the end
 
 
 def test_a_process_of_multiprocessing_ends_also_with_a_stopped_worker() -> None:
@@ -190,29 +190,29 @@ def test_a_process_is_not_listed_before_it_has_been_started(running: Any) -> Non
 
     class Looked(multiprocessing.context.ForkProcess):
         def start(self) -> None:
-            seen.append(places.pids())
+            seen.append(pool.pids())
             super().start()
-            seen.append(places.pids())
+            seen.append(pool.pids())
 
     context = SimpleNamespace(Process=Looked, get_start_method=lambda: "fork")
-    places = places_of(context=context)
-    first = opened(places, 1)
+    pool = pool_of(context=context)
+    first = opened(pool, 1)
     assert seen == [[]] * 2
-    second = opened(places, 0)
+    second = opened(pool, 0)
     assert seen[2:] == [[first.pid]] * 2
-    assert places.pids() == [second.pid, first.pid]
-    places.close()
+    assert pool.pids() == [second.pid, first.pid]
+    pool.close()
 
 
 def test_processes_can_be_asked_for_while_they_are_being_replaced(running: Any) -> None:
     running(partial(leave, code=0))
-    places, over, errors = places_of(), threading.Event(), []
+    pool, over, errors = pool_of(), threading.Event(), []
 
     def ask() -> None:
         try:
             while not over.is_set():
-                places.pids()
-                places.processes()
+                pool.pids()
+                pool.processes()
         except Exception as error:
             errors.append(error)
 
@@ -220,16 +220,16 @@ def test_processes_can_be_asked_for_while_they_are_being_replaced(running: Any) 
     asker.start()
     try:
         for _ in range(20):
-            opened_now = [places.open(number) for number in range(3)]
+            opened_now = [pool.open(number) for number in range(3)]
             gone: set[Any] = set()
             while len(gone) < 3:
-                gone |= {event.place for event in places.wait(60) if isinstance(event, Gone)}
-            for place in opened_now:
-                places.drop(place)
+                gone |= {event.worker for event in pool.wait(60) if isinstance(event, Gone)}
+            for worker in opened_now:
+                pool.drop(worker)
     finally:
         over.set()
         asker.join()
-        places.close()
+        pool.close()
     assert errors == []
 
 
@@ -238,12 +238,12 @@ def test_L6_one_that_takes_its_time_to_die_is_waited_for(running: Any, monkeypat
     monkeypatch.setattr(process, "_REAP_S", 0.0)  # what is too short for it is a matter of the machine
     running(close_and_sleep)
     before = leaks.Footprint.take()
-    places = places_of()
+    pool = pool_of()
     for number in range(8):
-        place = opened(places, number)
-        (gone,) = wait_for(places, Gone)
-        assert gone.place is place
-        places.drop(place)
-    del place, gone
-    places.close()
+        worker = opened(pool, number)
+        (gone,) = wait_for(pool, Gone)
+        assert gone.worker is worker
+        pool.drop(worker)
+    del worker, gone
+    pool.close()
     assert leaks.wait_nothing_left(before) == []

@@ -1,4 +1,4 @@
-"""Dispatched items for the shards of a place: asked for ahead, from wherever the dispatched part runs."""
+"""Dispatched items for the shards of a worker: asked for ahead, from wherever the dispatched part runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from reading_services.hosting.shards import Supply
 from torchpipe.execution.dispatch import Entry
 
-__all__ = ["Asked", "AskingSupply"]
+__all__ = ["PrefetchingSupply", "ShardQueue"]
 
 _WISH_BYTES = 1 << 20  # of small items, more are asked for at a time than the window says: up to so many bytes
 
 
-class Asked:
+class ShardQueue:
     """What a shard has of its dispatched items."""
 
     def __init__(self, window: int) -> None:
@@ -27,19 +27,19 @@ class Asked:
         self.error: BaseException | None = None
 
 
-class AskingSupply(Supply):
+class PrefetchingSupply(Supply):
     """For each of ``shards``, ``window`` items are asked for ahead; if they are small and quickly used, more."""
 
     def __init__(self, shards: Iterable[int], window: int) -> None:
         self._item_bytes = _WISH_BYTES
-        self._shards = {shard: Asked(window) for shard in shards}
+        self._shards = {shard: ShardQueue(window) for shard in shards}
 
     @abstractmethod
     def _send(self, shard: int, items: int) -> Any:
         """Ask for so many items of a shard: the wish, which is not None."""
 
     @abstractmethod
-    def _wait(self, mine: Asked) -> None:
+    def _wait(self, mine: ShardQueue) -> None:
         """Wait for something to happen. Raises: whatever says that the items are not wanted any more."""
 
     def take(self, shard: int) -> Entry | None:
@@ -71,7 +71,7 @@ class AskingSupply(Supply):
             mine.asked = self._send(shard, max(1, mine.window - mine.items))
 
     def _arrived(
-        self, mine: Asked, entries: Sequence[Entry], nbytes: int, *, over: bool, error: BaseException | None
+        self, mine: ShardQueue, entries: Sequence[Entry], nbytes: int, *, over: bool, error: BaseException | None
     ) -> None:
         """What was asked for has come; ``over``: nothing comes after it, because of ``error`` if there is one."""
         mine.asked = None
